@@ -1,0 +1,1 @@
+"""HTTP in, vectors out. Never imports torch."""

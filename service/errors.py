@@ -1,0 +1,133 @@
+"""Every error a client can see, with the status and the name it has in each dialect.
+
+ServiceError                            status  error_type   | OpenAI status, type
+├── MalformedRequest                       400  Malformed    | 400 invalid_request_error
+├── EmptyInput                             400  Empty        | 400 invalid_request_error
+├── Unauthorized                           401  Unauthorized | 401 authentication_error
+├── NotFound                               404  NotFound     | 404 invalid_request_error
+├── MethodNotAllowed                       405  MethodNotAllowed | 405 invalid_request_error
+├── PayloadTooLarge                        413  PayloadTooLarge  | 413 invalid_request_error
+├── UnsupportedMediaType                   415  UnsupportedMediaType | 415 invalid_request_error
+├── InvalidInput                           422  Validation   | 400 invalid_request_error
+├── InferenceFailed                        424  Backend      | 500 server_error
+├── Overloaded                             429  Overloaded   | 429 rate_limit_error   (Retry-After)
+├── InternalError                          500  Internal     | 500 server_error
+├── NotReady                               503  Unhealthy    | 503 server_error       (Retry-After)
+└── DeadlineExceeded                       504  Timeout      | 504 server_error
+
+The native names and numbers are text-embeddings-inference's where it has them (notably 424 for a
+failed inference and capitalised types). The message is one sentence for the caller: the value,
+the limit and the cure. Text of a foreign exception never becomes a message.
+"""
+
+from typing import ClassVar
+
+
+class ServiceError(Exception):
+    """An error with a status and a message that may be shown to the client.
+
+    ``param`` names the request field at fault, where there is one; ``retry_after_seconds`` is sent
+    as the ``Retry-After`` header (RFC 9110, section 10.2.3).
+    """
+
+    status: ClassVar[int] = 500
+    error_type: ClassVar[str] = "Internal"
+    openai_status: ClassVar[int] = 500
+    openai_type: ClassVar[str] = "server_error"
+
+    def __init__(
+        self, message: str, *, param: str | None = None, retry_after_seconds: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_seconds = retry_after_seconds
+
+
+class MalformedRequest(ServiceError):
+    """The body is not JSON, or not text at all."""
+
+    status, error_type = 400, "Malformed"
+    openai_status, openai_type = 400, "invalid_request_error"
+
+
+class EmptyInput(ServiceError):
+    """There is nothing to embed: an empty list or an empty text."""
+
+    status, error_type = 400, "Empty"
+    openai_status, openai_type = 400, "invalid_request_error"
+
+
+class Unauthorized(ServiceError):
+    """The API key is missing or unknown."""
+
+    status, error_type = 401, "Unauthorized"
+    openai_status, openai_type = 401, "authentication_error"
+
+
+class NotFound(ServiceError):
+    """No such route, or no such model."""
+
+    status, error_type = 404, "NotFound"
+    openai_status, openai_type = 404, "invalid_request_error"
+
+
+class MethodNotAllowed(ServiceError):
+    """The route exists, with another method."""
+
+    status, error_type = 405, "MethodNotAllowed"
+    openai_status, openai_type = 405, "invalid_request_error"
+
+
+class PayloadTooLarge(ServiceError):
+    """The body, or the number of texts in it, is above its limit."""
+
+    status, error_type = 413, "PayloadTooLarge"
+    openai_status, openai_type = 413, "invalid_request_error"
+
+
+class UnsupportedMediaType(ServiceError):
+    """The body is not declared as JSON, or is compressed."""
+
+    status, error_type = 415, "UnsupportedMediaType"
+    openai_status, openai_type = 415, "invalid_request_error"
+
+
+class InvalidInput(ServiceError):
+    """The JSON is well formed and means something that cannot be done."""
+
+    status, error_type = 422, "Validation"
+    openai_status, openai_type = 400, "invalid_request_error"
+
+
+class InferenceFailed(ServiceError):
+    """The encoder failed on a text of this request, or gave a vector that is not finite."""
+
+    status, error_type = 424, "Backend"
+
+
+class Overloaded(ServiceError):
+    """The queue has no room for this request now; nothing of it was done."""
+
+    status, error_type = 429, "Overloaded"
+    openai_status, openai_type = 429, "rate_limit_error"
+
+
+class InternalError(ServiceError):
+    """A bug of ours. The log has the traceback under the request id; the client does not."""
+
+    status, error_type = 500, "Internal"
+
+
+class NotReady(ServiceError):
+    """The service is starting, draining, or has lost its engine."""
+
+    status, error_type = 503, "Unhealthy"
+    openai_status = 503
+
+
+class DeadlineExceeded(ServiceError):
+    """The answer was not there when the request's time was over."""
+
+    status, error_type = 504, "Timeout"
+    openai_status = 504
