@@ -1,0 +1,98 @@
+"""An ONNX Runtime session over an artifact: token ids in, float32 embeddings out."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from model.artifact import Artifact
+from model.tokenizer import Tokenizer
+
+Device = Literal["cpu", "cuda"]
+
+POOLED_OUTPUT = "pooled_embedding"  # before normalisation
+PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+class ProviderUnavailable(RuntimeError):
+    """The device that was asked for is not one this installation of ONNX Runtime can use."""
+
+
+class OnnxEncoder:
+    """The encoder that serves: one session, any batch of token ids, one row per sequence.
+
+    Safe to call from several threads; `run` blocks and releases the GIL while the session works.
+    Raises `ProviderUnavailable` when ``device`` cannot be used: ONNX Runtime itself would go on
+    with the CPU and only log it.
+    """
+
+    def __init__(
+        self, artifact: Artifact, *, device: Device = "cpu", intra_op_num_threads: int = 0
+    ) -> None:
+        manifest = artifact.manifest
+        self.artifact = artifact
+        self.dim = manifest.dim
+        self.max_seq_length = manifest.max_seq_length
+        self.tokenizer = Tokenizer(artifact.tokenizer_path, manifest.max_seq_length)
+        self.provider = PROVIDERS[device]
+        self._session = _open_session(artifact, self.provider, intra_op_num_threads)
+        self._takes_token_types = "token_type_ids" in manifest.inputs
+        # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.
+        self._pad_id = int(artifact.config.get("pad_token_id") or 0)
+
+    def run(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Embed token id sequences, special tokens included.
+
+        Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
+        padded to the longest, so close lengths save work; no row depends on the others.
+        """
+        lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+        attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
+        input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
+        input_ids[attention_mask] = np.concatenate([np.asarray(ids) for ids in sequences])
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask.astype(np.int64)}
+        if self._takes_token_types:
+            inputs["token_type_ids"] = np.zeros_like(input_ids)
+        embeddings: NDArray[np.float32] = self._session.run([POOLED_OUTPUT], inputs)[0]
+        return embeddings
+
+    def encode(
+        self, texts: Sequence[str], *, batch_size: int = 32, normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """Embed texts [n, dim] offline: lengths together, the order of ``texts`` kept."""
+        rows = [row.input_ids for row in self.tokenizer.tokenize(texts)]
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        embeddings = np.empty((len(rows), self.dim), dtype=np.float32)
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            embeddings[indices] = self.run([rows[index] for index in indices])
+        if normalize:
+            embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+        return embeddings
+
+
+def _open_session(artifact: Artifact, provider: str, threads: int) -> ort.InferenceSession:
+    available = ort.get_available_providers()
+    if provider not in available:
+        raise ProviderUnavailable(
+            f"ONNX Runtime {ort.__version__} here has {', '.join(available)}, not {provider}."
+            " Install s2sent[gpu] without s2sent[cpu] beside it, or choose the device cpu."
+        )
+    if provider != "CPUExecutionProvider" and hasattr(ort, "preload_dlls"):
+        ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Plans made for one shape are of no use to the next batch.
+    options.enable_mem_pattern = False
+    # int8 weights are unfolded to float32 once, at load: as fast as a float32 file.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = ort.InferenceSession(str(artifact.onnx_path), options, providers=[provider])
+    if session.get_providers()[0] != provider:
+        raise ProviderUnavailable(
+            f"{provider} could not be started; ONNX Runtime offered {session.get_providers()}."
+            " Check the driver and the CUDA and cuDNN libraries, or choose the device cpu."
+        )
+    return session

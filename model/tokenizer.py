@@ -1,0 +1,143 @@
+"""Text to token ids: special tokens, truncation and counts, without padding.
+
+A thin layer over the ``tokenizers`` library (https://huggingface.co/docs/tokenizers). Truncation
+is done here because the library keeps it as state of the shared tokenizer, which two requests with
+different wishes would fight over.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tokenizers
+
+TruncationDirection = Literal["left", "right"]
+
+# A text of more characters than this per token kept is cut before it is tokenised, so that the
+# work for one text is bounded. The longest runs of real text per WordPiece token are far shorter.
+MAX_CHARACTERS_PER_TOKEN = 250
+
+
+class UnusableInput(ValueError):
+    """A text that cannot be tokenised as asked; ``index`` is its position in the call."""
+
+    def __init__(self, index: int, message: str) -> None:
+        super().__init__(message)
+        self.index = index
+
+
+class InputTooLong(UnusableInput):
+    """A text does not fit, and truncation was declined."""
+
+
+class InvalidTokenIds(UnusableInput):
+    """A row of token ids is not made of ids of this vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedText:
+    """The token ids of one text, special tokens included; ``len`` is the number of tokens."""
+
+    input_ids: list[int]
+    truncated: bool
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+
+class Tokenizer:
+    """Turns texts into at most ``max_seq_length`` token ids each. Safe to share between threads."""
+
+    def __init__(self, path: str | Path, max_seq_length: int) -> None:
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.max_seq_length = max_seq_length
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self._prefix, self._suffix = self._special_tokens()
+        self._room = max_seq_length - len(self._prefix) - len(self._suffix)
+        if self._room < 1:
+            raise ValueError(
+                f"max_seq_length {max_seq_length} leaves no room beside"
+                f" {max_seq_length - self._room} special tokens; raise it."
+            )
+
+    def tokenize(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        prompt: str = "",
+        truncate: bool = True,
+        truncation_direction: TruncationDirection = "right",
+    ) -> list[TokenizedText]:
+        """Token ids per text, in order.
+
+        ``prompt`` is put before every string. A row that is already a list of token ids is taken
+        as it is: no prompt and no special tokens are added. Raises `InputTooLong` when a text does
+        not fit and ``truncate`` is false, and `InvalidTokenIds` for ids outside the vocabulary.
+        """
+        keep_left = truncation_direction == "left"
+        strings = [
+            self._bounded(prompt + text, index, truncate, keep_left)
+            for index, text in enumerate(texts)
+            if isinstance(text, str)
+        ]
+        encoded = iter(self._encode(strings))
+        rows = []
+        for index, text in enumerate(texts):
+            if isinstance(text, str):
+                ids, room = next(encoded), self._room
+            else:
+                ids, room = self._checked(text, index), self.max_seq_length
+            truncated = len(ids) > room
+            if truncated and not truncate:
+                excess = self.max_seq_length - room
+                raise InputTooLong(
+                    index,
+                    f"input {index} has {len(ids) + excess} tokens; the limit is"
+                    f" {self.max_seq_length}. Shorten it or allow truncation.",
+                )
+            if truncated:
+                ids = ids[-room:] if keep_left else ids[:room]
+            if isinstance(text, str):
+                ids = [*self._prefix, *ids, *self._suffix]
+            rows.append(TokenizedText(ids, truncated))
+        return rows
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        if len(texts) == 1:  # the batch call's thread pool costs more than one short text
+            return [self._tokenizer.encode(texts[0], add_special_tokens=False).ids]
+        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def _bounded(self, text: str, index: int, truncate: bool, keep_left: bool) -> str:
+        limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length
+        if len(text) <= limit:
+            return text
+        if not truncate:
+            raise InputTooLong(
+                index,
+                f"input {index} has {len(text)} characters; the limit is {limit}."
+                " Shorten it or allow truncation.",
+            )
+        return text[-limit:] if keep_left else text[:limit]
+
+    def _checked(self, ids: Sequence[int], index: int) -> list[int]:
+        for token_id in ids:
+            if not 0 <= token_id < self.vocab_size:
+                raise InvalidTokenIds(
+                    index,
+                    f"input {index} has the token id {token_id}; this vocabulary has ids 0 to"
+                    f" {self.vocab_size - 1}. Send the text instead.",
+                )
+        return list(ids)
+
+    def _special_tokens(self) -> tuple[list[int], list[int]]:
+        """The ids the tokenizer puts before and after a single text, found with a probe."""
+        probe = self._tokenizer.encode("a", add_special_tokens=False).ids
+        whole = self._tokenizer.encode("a", add_special_tokens=True).ids
+        for start in range(len(whole) - len(probe) + 1):
+            if whole[start : start + len(probe)] == probe:
+                return whole[:start], whole[start + len(probe) :]
+        raise ValueError("the tokenizer changes a text's ids when it adds special tokens")
