@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
+from typing import Any, Self, get_origin, get_type_hints
 
 SCHEMA_VERSION = 1
 
@@ -119,12 +119,14 @@ class Manifest:
                 f"{MANIFEST} has schema_version {version!r}; this program reads {SCHEMA_VERSION}."
                 f" Use a matching version of s2sent. {REEXPORT}"
             )
-        known = {field.name: field for field in dataclasses.fields(cls)}
-        if wrong := sorted(set(known) ^ set(fields)):
+        types = get_type_hints(cls)
+        if wrong := sorted(set(types) ^ set(fields)):
             raise MalformedManifest(
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"
             )
-        for name, kind in _FIELD_TYPES.items():
+        for name, hint in types.items():
+            kind = get_origin(hint) or hint
+            kind = list if kind is tuple else kind  # as JSON has it
             if type(fields[name]) is not kind:
                 raise MalformedManifest(
                     f"{MANIFEST}: {name} must be {kind.__name__}, got {fields[name]!r}. {REEXPORT}"
@@ -132,26 +134,6 @@ class Manifest:
         return cls(
             **fields | {"inputs": tuple(fields["inputs"]), "files": _parse_files(fields["files"])}
         )
-
-
-_FIELD_TYPES: dict[str, type] = {
-    "name": str,
-    "dim": int,
-    "max_seq_length": int,
-    "pooling": str,
-    "normalize": bool,
-    "precision": str,
-    "inputs": list,
-    "selector": dict,
-    "backbone": dict,
-    "prompts": dict,
-    "training": dict,
-    "scores": dict,
-    "parity": dict,
-    "fused": dict,
-    "versions": dict,
-    "files": dict,
-}
 
 
 @dataclass(frozen=True)
@@ -231,12 +213,24 @@ def seal(folder: Path, manifest: Manifest) -> Artifact:
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
     )
     entries = {name: _describe(folder / name) for name in names if name != MANIFEST}
-    manifest = dataclasses.replace(manifest, files=entries)
-    with (folder / MANIFEST).open("w", encoding="utf-8") as file:
+    _write_manifest(folder, dataclasses.replace(manifest, files=entries))
+    return Artifact.open(folder)
+
+
+def record_scores(artifact: Artifact, scores: Mapping[str, Any]) -> Artifact:
+    """Replace the manifest's scores, in place and atomically; returns the artifact reopened."""
+    manifest = dataclasses.replace(artifact.manifest, scores=dict(scores))
+    _write_manifest(artifact.path, manifest)
+    return Artifact.open(artifact.path)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    partial = folder / f".{MANIFEST}.partial"
+    with partial.open("w", encoding="utf-8") as file:
         file.write(manifest.to_json())
         file.flush()
         os.fsync(file.fileno())
-    return Artifact.open(folder)
+    partial.replace(folder / MANIFEST)
 
 
 def _replace(target: Path, partial: Path) -> None:

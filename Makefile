@@ -1,0 +1,30 @@
+# Each verb makes what it needs. `make serve` never installs torch.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+SERVE  := .venv/serve
+DEV    := .venv/dev
+
+.PHONY: serve test check fix clean
+serve: $(SERVE)/installed       ## start the service with the embedded model
+	$(SERVE)/bin/s2sent serve
+
+test: $(DEV)/installed          ## run every test
+	$(DEV)/bin/python -m pytest
+
+check: $(DEV)/installed         ## lint, format and types
+	$(DEV)/bin/ruff check . && $(DEV)/bin/ruff format --check . && $(DEV)/bin/mypy
+
+fix: $(DEV)/installed           ## format and mend what can be mended
+	$(DEV)/bin/ruff check --fix . ; $(DEV)/bin/ruff format .
+
+$(SERVE)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(SERVE)
+	$(SERVE)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu]'
+	touch $@
+
+$(DEV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DEV)
+	$(DEV)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
+	touch $@
+
+clean:                          ## remove the environments and caches
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,160 @@
+"""The encoder: backbone, S2Sent selector and pooling as one sentence-transformers pipeline."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from torch import Tensor, nn
+
+from model.selector import S2SentSelector, SelectorConfig
+
+PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # the last one is optional
+
+
+class CheckpointError(ValueError):
+    """A folder that is not a checkpoint of an S2Sent encoder."""
+
+
+def build_encoder(
+    backbone: str | Path,
+    config: SelectorConfig,
+    *,
+    max_seq_length: int | None = None,
+    normalize: bool = True,
+    attn_implementation: str | None = None,
+) -> SentenceTransformer:
+    """A new encoder with an untrained selector on `backbone`, a local folder or a hub id.
+
+    Texts are cut at `max_seq_length` tokens; by default where the backbone's own settings say.
+    Raises ValueError where the backbone does not fit the configuration.
+    """
+    transformer = _load_transformer(str(backbone), attn_implementation=attn_implementation)
+    width = transformer.get_embedding_dimension()
+    if width != config.width:
+        raise ValueError(
+            f"the selector is {config.width} wide but {backbone} is {width}: set width={width}."
+        )
+    if max_seq_length is not None:
+        transformer.max_seq_length = max_seq_length
+    modules: list[nn.Module] = [
+        transformer,
+        S2SentSelector(config),
+        Pooling(config.width, pooling_mode=config.pooling),
+    ]
+    encoder = _assemble([*modules, Normalize()] if normalize else modules)
+    encoder.encode(["probe"], show_progress_bar=False)  # the selector refuses what it cannot fuse
+    return encoder
+
+
+def load_encoder(
+    checkpoint: str | Path, *, attn_implementation: str | None = None
+) -> SentenceTransformer:
+    """The encoder that `encoder.save(checkpoint)` wrote.
+
+    The checkpoint names its classes but none of its code is run: the selector is this project's.
+    Raises CheckpointError for a folder that holds anything but an S2Sent encoder.
+    """
+    checkpoint = Path(checkpoint)
+    entries = _read_json(checkpoint / "modules.json")
+    classes = [_known_class(checkpoint, entry["type"]) for entry in entries]
+    if tuple(classes) not in (PIPELINE, PIPELINE[:-1]):
+        raise CheckpointError(
+            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an S2Sent encoder is "
+            "Transformer, S2SentSelector, Pooling and, optionally, Normalize."
+        )
+    transformer = _load_transformer(
+        str(checkpoint), subfolder=entries[0]["path"], attn_implementation=attn_implementation
+    )
+    others = [
+        kind.load(str(checkpoint), subfolder=entry["path"])
+        for kind, entry in zip(classes[1:], entries[1:], strict=True)
+    ]
+    settings = _read_json(checkpoint / "config_sentence_transformers.json")
+    names = ("prompts", "default_prompt_name", "similarity_fn_name")
+    return _assemble(
+        [transformer, *others], **{name: settings[name] for name in names if name in settings}
+    )
+
+
+def get_selector(encoder: SentenceTransformer) -> S2SentSelector:
+    """The selector of an encoder that this module built or loaded."""
+    selector = encoder[1]
+    if not isinstance(selector, S2SentSelector):
+        raise TypeError(f"the encoder's second module is {type(selector)}, not S2SentSelector.")
+    return selector
+
+
+class PooledEncoder(nn.Module):
+    """The encoder as a function of tensors, in the pooled form that is exported.
+
+    Gives (sentence_embedding [B, D], pooled_embedding [B, D], block_1 .. block_N [B, L, D]): the
+    pipeline's output, the same before normalisation, and the fused blocks, oldest first.
+    """
+
+    def __init__(self, encoder: SentenceTransformer) -> None:
+        super().__init__()
+        self.backbone = encoder[0].get_submodule("auto_model")
+        self.selector = get_selector(encoder)
+        self.normalize = isinstance(encoder[-1], Normalize)
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Run int64 [B, L] inputs; `token_type_ids` only where the backbone takes them."""
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        states = self.backbone(**inputs, output_hidden_states=True, return_dict=True).hidden_states
+        blocks = self.selector.select_blocks(states)
+        pooled = self.selector.pool(blocks, attention_mask)
+        sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+        return (sentence, pooled, *blocks)
+
+
+def _load_transformer(
+    source: str, *, subfolder: str = "", attn_implementation: str | None
+) -> Transformer:
+    model_kwargs = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    transformer: Transformer = Transformer.load(
+        source,
+        subfolder=subfolder,
+        model_kwargs=model_kwargs,
+        config_kwargs={"output_hidden_states": True},
+    )
+    return transformer
+
+
+def _assemble(modules: list[nn.Module], **settings: Any) -> SentenceTransformer:
+    # The trainer reloads its best checkpoint with the encoder's own trust: that code is ours.
+    encoder: SentenceTransformer = SentenceTransformer(
+        modules=modules, trust_remote_code=True, **settings
+    )
+    encoder.eval()
+    return encoder
+
+
+def _known_class(checkpoint: Path, name: str) -> type[Module]:
+    """The class that `name` in modules.json stands for, never imported from the checkpoint."""
+    package, _, class_name = name.rpartition(".")
+    for kind in PIPELINE:
+        is_ours = kind is S2SentSelector and package == S2SentSelector.__module__
+        is_library = kind is not S2SentSelector and package.startswith("sentence_transformers.")
+        if class_name == kind.__name__ and (is_ours or is_library):
+            return kind
+    raise CheckpointError(
+        f"{checkpoint} uses the class {name}, which is not part of an S2Sent encoder: load it with "
+        "sentence-transformers if you trust its code."
+    )
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read: pass a folder that encoder.save() wrote."
+        ) from error

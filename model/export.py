@@ -1,0 +1,241 @@
+"""Checkpoint to artifact: trace with optimum, fuse, round, prove equal to torch, seal.
+
+    load_encoder -> PooledEncoder -> optimum trace -> split -> fuse [-> fp16 | int8] -> join
+        -> parity with torch -> sealed folder
+
+Nothing is put in place unless every step succeeded.
+"""
+
+import copy
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+import numpy as np
+import onnx
+import torch
+from numpy.typing import NDArray
+from optimum.exporters.onnx import export as trace
+from optimum.exporters.onnx.config import TextEncoderOnnxConfig
+from optimum.utils import NormalizedTextConfig
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
+
+from model import artifact, graph
+from model.artifact import Artifact, Manifest
+from model.encoder import PooledEncoder, get_selector, load_encoder
+from model.onnx_encoder import OnnxEncoder
+from model.parity import check_parity, parity_sentences
+from model.selector import SelectorConfig
+
+Precision = Literal["fp32", "fp16", "weight-int8"]
+OPSET = 18
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+OUTPUTS = ("sentence_embedding", "pooled_embedding")
+CANARY_TEXT = "A canary sings while the air is good."
+_RECORDED_VERSIONS = (
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "optimum-onnx",
+    "onnxruntime",
+)
+TRAINING_RECORD = "training.json"  # what the trainer leaves in a checkpoint for the manifest
+
+
+class ExportError(Exception):
+    """The checkpoint cannot be exported as asked; the message says why and what to change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """How to export, and what the manifest says beyond what the checkpoint knows.
+
+    ``backbone`` names the backbone and its licence; ``prompts`` maps prompt names to texts put
+    before an input. ``sentences`` are what parity is checked on, the built-in ones when empty.
+    """
+
+    precision: Precision = "fp32"
+    name: str = "s2sent"
+    backbone: dict[str, Any] = field(default_factory=dict)
+    scores: dict[str, Any] = field(default_factory=dict)
+    sentences: Sequence[str] = ()
+    allow_unfused_attention: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in get_args(Precision):
+            raise ExportError(
+                f"precision {self.precision!r} is not one of {', '.join(get_args(Precision))}."
+            )
+
+
+def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) -> Artifact:
+    """Export the sentence-transformers checkpoint as an artifact at ``target``.
+
+    Raises `ExportError`, `model.graph.GraphError`, `model.parity.ParityError` or
+    `model.artifact.ArtifactError`; in every case ``target`` is as it was before.
+    """
+    encoder = load_encoder(checkpoint).to("cpu")
+    _refuse_batch_dependence(get_selector(encoder).config)
+    sentences = list(options.sentences or parity_sentences())
+    sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
+    unrounded = _encode(encoder, sentences)
+    if options.precision == "weight-int8":
+        encoder = _rounded(encoder)
+    with artifact.staged(target, overwrite=options.overwrite) as folder:
+        inputs, fused = _write_graph(encoder, folder / artifact.MODEL, options)
+        _write_companions(encoder, folder)
+        manifest = _describe(encoder, checkpoint, options, inputs, fused)
+        served = OnnxEncoder(Artifact(folder, manifest))
+        report = check_parity(
+            options.precision,
+            sentences,
+            onnx=partial(served.encode, batch_size=len(sentences)),
+            torch=_encode(encoder, sentences),
+            unrounded=unrounded,
+        )
+        artifact.seal(folder, replace(manifest, parity=asdict(report)))
+    return Artifact.open(target)
+
+
+class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # optimum is untyped
+    """Names and dynamic axes of the traced graph, in optimum's form."""
+
+    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
+
+    def __init__(self, config: Any, inputs: Sequence[str], blocks: Sequence[str]) -> None:
+        super().__init__(config)
+        self._names = inputs
+        self._blocks = blocks
+
+    @property
+    def inputs(self) -> dict[str, dict[int, str]]:
+        return {name: {0: "batch", 1: "length"} for name in self._names}
+
+    @property
+    def outputs(self) -> dict[str, dict[int, str]]:
+        vectors = {name: {0: "batch"} for name in OUTPUTS}
+        return vectors | {name: {0: "batch", 1: "length"} for name in self._blocks}
+
+
+def _refuse_batch_dependence(config: SelectorConfig) -> None:
+    if config.mask == "none" or config.weight_norm == "global":
+        raise ExportError(
+            f"a selector with mask={config.mask!r} and weight_norm={config.weight_norm!r} makes an"
+            " embedding depend on its batch, and an artifact must not. Train with mask='valid' and"
+            " weight_norm='softmax_blocks' instead."
+        )
+
+
+def _write_graph(
+    encoder: SentenceTransformer, path: Path, options: ExportOptions
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Trace, fuse and store the graph at ``path``; returns its inputs and the fused operators."""
+    network: Any = PooledEncoder(copy.deepcopy(encoder)).eval()
+    network.config = config = _backbone_config(encoder)  # the tracer asks for it
+    inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
+    blocks = [f"block_{index}" for index in range(network.selector.config.num_blocks)]
+    path.parent.mkdir(parents=True)
+    with warnings.catch_warnings():
+        # What the trace holds constant is part of the mask's arithmetic; parity proves the rest.
+        warnings.simplefilter("ignore", TracerWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
+        trace(network, _PooledEncoderConfig(config, inputs, blocks), path, opset=OPSET)
+    front, selector = graph.split(onnx.load(path), inputs, blocks, OUTPUTS)
+    heads, width = int(config.num_attention_heads), int(config.hidden_size)
+    front, fused = graph.fuse(front, num_heads=heads, width=width)
+    if not options.allow_unfused_attention:
+        graph.require_fused_attention(fused, int(config.num_hidden_layers))
+    if options.precision == "fp16":
+        front = graph.to_half(front)
+    elif options.precision == "weight-int8":
+        graph.store_int8(front)
+    graph.save(graph.join(front, selector), str(path))
+    return inputs, fused
+
+
+def _rounded(encoder: SentenceTransformer) -> SentenceTransformer:
+    """A copy whose backbone's matrices lie on the int8 grid of their output channels or rows."""
+    encoder = copy.deepcopy(encoder)
+    with torch.no_grad():
+        for parameter in encoder[0].parameters():
+            if parameter.ndim == 2 and parameter.numel() >= graph.MIN_ROUNDED_ELEMENTS:
+                rounded = graph.round_channels(parameter.numpy(), axis=0)
+                parameter.copy_(torch.from_numpy(rounded))
+    return encoder
+
+
+def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
+    """Tokenizer, backbone configuration and pooling, under the names other servers look for."""
+    encoder.tokenizer.save_pretrained(folder, legacy_format=False)
+    _backbone_config(encoder).to_json_file(folder / artifact.CONFIG, use_diff=False)
+    selector = get_selector(encoder).config
+    pooling = {
+        "word_embedding_dimension": selector.width,
+        "pooling_mode_cls_token": selector.pooling == "cls",
+        "pooling_mode_mean_tokens": selector.pooling == "mean",
+    }
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    vector = _encode(encoder, [CANARY_TEXT])[0]
+    canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
+    (folder / artifact.CANARY).write_text(json.dumps(canary))
+
+
+def _describe(
+    encoder: SentenceTransformer,
+    checkpoint: Path,
+    options: ExportOptions,
+    inputs: tuple[str, ...],
+    fused: dict[str, int],
+) -> Manifest:
+    """The manifest, but for the parity report and the files."""
+    record = checkpoint / TRAINING_RECORD
+    training = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    config, selector = _backbone_config(encoder), get_selector(encoder).config
+    return Manifest(
+        name=options.name,
+        dim=selector.width,
+        max_seq_length=_max_seq_length(encoder),
+        pooling=selector.pooling,
+        normalize=isinstance(encoder[-1], Normalize),
+        precision=options.precision,
+        inputs=inputs,
+        selector=asdict(selector),
+        backbone={"architecture": config.model_type, "num_blocks": config.num_hidden_layers}
+        | options.backbone,
+        prompts={name: text for name, text in encoder.prompts.items() if text},
+        training=training,
+        scores=options.scores,
+        parity={},
+        fused=fused,
+        versions={name: version(name) for name in _RECORDED_VERSIONS},
+        files={},
+    )
+
+
+def _backbone_config(encoder: SentenceTransformer) -> Any:
+    backbone: Any = encoder[0]
+    return backbone.auto_model.config
+
+
+def _max_seq_length(encoder: SentenceTransformer) -> int:
+    if encoder.max_seq_length is None:
+        raise ExportError(
+            "the checkpoint does not say how many tokens it reads. Build the encoder with"
+            " max_seq_length."
+        )
+    return int(encoder.max_seq_length)
+
+
+def _encode(encoder: SentenceTransformer, sentences: Sequence[str]) -> NDArray[np.float32]:
+    """Embeddings [n, dim] float32, L2-normalised, by torch."""
+    embeddings = encoder.encode(list(sentences), normalize_embeddings=True, convert_to_numpy=True)
+    return cast(NDArray[np.float32], embeddings.astype(np.float32))

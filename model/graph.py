@@ -1,0 +1,178 @@
+"""ONNX graph surgery: fuse the encoder, keep the selector behind it, store weights small.
+
+The trace of a `PooledEncoder` is one graph whose block states are outputs too. ONNX Runtime's
+optimiser recognises an attention only while nothing but the next block reads its result, so the
+graph is cut at the block states, the encoder half is fused on its own, and the selector half is
+joined behind it again. Only ``onnx`` and ONNX Runtime's offline tools are needed.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.utils import Extractor
+from onnxruntime.transformers.float16 import convert_float_to_float16
+from onnxruntime.transformers.fusion_options import FusionOptions
+from onnxruntime.transformers.optimizer import optimize_by_fusion
+
+# A weight [in, out] has its output channels on axis 1, a table its rows on axis 0.
+_CHANNEL_AXIS = {
+    "Attention": 1,
+    "MatMul": 1,
+    "EmbedLayerNormalization": 0,
+    "Gather": 0,
+}
+_ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
+
+# Smaller matrices (segment tables, relative position buckets) are not worth their error.
+MIN_ROUNDED_ELEMENTS = 1024
+
+
+class GraphError(Exception):
+    """The traced graph does not have the shape an artifact must have."""
+
+
+def split(
+    graph: ModelProto, inputs: Sequence[str], blocks: Sequence[str], outputs: Sequence[str]
+) -> tuple[ModelProto, ModelProto]:
+    """Cut at the block states into (encoder: inputs -> blocks, selector: blocks -> outputs)."""
+    encoder = Extractor(graph).extract_model(list(inputs), list(blocks))
+    selector = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
+    _require_pooled_form(selector, blocks)
+    return encoder, selector
+
+
+def fuse(encoder: ModelProto, *, num_heads: int, width: int) -> tuple[ModelProto, dict[str, int]]:
+    """Fuse attention, LayerNorm, GELU and the embeddings; also returns the count per operator."""
+    encoder.producer_name = "pytorch"  # the optimiser asks who traced the graph
+    logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
+    optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, FusionOptions("bert"))
+    counts = optimizer.get_fused_operator_statistics()
+    if all(entry.domain != "com.microsoft" for entry in optimizer.model.opset_import):
+        optimizer.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return optimizer.model, {name: count for name, count in sorted(counts.items()) if count}
+
+
+def require_fused_attention(counts: dict[str, int], num_blocks: int) -> None:
+    """Raise `GraphError` unless every one of ``num_blocks`` attentions is a fused operator."""
+    found = sum(counts.get(name, 0) for name in _ATTENTION_OPERATORS)
+    if found != num_blocks:
+        raise GraphError(
+            f"{found} of {num_blocks} attention blocks were fused. ONNX Runtime's optimiser does"
+            " not know this backbone's attention; allow unfused attention to export it as it is."
+        )
+
+
+def to_half(encoder: ModelProto) -> ModelProto:
+    """The encoder in float16, its block states cast back so that the selector stays in float32."""
+    half: ModelProto = convert_float_to_float16(
+        encoder, keep_io_types=True, disable_shape_infer=True
+    )
+    return half
+
+
+def join(encoder: ModelProto, selector: ModelProto) -> ModelProto:
+    """Put the selector behind the encoder again, in place; returns the whole graph."""
+    produced = {name for node in encoder.graph.node for name in node.output}
+    if clash := produced & {name for node in selector.graph.node for name in node.output}:
+        raise GraphError(f"both halves of the graph produce {sorted(clash)[:3]}")
+    known = {tensor.name for tensor in encoder.graph.initializer}
+    encoder.graph.node.extend(selector.graph.node)
+    encoder.graph.initializer.extend(
+        tensor for tensor in selector.graph.initializer if tensor.name not in known
+    )
+    del encoder.graph.output[:]
+    encoder.graph.output.extend(selector.graph.output)
+    del encoder.graph.value_info[:]  # shapes of tensors that fusion removed
+    for node in encoder.graph.node:
+        node.doc_string = ""
+    encoder.producer_name = "s2sent"
+    encoder.doc_string = ""
+    return encoder
+
+
+def round_channels(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
+    """``weight`` on each channel's int8 grid along ``axis``: round(w / s) * s, s = max|w| / 127."""
+    quantized, scale = _quantize(weight, axis)
+    return np.asarray(quantized * np.expand_dims(scale, 1 - axis), dtype=np.float32)
+
+
+def store_int8(encoder: ModelProto) -> int:
+    """Replace rounded weights by int8 and a DequantizeLinear, in place; returns how many.
+
+    The weights must already lie on the grid of `round_channels`: this changes how they are stored,
+    not what they are. Raises `GraphError` where one does not.
+    """
+    axes = _weight_axes(encoder)
+    stored = 0
+    for tensor in list(encoder.graph.initializer):
+        if tensor.name not in axes or tensor.data_type != TensorProto.FLOAT:
+            continue
+        weight = numpy_helper.to_array(tensor)
+        if weight.ndim != 2 or weight.size < MIN_ROUNDED_ELEMENTS:
+            continue
+        axis = axes[tensor.name]
+        quantized, scale = _quantize(weight, axis)
+        if not np.allclose(quantized * np.expand_dims(scale, 1 - axis), weight, rtol=1e-6, atol=0):
+            raise GraphError(f"{tensor.name} is not on the int8 grid of its channels")
+        _replace_by_dequantized(encoder, tensor, quantized, scale, axis)
+        stored += 1
+    return stored
+
+
+def _require_pooled_form(selector: ModelProto, blocks: Iterable[str]) -> None:
+    """Each block's states may feed one product with the DCT basis and nothing else.
+
+    That product leaves [batch, frequencies, dim], so no tensor of blocks x length x dim exists.
+    """
+    for block in blocks:
+        readers = [node.op_type for node in selector.graph.node if block in node.input]
+        if [reader for reader in readers if reader != "Shape"] != ["MatMul"]:
+            raise GraphError(
+                f"the states {block} feed {readers or 'nothing'}; the pooled form of the selector"
+                " reads them in one MatMul. Export a selector with mean pooling."
+            )
+
+
+def _quantize(
+    weight: NDArray[np.float32], axis: int
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    largest = np.abs(weight).max(axis=1 - axis)
+    scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
+    quantized = np.rint(weight / np.expand_dims(scale, 1 - axis))
+    return quantized.astype(np.int8), scale
+
+
+def _weight_axes(graph: ModelProto) -> dict[str, int]:
+    """The channel axis of every initializer that an operator reads as a weight or table."""
+    axes = {}
+    for node in graph.graph.node:
+        if node.op_type in _CHANNEL_AXIS:
+            axes.update(dict.fromkeys(node.input, _CHANNEL_AXIS[node.op_type]))
+    return axes
+
+
+def _replace_by_dequantized(
+    graph: ModelProto,
+    tensor: TensorProto,
+    quantized: NDArray[np.int8],
+    scale: NDArray[np.float32],
+    axis: int,
+) -> None:
+    name = tensor.name
+    graph.graph.initializer.remove(tensor)
+    graph.graph.initializer.append(numpy_helper.from_array(quantized, f"{name}_int8"))
+    graph.graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
+    node: NodeProto = helper.make_node(
+        "DequantizeLinear", [f"{name}_int8", f"{name}_scale"], [name], f"{name}_unfold", axis=axis
+    )
+    graph.graph.node.insert(0, node)
+
+
+def save(graph: ModelProto, path: str) -> None:
+    """Check the graph against the ONNX specification and write it as one file."""
+    onnx.checker.check_model(graph)
+    onnx.save(graph, path)

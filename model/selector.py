@@ -1,0 +1,472 @@
+"""The S2Sent selector: which blocks of an encoder, and which features of each, make the embedding.
+
+Frequency selection squeezes the last N blocks to one vector per sentence with a two-dimensional DCT
+over (block, token). Spatial selection turns that vector into one weight per block and feature, and
+the weighted sum of the blocks replaces the encoder's output (S2Sent, arXiv 2508.18164, Eq. 2-11).
+
+This file imports torch and sentence-transformers only: every checkpoint carries a copy of it as
+``modeling_s2sent.py``, so that it loads where this project is not installed.
+
+Shapes: B sentences, L tokens (padded), D features, N blocks, F distinct token frequencies.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+import torch
+from sentence_transformers.base.modules.module import Module
+from torch import Tensor, nn
+
+MODULE_FILE = "modeling_s2sent.py"
+GRID_SIZE = 6  # the authors' code pools blocks and tokens to a 6 x 6 grid before its DCT
+INIT_STD = 0.02
+
+# FcaNet's low frequencies in order (arXiv 2012.11879): (block frequency, token frequency).
+LOW_FREQUENCIES = (
+    *((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (2, 1), (1, 2)),
+    *((2, 2), (0, 3), (3, 0), (4, 0), (0, 4), (1, 3), (3, 1), (0, 5)),
+)
+
+# How a coefficient over P points differs from the mean of `points * cosine`: by this power of P,
+# and above frequency 0 by this factor.
+DCT_NORMS = {
+    "mean": (0.0, 1.0),
+    "mean_ac": (0.0, math.sqrt(2)),
+    "ortho": (0.5, math.sqrt(2)),
+    "sum": (1.0, 1.0),
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's equations, repaired where they degenerate.
+    "default": {},
+    # Eq. 2-11 literally: no biases, a plain DCT sum, degenerate frequencies left in.
+    "paper": {"bias": False, "dct_norm": "sum", "frequency_policy": "raw"},
+    # The authors' released code: an embedding depends on its padding and its batch.
+    "official": {
+        "block_choice": "skip_last",
+        "activation": "tanh",
+        "norm": "batch",
+        "weight_norm": "global",
+        "dct_grid": "6x6",
+        "dct_norm": "ortho",
+        "frequency_policy": "raw",
+        "mask": "none",
+    },
+}
+
+SQUEEZE_FIELDS = frozenset({"dct_grid", "dct_norm", "frequency_policy", "mask"})
+GATE_FIELDS = SQUEEZE_FIELDS | {
+    *("num_frequencies", "reduction", "activation", "norm", "weight_norm", "bias"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectorConfig:
+    """Every choice that defines a selector; raises ValueError for one that cannot be built.
+
+    num_frequencies: 0 squeezes nothing and gates each token, 1 is global average pooling, 2-16 is
+        low-m.
+    reduction: the gate's hidden width is width // reduction.
+    spatial_selection: "2d" weighs a stack of blocks; "1d" averages them, then gates the average;
+        "avg" only averages and has no parameters.
+    block_choice: the last N blocks, or ("skip_last") the N before the last one.
+    norm: before the gate's sigmoid, for each block.
+    weight_norm: block weights from the gate's sigmoid e. "softmax_blocks" is the softmax of e over
+        the blocks, "softmax_logits" of the values before the sigmoid; "none" is e, "exp" is exp(e);
+        "global" is exp(e) over its sum across blocks, features and the whole batch.
+    frequency_policy: "filtered" drops block frequencies from N up and zeroes token frequencies
+        from the sentence's length up; "raw" keeps FcaNet's list and the cosine's aliases.
+    mask: the squeeze sees "valid" tokens only, or with "none" the padding too.
+    pooling: what one sentence's vector is made of: the mean of its tokens, or its first token.
+    """
+
+    width: int
+    num_blocks: int = 3
+    num_frequencies: int = 4
+    reduction: int = 12
+    spatial_selection: Literal["2d", "1d", "avg"] = "2d"
+    block_choice: Literal["last", "skip_last"] = "last"
+    activation: Literal["relu", "tanh"] = "relu"
+    norm: Literal["none", "batch", "layer"] = "none"
+    weight_norm: Literal["softmax_blocks", "softmax_logits", "none", "exp", "global"] = (
+        "softmax_blocks"
+    )
+    bias: bool = True
+    dct_grid: Literal["exact", "6x6"] = "exact"
+    dct_norm: Literal["mean", "mean_ac", "ortho", "sum"] = "mean"
+    frequency_policy: Literal["filtered", "raw"] = "filtered"
+    mask: Literal["valid", "none"] = "valid"
+    pooling: Literal["mean", "cls"] = "mean"
+
+    @classmethod
+    def preset(cls, name: str, *, width: int, **options: Any) -> Self:
+        """The preset "default", "paper" or "official", with `options` replacing its choices."""
+        if name not in PRESETS:
+            raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
+        return cls(**{"width": width, **PRESETS[name], **options})
+
+    @property
+    def num_heads(self) -> int:
+        """Gates that are learned: one per block, or one for the average of the blocks."""
+        return self.num_blocks if self.spatial_selection == "2d" else 1
+
+    def __post_init__(self) -> None:
+        self._check_values()
+        if self.spatial_selection == "avg":
+            self._refuse_idle(GATE_FIELDS, because="spatial_selection='avg' has no gate")
+            return
+        if self.num_frequencies == 0:
+            self._refuse_idle(SQUEEZE_FIELDS, because="num_frequencies=0 has no squeeze")
+            if self.norm == "batch":
+                raise ValueError(
+                    "norm='batch' would see padding with num_frequencies=0: use 'layer'."
+                )
+        if self.num_heads == 1 and self.weight_norm.startswith("softmax"):
+            raise ValueError(
+                f"weight_norm={self.weight_norm!r} over a single branch is always 1: "
+                "set weight_norm='none' or weigh more blocks."
+            )
+
+    def _check_values(self) -> None:
+        for field in fields(self):
+            value, choices = getattr(self, field.name), get_args(field.type)
+            if choices and value not in choices:
+                raise ValueError(f"{field.name} is {value!r}: choose one of {', '.join(choices)}.")
+            if not choices and type(value) is not field.type:
+                raise ValueError(f"{field.name} is {value!r}: it must be {field.type}.")
+        for name, low, high in (
+            ("width", 1, math.inf),
+            ("num_blocks", 1, math.inf),
+            ("reduction", 1, self.width),
+        ):
+            if not low <= getattr(self, name) <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be in {low}..{high}.")
+        if self.num_frequencies not in (0, 1, 2, 4, 8, 16) or self.num_frequencies > self.width:
+            raise ValueError(
+                f"num_frequencies is {self.num_frequencies}: choose one of 0, 1, 2, 4, 8, 16, "
+                f"not above the width {self.width}."
+            )
+
+    def _refuse_idle(self, names: frozenset[str], *, because: str) -> None:
+        for field in fields(self):
+            if field.name in names and getattr(self, field.name) != field.default:
+                raise ValueError(f"{field.name} changes nothing, as {because}: leave it out.")
+
+
+def frequency_pairs(config: SelectorConfig) -> list[tuple[int, int]]:
+    """The (block, token) frequency of each of the m parts of the features, lowest first.
+
+    Where filtering leaves too few of FcaNet's 16 pairs, the next ones follow by a + b, then by a.
+    """
+    if config.frequency_policy == "raw":
+        return list(LOW_FREQUENCIES[: config.num_frequencies])
+    points = config.num_heads if config.dct_grid == "exact" else min(config.num_heads, GRID_SIZE)
+    further = sorted(
+        ((a, b) for a in range(points) for b in range(16) if (a, b) not in LOW_FREQUENCIES),
+        key=lambda pair: (sum(pair), pair),
+    )
+    live = [pair for pair in (*LOW_FREQUENCIES, *further) if pair[0] < points]
+    return live[: config.num_frequencies]
+
+
+def axis_basis(frequencies: Tensor, mask: Tensor, config: SelectorConfig) -> Tensor:
+    """DCT-II rows [B, F, P]: their product with P points is the mean of `points * cosine`.
+
+    `frequencies` is [F]; `mask` [B, P] is 1 at the points that count and gives the dtype. A point's
+    position is its rank among those that count, so padding on either side changes nothing.
+    """
+    mask = mask[:, None]  # [B, 1, P]
+    frequencies = frequencies[:, None].to(mask.dtype)  # [F, 1]
+    rank = mask.cumsum(-1) - 1
+    length = mask.sum(-1, keepdim=True).clamp(min=1)  # [B, 1, 1]
+    if config.dct_grid == "exact":
+        basis = torch.cos(math.pi * frequencies * ((rank + 0.5) / length)) * (mask / length)
+        return basis if config.frequency_policy == "raw" else basis * (frequencies < length)
+    # Adaptive average pooling to a grid, whose cells overlap unless they divide the length.
+    cell = torch.arange(GRID_SIZE, dtype=mask.dtype, device=mask.device)[:, None]  # [G, 1]
+    start, stop = (
+        torch.floor(cell * length / GRID_SIZE),
+        torch.ceil((cell + 1) * length / GRID_SIZE),
+    )
+    members = ((rank >= start) & (rank < stop)) * mask  # [B, G, P]
+    cosine = torch.cos(math.pi * frequencies * ((cell.T + 0.5) / GRID_SIZE))  # [F, G]
+    return cosine @ (members / (stop - start)) / GRID_SIZE
+
+
+class FrequencySelection(nn.Module):
+    """The squeeze: f [B, D], where each part of the features holds one DCT coefficient (Eq. 10).
+
+    f is linear in the blocks: one basis along the tokens serves all of them, and what it makes of
+    each block is summed over the blocks. The N x L x D stack is never built.
+    """
+
+    block_frequencies: Tensor  # [D] int64, along the blocks, for each feature
+    token_frequencies: Tensor  # [D] int64, along the tokens, for each feature
+    rows: Tensor  # [F] int64, the distinct token frequencies, 0 first
+
+    def __init__(self, config: SelectorConfig) -> None:
+        super().__init__()
+        self.config = config
+        pairs = torch.tensor(frequency_pairs(config))
+        parts = torch.arange(config.width).tensor_split(len(pairs))  # the first ones are wider
+        block, token = pairs.repeat_interleave(torch.tensor([*map(len, parts)]), dim=0).unbind(1)
+        # Integers survive .half() and .double(), so every cosine is computed in full precision.
+        self.register_buffer("block_frequencies", block, persistent=False)
+        self.register_buffer("token_frequencies", token, persistent=False)
+        self.register_buffer("rows", torch.tensor(sorted(set(token.tolist()))), persistent=False)
+
+    def token_basis(self, mask: Tensor) -> Tensor:
+        """Rows [B, F, L] that give a block's coefficients along its tokens."""
+        return axis_basis(self.rows, self._seen(mask), self.config)
+
+    def forward(self, spectra: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """f [B, D] from each block's coefficients `token_basis @ states`, [B, F, D]."""
+        if self.config.spatial_selection == "1d":
+            spectra = [_mean(spectra)]
+        stack = mask.new_ones(1, len(spectra))
+        along_blocks = axis_basis(self.block_frequencies, stack, self.config)[0].T  # [N, D]
+        own_row = self.rows[:, None] == self.token_frequencies  # [F, D]
+        f = _weighted_sum(along_blocks, [(spectrum * own_row).sum(1) for spectrum in spectra])
+        if self.config.dct_norm == "mean":
+            return f
+        tokens = self._seen(mask)
+        return (
+            f
+            * self._scale(self.block_frequencies, stack)
+            * self._scale(self.token_frequencies, tokens)
+        )
+
+    def _seen(self, mask: Tensor) -> Tensor:
+        return mask if self.config.mask == "valid" else torch.ones_like(mask)
+
+    def _scale(self, frequencies: Tensor, points: Tensor) -> Tensor:  # [B or 1, D]
+        power, factor = DCT_NORMS[self.config.dct_norm]
+        count = points.sum(-1, keepdim=True).clamp(min=1)
+        if self.config.dct_grid == "6x6":
+            count = torch.full_like(count, GRID_SIZE)
+        return count**power * torch.where(frequencies > 0, factor, 1.0).to(count.dtype)
+
+
+class SpatialSelection(nn.Module):
+    """Excite and select: one weight per block and feature, from f (Eq. 3 and 4)."""
+
+    def __init__(self, config: SelectorConfig) -> None:
+        super().__init__()
+        self.config = config
+        hidden, outputs = config.width // config.reduction, config.num_heads * config.width
+        self.reduce = nn.Linear(config.width, hidden, bias=config.bias)
+        self.expand = nn.Linear(hidden, outputs, bias=config.bias)
+        self.activation = nn.ReLU() if config.activation == "relu" else nn.Tanh()
+        norm = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}[config.norm]
+        self.norms = nn.ModuleList(norm(config.width, eps=1e-6) for _ in range(config.num_heads))
+        for linear in (self.reduce, self.expand):
+            nn.init.normal_(linear.weight, std=INIT_STD)
+            if config.bias:
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, f: Tensor, num_blocks: int) -> Tensor:
+        """Weights [N, ..., D] from f [..., D]; of fewer blocks than heads, the top heads serve."""
+        z = self.activation(self.reduce(f.to(self.reduce.weight.dtype)))
+        parts = self.expand(z).chunk(len(self.norms), dim=-1)
+        gates = torch.stack([norm(part) for norm, part in zip(self.norms, parts, strict=True)])
+        if self.config.spatial_selection == "1d":
+            return self._normalise(gates).expand(num_blocks, *f.shape) / num_blocks
+        return self._normalise(gates[-num_blocks:])
+
+    def _normalise(self, gates: Tensor) -> Tensor:
+        if self.config.weight_norm == "softmax_logits":
+            return gates.softmax(0)
+        excitation = gates.sigmoid()
+        if self.config.weight_norm == "softmax_blocks":
+            return excitation.softmax(0)
+        if self.config.weight_norm == "none":
+            return excitation
+        gain = excitation.exp()
+        return gain / gain.sum() if self.config.weight_norm == "global" else gain
+
+
+class S2SentSelector(Module):
+    """Between Transformer and Pooling: rewrites `token_embeddings` as sum_n w_n * block_n."""
+
+    # What modules.json will say: the copy in the checkpoint, not the package it was saved from.
+    __module__ = Path(MODULE_FILE).stem
+
+    def __init__(self, config: SelectorConfig) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+        self.config = config
+        gated = config.spatial_selection != "avg"
+        squeezed = gated and config.num_frequencies > 0
+        self.frequency_selection = FrequencySelection(config) if squeezed else None
+        self.spatial_selection = SpatialSelection(config) if gated else None
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Fuse at the depth where `token_embeddings` stands among `all_layer_embeddings`."""
+        states, mask = features.get("all_layer_embeddings"), features.get("attention_mask")
+        if states is None:
+            raise ValueError(
+                "the backbone gave no all_layer_embeddings: set "
+                "encoder[0].auto_model.config.output_hidden_states = True."
+            )
+        if mask is None:
+            raise ValueError(
+                "the backbone gave no attention_mask: flattened (unpadded) input is not supported, "
+                "load it with attn_implementation='sdpa'."
+            )
+        blocks = self.select_blocks(states, _depth(states, features["token_embeddings"]))
+        features["token_embeddings"] = self.fuse(blocks, mask)
+        return features
+
+    def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
+        """The N blocks to fuse, oldest first, of `states` (embedding output, then every block).
+
+        Below full depth (layer dropping in training) there may be fewer than N. Raises ValueError
+        where the whole backbone has too few.
+        """
+        full = len(states) - 1
+        depth = full if depth is None else depth
+        lowest, stop = (1, depth + 1) if self.config.block_choice == "last" else (0, depth)
+        start = stop - self.config.num_blocks
+        if depth == full and start < lowest:
+            raise ValueError(
+                f"num_blocks is {self.config.num_blocks} but the backbone offers {stop - lowest}: "
+                "choose fewer."
+            )
+        return list(states[max(start, lowest) : stop]) or [states[depth]]
+
+    def fuse(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+        """Token embeddings [B, L, D] from the blocks [B, L, D] of `select_blocks`."""
+        weights = self.block_weights(blocks, attention_mask)
+        return _weighted_sum(weights.to(blocks[0].dtype), blocks)
+
+    def pool(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+        """Sentence vectors [B, D], not normalised: what pooling makes of `fuse`, without fusing.
+
+        A sentence's weights are the same for all its tokens, so the blocks can be pooled first: one
+        product of each block with a [B, F, L] basis gives both its spectrum and its pooled vector.
+        """
+        mask = attention_mask.to(_squeeze_dtype(blocks))
+        pooling = _pooling_row(mask, self.config.pooling)
+        if self.frequency_selection is None or self.spatial_selection is None:
+            fused = self.fuse(blocks, attention_mask)
+            return _project(pooling, fused).squeeze(1).to(fused.dtype)
+        basis = self.frequency_selection.token_basis(mask)
+        rows = torch.cat([pooling, basis], dim=1)
+        products = [_project(rows, block) for block in blocks]
+        f = self.frequency_selection([product[:, 1:] for product in products], mask)
+        weights = self.spatial_selection(f, len(blocks))
+        pooled = _weighted_sum(weights, [product[:, 0] for product in products])
+        return pooled.to(blocks[0].dtype)
+
+    def block_weights(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+        """The weights [N, B, 1, D] of the blocks; [N, B, L, D] where each token has its own gate.
+
+        They are what the embedding is made with; average them over B to report what was learned.
+        """
+        mask = attention_mask.to(_squeeze_dtype(blocks))
+        if self.spatial_selection is None:
+            return mask.new_full((len(blocks), 1, 1, self.config.width), 1 / len(blocks))
+        if self.frequency_selection is None:
+            f = _mean(blocks)
+        else:
+            basis = self.frequency_selection.token_basis(mask)
+            spectra = [_project(basis, block) for block in blocks]
+            f = self.frequency_selection(spectra, mask)
+        weights: Tensor = self.spatial_selection(f, len(blocks))
+        return weights if self.frequency_selection is None else weights[:, :, None]
+
+    def get_embedding_dimension(self) -> int:
+        """D; sentence-transformers asks its modules for it."""
+        return self.config.width
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What config.json holds."""
+        return asdict(self.config)
+
+    def on_model_ready(self, model: Any) -> None:
+        """Ask the backbone for its hidden states; sentence-transformers 6 calls this by itself."""
+        model[0].auto_model.config.output_hidden_states = True
+
+    def save(
+        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+    ) -> None:
+        """Write configuration and weights, and this source file to the checkpoint's root."""
+        self.save_config(output_path)
+        self.save_torch_weights(output_path, safe_serialization=safe_serialization)
+        root = Path(output_path).resolve().parent  # the only place where the loader looks for code
+        (root / MODULE_FILE).write_bytes(Path(__file__).read_bytes())
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        **kwargs: Any,
+    ) -> Self:
+        """Read what `save` wrote, from a folder or from the hub."""
+        source: dict[str, Any] = {
+            "model_name_or_path": model_name_or_path,
+            "subfolder": subfolder,
+            "token": token,
+            "cache_folder": cache_folder,
+            "revision": revision,
+            "local_files_only": local_files_only,
+        }
+        selector = cls(SelectorConfig(**cls.load_config(**source)))
+        selector.load_state_dict(cls.load_torch_weights(**source))
+        return selector
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pickle would look the class up under __module__, which names no importable module.
+        return _empty_selector, (), self.__dict__
+
+
+def _empty_selector() -> S2SentSelector:
+    return S2SentSelector.__new__(S2SentSelector)
+
+
+def _depth(states: Sequence[Tensor], token_embeddings: Tensor) -> int:
+    """The place of `token_embeddings` among `states`: losses that drop layers put a lower one."""
+    for depth, state in enumerate(states):
+        if state is token_embeddings:
+            return depth
+    warnings.warn(
+        "token_embeddings is none of all_layer_embeddings: assuming full depth.", stacklevel=3
+    )
+    return len(states) - 1
+
+
+def _squeeze_dtype(blocks: Sequence[Tensor]) -> torch.dtype:
+    return torch.promote_types(blocks[0].dtype, torch.float32)
+
+
+def _pooling_row(mask: Tensor, pooling: str) -> Tensor:
+    """[B, 1, L], whose product with the tokens is the pooled vector."""
+    if pooling == "cls":
+        mask = (mask.cumsum(1) == 1) * mask
+    return (mask / mask.sum(1, keepdim=True).clamp(min=1))[:, None]
+
+
+def _project(rows: Tensor, block: Tensor) -> Tensor:
+    """rows [B, F, L] @ block [B, L, D], in full precision also under autocast."""
+    with torch.autocast(block.device.type, enabled=False):
+        return rows @ block.to(rows.dtype)
+
+
+def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """sum_n weights[n] * values[n], holding one product at a time."""
+    total = torch.zeros_like(values[0])
+    for weight, value in zip(weights.unbind(0), values, strict=True):
+        total = total + weight * value
+    return total
+
+
+def _mean(values: Sequence[Tensor]) -> Tensor:
+    return sum(values[1:], values[0]) / len(values)
