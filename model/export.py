@@ -35,7 +35,6 @@ from model.parity import check_parity, parity_sentences
 from model.selector import SelectorConfig
 
 Precision = Literal["fp32", "fp16", "weight-int8"]
-OPSET = 18
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUTS = ("sentence_embedding", "pooled_embedding")
 CANARY_TEXT = "A canary sings while the air is good."
@@ -147,7 +146,7 @@ def _write_graph(
         # What the trace holds constant is part of the mask's arithmetic; parity proves the rest.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
-        trace(network, _PooledEncoderConfig(config, inputs, blocks), path, opset=OPSET)
+        trace(network, _PooledEncoderConfig(config, inputs, blocks), path, opset=graph.OPSET)
     front, selector = graph.split(onnx.load(path), inputs, blocks, OUTPUTS)
     heads, width = int(config.num_attention_heads), int(config.hidden_size)
     front, fused = graph.fuse(front, num_heads=heads, width=width)

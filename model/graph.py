@@ -25,6 +25,8 @@ _CHANNEL_AXIS = {
     "EmbedLayerNormalization": 0,
     "Gather": 0,
 }
+OPSET = 18
+
 _ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
 
 # Smaller matrices (segment tables, relative position buckets) are not worth their error.
@@ -97,11 +99,11 @@ def join(encoder: ModelProto, selector: ModelProto) -> ModelProto:
 def round_channels(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
     """``weight`` on each channel's int8 grid along ``axis``: round(w / s) * s, s = max|w| / 127."""
     quantized, scale = _quantize(weight, axis)
-    return np.asarray(quantized * np.expand_dims(scale, 1 - axis), dtype=np.float32)
+    return quantized * scale
 
 
 def store_int8(encoder: ModelProto) -> int:
-    """Replace rounded weights by int8 and a DequantizeLinear, in place; returns how many.
+    """Replace rounded weights by int8 and a scale per channel, in place; returns how many.
 
     The weights must already lie on the grid of `round_channels`: this changes how they are stored,
     not what they are. Raises `GraphError` where one does not.
@@ -114,11 +116,10 @@ def store_int8(encoder: ModelProto) -> int:
         weight = numpy_helper.to_array(tensor)
         if weight.ndim != 2 or weight.size < MIN_ROUNDED_ELEMENTS:
             continue
-        axis = axes[tensor.name]
-        quantized, scale = _quantize(weight, axis)
-        if not np.allclose(quantized * np.expand_dims(scale, 1 - axis), weight, rtol=1e-6, atol=0):
+        quantized, scale = _quantize(weight, axes[tensor.name])
+        if not np.allclose(quantized * scale, weight, rtol=1e-6, atol=0):
             raise GraphError(f"{tensor.name} is not on the int8 grid of its channels")
-        _replace_by_dequantized(encoder, tensor, quantized, scale, axis)
+        _replace_by_unfolding(encoder, tensor, quantized, scale)
         stored += 1
     return stored
 
@@ -140,10 +141,9 @@ def _require_pooled_form(selector: ModelProto, blocks: Iterable[str]) -> None:
 def _quantize(
     weight: NDArray[np.float32], axis: int
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    largest = np.abs(weight).max(axis=1 - axis)
+    largest = np.abs(weight).max(axis=1 - axis, keepdims=True)
     scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
-    quantized = np.rint(weight / np.expand_dims(scale, 1 - axis))
-    return quantized.astype(np.int8), scale
+    return np.rint(weight / scale).astype(np.int8), scale
 
 
 def _weight_axes(graph: ModelProto) -> dict[str, int]:
@@ -155,21 +155,28 @@ def _weight_axes(graph: ModelProto) -> dict[str, int]:
     return axes
 
 
-def _replace_by_dequantized(
+def _replace_by_unfolding(
     graph: ModelProto,
     tensor: TensorProto,
     quantized: NDArray[np.int8],
     scale: NDArray[np.float32],
-    axis: int,
 ) -> None:
+    """Cast and Mul, not DequantizeLinear: every ONNX Runtime folds these to float32 at load.
+
+    A DequantizeLinear in front of a MatMul is by default turned into a kernel that also rounds the
+    activations, which moves embeddings by about 1e-3.
+    """
     name = tensor.name
     graph.graph.initializer.remove(tensor)
     graph.graph.initializer.append(numpy_helper.from_array(quantized, f"{name}_int8"))
     graph.graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
-    node: NodeProto = helper.make_node(
-        "DequantizeLinear", [f"{name}_int8", f"{name}_scale"], [name], f"{name}_unfold", axis=axis
-    )
-    graph.graph.node.insert(0, node)
+    wide, cast = f"{name}_wide", [f"{name}_int8"]
+    nodes: list[NodeProto] = [
+        helper.make_node("Cast", cast, [wide], f"{name}_widen", to=TensorProto.FLOAT),
+        helper.make_node("Mul", [wide, f"{name}_scale"], [name], f"{name}_unfold"),
+    ]
+    for position, node in enumerate(nodes):
+        graph.graph.node.insert(position, node)
 
 
 def save(graph: ModelProto, path: str) -> None:

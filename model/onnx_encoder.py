@@ -87,8 +87,6 @@ def _open_session(artifact: Artifact, provider: str, threads: int) -> ort.Infere
     options.inter_op_num_threads = 1
     # Plans made for one shape are of no use to the next batch.
     options.enable_mem_pattern = False
-    # int8 weights are unfolded to float32 once, at load: as fast as a float32 file.
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
     session = ort.InferenceSession(str(artifact.onnx_path), options, providers=[provider])
     if session.get_providers()[0] != provider:
         raise ProviderUnavailable(

@@ -1,0 +1,216 @@
+"""An export that finished serves torch's vectors; one that cannot leaves nothing behind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from model.artifact import CONFIG, MANIFEST, MODEL, TOKENIZER, Artifact, ArtifactError
+from model.encoder import build_encoder, load_encoder
+from model.export import (
+    TRAINING_RECORD,
+    ExportError,
+    ExportOptions,
+    Precision,
+    export_checkpoint,
+)
+from model.graph import GraphError
+from model.onnx_encoder import OnnxEncoder
+from model.parity import ParityError, parity_sentences
+from model.selector import SelectorConfig
+from tests.tiny import tiny_backbone
+
+WIDTH = 32
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
+
+
+def a_checkpoint(folder: Path, family: str = "bert", **options: Any) -> Path:
+    backbone = tiny_backbone(folder / "backbone", family, width=WIDTH)
+    config = SelectorConfig.preset("default", width=WIDTH, reduction=4, **options)
+    encoder = build_encoder(backbone, config, max_seq_length=64)
+    encoder.save(str(folder / "checkpoint"))
+    return folder / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = a_checkpoint(tmp_path_factory.mktemp("export"))
+    (folder / TRAINING_RECORD).write_text(json.dumps({"seed": 7, "corpus": "abc"}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    target = tmp_path_factory.mktemp("artifact") / "tiny"
+    return export_checkpoint(checkpoint, target, ExportOptions(name="tiny"))
+
+
+def torch_embeddings(encoder: SentenceTransformer, texts: list[str]) -> np.ndarray:
+    return np.asarray(encoder.encode(texts, normalize_embeddings=True, convert_to_numpy=True))
+
+
+def test_the_artifact_gives_the_checkpoints_vectors(checkpoint: Path, artifact: Artifact) -> None:
+    """Alone and together, within 1e-5 of torch."""
+    expected = torch_embeddings(load_encoder(checkpoint), TEXTS)
+    served = OnnxEncoder(artifact)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
+    alone = np.concatenate([served.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, expected, atol=1e-5)
+
+
+def test_the_graph_keeps_the_contract_of_other_engines(artifact: Artifact) -> None:
+    """int64 inputs and a first output sentence_embedding [batch, dim], normalised, any shape."""
+    session = ort.InferenceSession(str(artifact.onnx_path), providers=["CPUExecutionProvider"])
+    assert [(i.name, i.type) for i in session.get_inputs()] == [
+        ("input_ids", "tensor(int64)"),
+        ("attention_mask", "tensor(int64)"),
+        ("token_type_ids", "tensor(int64)"),
+    ]
+    assert [output.name for output in session.get_outputs()] == [
+        "sentence_embedding",
+        "pooled_embedding",
+    ]
+    for shape in [(1, 1), (2, 16), (7, 64)]:
+        ones = np.ones(shape, dtype=np.int64)
+        inputs = {"input_ids": ones, "attention_mask": ones, "token_type_ids": 0 * ones}
+        embedding = session.run(["sentence_embedding"], inputs)[0]
+        assert embedding.shape == (shape[0], WIDTH)
+        np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1, atol=1e-6)
+
+
+def test_padding_on_the_left_gives_the_selector_the_same_tokens(artifact: Artifact) -> None:
+    """Engines that pad on the left get a vector too, and it is finite."""
+    session = ort.InferenceSession(str(artifact.onnx_path), providers=["CPUExecutionProvider"])
+    ids = np.array([[0, 0, 2, 9, 3]], dtype=np.int64)
+    mask = (ids > 0).astype(np.int64)
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": 0 * ids}
+    assert np.isfinite(session.run(None, inputs)[0]).all()
+
+
+def test_the_manifest_says_what_was_built(checkpoint: Path, artifact: Artifact) -> None:
+    """Selector, training record, parity and fusion counts are those of this export."""
+    manifest = artifact.manifest
+    assert (manifest.name, manifest.dim, manifest.max_seq_length) == ("tiny", WIDTH, 64)
+    assert manifest.selector["num_blocks"] == 3
+    assert manifest.selector["reduction"] == 4
+    assert manifest.training == {"seed": 7, "corpus": "abc"}
+    assert manifest.fused["Attention"] == 4
+    assert manifest.parity["sentences"] == len(parity_sentences()) + 1
+    assert 0 <= manifest.parity["max_abs_diff"] <= 1e-5
+    assert {MODEL, TOKENIZER, CONFIG, "tokenizer_config.json"} <= set(manifest.files)
+
+
+def test_the_canary_is_torchs_vector(checkpoint: Path, artifact: Artifact) -> None:
+    """A loaded session can be proved right without torch."""
+    canary = artifact.canary
+    expected = torch_embeddings(load_encoder(checkpoint), [canary.text])[0]
+    np.testing.assert_allclose(canary.embedding, expected, atol=1e-7)
+    np.testing.assert_allclose(OnnxEncoder(artifact).encode([canary.text])[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+def test_other_families_export_with_every_attention_fused(tmp_path: Path, family: str) -> None:
+    """Positions numbered from the padding id, and no token types, are handled."""
+    checkpoint = a_checkpoint(tmp_path, family)
+    exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+    assert exported.manifest.fused["Attention"] == 4
+    assert exported.manifest.inputs == ("input_ids", "attention_mask")
+
+
+def test_unfused_attention_is_refused_unless_allowed(tmp_path: Path) -> None:
+    """MPNet adds a position bias ONNX Runtime's optimiser does not know."""
+    checkpoint = a_checkpoint(tmp_path, "mpnet")
+    with pytest.raises(GraphError, match="0 of 4 attention blocks were fused"):
+        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+    assert not (tmp_path / "artifact").exists()
+    options = ExportOptions(allow_unfused_attention=True)
+    exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
+    expected = torch_embeddings(load_encoder(checkpoint), TEXTS)
+    np.testing.assert_allclose(OnnxEncoder(exported).encode(TEXTS), expected, atol=1e-5)
+
+
+def test_int8_weights_are_small_and_their_rounding_is_reported(
+    checkpoint: Path, artifact: Artifact, tmp_path: Path
+) -> None:
+    """Fewer bytes, equal to torch with the same rounded weights, close to the checkpoint."""
+    options = ExportOptions(precision="weight-int8", sentences=parity_sentences()[:20])
+    rounded = export_checkpoint(checkpoint, tmp_path / "int8", options)
+    size = rounded.manifest.files[MODEL].bytes
+    assert size < 0.6 * artifact.manifest.files[MODEL].bytes
+    assert rounded.manifest.parity["max_abs_diff"] <= 1e-5
+    assert 0.997 <= rounded.manifest.parity["min_cosine"] < 1
+
+
+def test_half_precision_keeps_float_inputs_and_outputs(checkpoint: Path, tmp_path: Path) -> None:
+    """fp16 inside, float32 outside, cosine at least 0.9995."""
+    half = export_checkpoint(checkpoint, tmp_path / "fp16", ExportOptions(precision="fp16"))
+    graph = onnx.load(half.onnx_path).graph
+    kinds = {tensor.data_type for tensor in graph.initializer}
+    assert onnx.TensorProto.FLOAT16 in kinds
+    assert {output.type.tensor_type.elem_type for output in graph.output} == {
+        onnx.TensorProto.FLOAT
+    }
+    assert half.manifest.parity["min_cosine"] >= 0.9995
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_frequencies": 1},
+        {"num_frequencies": 16, "num_blocks": 4},
+        {"num_blocks": 1, "weight_norm": "none"},
+        {"spatial_selection": "1d", "weight_norm": "none"},
+        {"dct_norm": "ortho", "activation": "tanh"},
+        {"norm": "layer"},
+    ],
+    ids=str,
+)
+def test_every_gated_selector_exports(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Parity is the export's own condition, so finishing is the assertion."""
+    checkpoint = a_checkpoint(tmp_path, **options)
+    exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+    assert {name: exported.manifest.selector[name] for name in options} == options
+
+
+@pytest.mark.parametrize("options", [{"mask": "none"}, {"weight_norm": "global"}], ids=str)
+def test_a_selector_that_depends_on_its_batch_is_refused(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """The promise of an artifact cannot be kept by the published code's normaliser or squeeze."""
+    checkpoint = a_checkpoint(tmp_path, **options)
+    with pytest.raises(ExportError, match="depend on its batch"):
+        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+
+
+def test_a_graph_that_differs_from_torch_never_becomes_an_artifact(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bound that nothing can meet, the export fails and leaves no folder."""
+    monkeypatch.setattr("model.parity.MAX_ABS_DIFF", 0.0)  # nothing is equal to the last bit
+    with pytest.raises(ParityError, match="ONNX differs from torch by"):
+        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_artifact_is_kept_unless_overwriting_is_allowed(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """The message says so; the old files stay."""
+    target = tmp_path / "artifact"
+    target.mkdir()
+    (target / MANIFEST).write_text("precious")
+    with pytest.raises(ArtifactError, match="exists"):
+        export_checkpoint(checkpoint, target, ExportOptions())
+    assert (target / MANIFEST).read_text() == "precious"
+
+
+def test_an_unknown_precision_is_refused_by_name() -> None:
+    """Before anything is loaded."""
+    wrong: Precision = "int4"  # type: ignore[assignment]  # what a caller without types may pass
+    with pytest.raises(ExportError, match="'int4' is not one of fp32, fp16, weight-int8"):
+        ExportOptions(precision=wrong)

@@ -1,0 +1,94 @@
+"""Tiny random backbones with their tokenizers, for tests that need a real encoder but no real one.
+
+Any English text works: words outside the vocabulary are spelled letter by letter.
+"""
+
+import string
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
+
+FAMILIES = ("bert", "roberta", "mpnet", "distilbert")
+
+WORDS = (
+    "the a an of to and in is on that it for was with as at by from this have not are but had his "
+    "they she you we which one all were her there been their has would what will no if more when "
+    "man woman child dog cat bird plays runs eats reads writes sings house street city river music "
+    "guitar water food book train car ball game day night red green old young happy two three"
+)
+
+_BERT_SPECIALS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+# RoBERTa and MPNet number their positions from the padding's id, 1.
+_ROBERTA_SPECIALS = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+
+
+def tiny_backbone(
+    path: Path,
+    family: str = "bert",
+    *,
+    width: int = 32,
+    num_layers: int = 4,
+    max_positions: int = 128,
+    seed: int = 0,
+) -> Path:
+    """Write a random encoder of `family` and its tokenizer to `path`; the same bytes for a seed."""
+    specials = _BERT_SPECIALS if family in ("bert", "distilbert") else _ROBERTA_SPECIALS
+    tokenizer = _tokenizer(family, specials, max_positions)
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        max_position_embeddings=max_positions + 2,
+        **_shape(family, width, num_layers),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        backbone: PreTrainedModel = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
+        for parameter in backbone.parameters():
+            if parameter.dim() > 1:  # the usual 0.02 leaves so small a network almost constant
+                torch.nn.init.normal_(parameter, std=0.2)
+    backbone.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def _shape(family: str, width: int, num_layers: int) -> dict[str, Any]:
+    if family == "distilbert":
+        return {"dim": width, "hidden_dim": 2 * width, "n_layers": num_layers, "n_heads": 2}
+    return {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": num_layers,
+        "num_attention_heads": 2,
+    }
+
+
+def _tokenizer(
+    family: str, specials: dict[str, str], max_positions: int
+) -> PreTrainedTokenizerFast:
+    characters = [*string.ascii_lowercase, *string.digits]
+    pieces = [*specials.values(), *characters, *(f"##{c}" for c in characters)]
+    pieces += [*string.punctuation, *(word for word in WORDS.split() if word not in characters)]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=specials["unk"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    cls, sep = specials["cls"], specials["sep"]
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(cls, vocabulary[cls]), (sep, vocabulary[sep])],
+    )
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers is partly typed
+        tokenizer_object=tokenizer,
+        model_max_length=max_positions,
+        model_input_names=inputs if family == "bert" else [inputs[0], inputs[2]],
+        **{f"{name}_token": token for name, token in specials.items()},
+    )
