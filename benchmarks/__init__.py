@@ -1,0 +1,1 @@
+"""Side-by-side measurements on this machine; never imported by the product."""

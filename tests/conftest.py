@@ -1,0 +1,30 @@
+"""What many tests share: one tiny trained-form checkpoint and its artifact, built once."""
+
+from pathlib import Path
+
+import pytest
+
+from model.artifact import Artifact
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A four-block BERT, 32 wide, with a random selector, as sentence-transformers saves it."""
+    from model.encoder import build_encoder
+    from model.selector import SelectorConfig
+    from tests.tiny import tiny_backbone
+
+    folder = tmp_path_factory.mktemp("tiny")
+    config = SelectorConfig.preset("default", width=32, reduction=4)
+    encoder = build_encoder(tiny_backbone(folder / "backbone"), config, max_seq_length=64)
+    encoder.save(str(folder / "checkpoint"))
+    return folder / "checkpoint"
+
+
+@pytest.fixture(scope="session")
+def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
+    """The checkpoint's fp32 artifact."""
+    from model.export import ExportOptions, export_checkpoint
+
+    target = tiny_checkpoint.parent / "artifact"
+    return export_checkpoint(tiny_checkpoint, target, ExportOptions(name="tiny"))

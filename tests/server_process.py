@@ -1,0 +1,75 @@
+"""The real server as a process on a free port, for tests over real sockets."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+START_TIMEOUT_SECONDS = 60
+STOP_TIMEOUT_SECONDS = 60
+
+
+class ServerProcess:
+    """A running `s2sent serve`; ``log`` holds its lines so far."""
+
+    def __init__(self, artifact: Path, *flags: str) -> None:
+        command = [sys.executable, "-m", "service", "serve", "--artifact", str(artifact)]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("S2SENT_")}
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        self.log: list[dict[str, Any]] = []
+        listening = threading.Event()
+        # The pipe must be emptied all the time, or the server would wait for us.
+        self._reader = threading.Thread(target=self._read_log, args=(listening,), daemon=True)
+        self._reader.start()
+        assert listening.wait(START_TIMEOUT_SECONDS), "the server does not listen"
+        assert self.log[-1]["message"] == "listening", self.log
+        self.url = f"http://127.0.0.1:{self.log[-1]['port']}"
+        self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
+
+    def _read_log(self, listening: threading.Event) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.log.append(json.loads(line) if line.startswith("{") else {"message": line})
+            listening.set()
+        listening.set()
+
+    def wait_until_ready(self) -> None:
+        """Block until /ready answers 200."""
+        while self.client.get("/ready").status_code != 200:
+            assert self.process.poll() is None, self.log
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send a signal; returns the exit code once the process and its log have ended."""
+        self.process.send_signal(number)
+        code = self.process.wait(STOP_TIMEOUT_SECONDS)
+        self._reader.join(STOP_TIMEOUT_SECONDS)
+        return code
+
+
+@contextmanager
+def running_server(artifact: Path, *flags: str) -> Iterator[ServerProcess]:
+    """A server that is ready, ended at the latest when the block ends."""
+    server = ServerProcess(artifact, *flags)
+    try:
+        server.wait_until_ready()
+        yield server
+    finally:
+        server.client.close()
+        if server.process.poll() is None:
+            server.stop()
+        if server.process.stdout:
+            server.process.stdout.close()

@@ -1,0 +1,89 @@
+"""Who may import whom: the serving half never needs torch, and the two programs never meet."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SERVING_HALF = ("artifact", "tokenizer", "onnx_encoder")
+HEAVY = ("torch", "transformers", "sentence_transformers", "optimum", "onnx", "scipy", "sklearn")
+
+SERVING_MODULES = [
+    *(f"service.{path.stem}" for path in sorted((ROOT / "service").glob("[!_]*.py"))),
+    "service.__main__",
+    *(f"model.{name}" for name in SERVING_HALF),
+]
+
+BLOCK = """
+import importlib, sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ImportError(name + " is blocked")
+sys.meta_path.insert(0, Block())
+for name in {modules!r}:
+    importlib.import_module(name)
+"""
+
+
+def imported_packages(path: Path) -> set[str]:
+    """The dotted names a file imports, wherever in it they stand."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
+
+
+def test_serving_works_where_nothing_of_training_is_installed() -> None:
+    """A fresh interpreter imports every module of the serving half with torch made unimportable."""
+    code = BLOCK.format(blocked=(*HEAVY, "training"), modules=SERVING_MODULES)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_help_of_training_does_not_load_torch() -> None:
+    """Heavy imports happen inside the commands, so asking for help is instant."""
+    code = BLOCK.format(blocked=HEAVY, modules=["training.__main__"])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("folder", "forbidden"),
+    [
+        ("service", ("training", "tests", "benchmarks", *HEAVY)),
+        ("training", ("service", "tests", "benchmarks")),
+        ("model", ("service", "training", "tests", "benchmarks")),
+    ],
+)
+def test_folders_import_only_what_they_may(folder: str, forbidden: tuple[str, ...]) -> None:
+    """Also inside functions, where a fresh interpreter would not notice."""
+    for path in (ROOT / folder).glob("*.py"):
+        found = {name for name in imported_packages(path) if name.partition(".")[0] in forbidden}
+        assert not found, f"{path.name} imports {found}"
+
+
+def test_service_uses_the_serving_half_of_model_only() -> None:
+    """artifact, tokenizer and onnx_encoder; nothing that would need torch."""
+    for path in (ROOT / "service").glob("*.py"):
+        for name in imported_packages(path):
+            parts = name.split(".")
+            if parts[0] == "model" and len(parts) > 1:
+                assert parts[1] in SERVING_HALF, f"{path.name} imports {name}"
+
+
+def test_the_selector_stands_alone() -> None:
+    """Every checkpoint carries a copy of this one file."""
+    ours = {"model", "service", "training"}
+    assert not {n for n in imported_packages(ROOT / "model/selector.py") if n.split(".")[0] in ours}
