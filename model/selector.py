@@ -138,17 +138,17 @@ class SelectorConfig:
                 raise ValueError(f"{field.name} is {value!r}: choose one of {', '.join(choices)}.")
             if not choices and type(value) is not field.type:
                 raise ValueError(f"{field.name} is {value!r}: it must be {field.type}.")
-        for name, low, high in (
-            ("width", 1, math.inf),
-            ("num_blocks", 1, math.inf),
-            ("reduction", 1, self.width),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be in {low}..{high}.")
+        for name in ("width", "num_blocks", "reduction"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        if self.reduction > self.width and self.spatial_selection != "avg":
+            raise ValueError(
+                f"reduction is {self.reduction}: it must be at most the width {self.width}."
+            )
         if self.num_frequencies not in (0, 1, 2, 4, 8, 16) or self.num_frequencies > self.width:
             raise ValueError(
                 f"num_frequencies is {self.num_frequencies}: choose one of 0, 1, 2, 4, 8, 16, "
-                f"not above the width {self.width}."
+                f"at most the width {self.width}."
             )
 
     def _refuse_idle(self, names: frozenset[str], *, because: str) -> None:
@@ -188,10 +188,8 @@ def axis_basis(frequencies: Tensor, mask: Tensor, config: SelectorConfig) -> Ten
         return basis if config.frequency_policy == "raw" else basis * (frequencies < length)
     # Adaptive average pooling to a grid, whose cells overlap unless they divide the length.
     cell = torch.arange(GRID_SIZE, dtype=mask.dtype, device=mask.device)[:, None]  # [G, 1]
-    start, stop = (
-        torch.floor(cell * length / GRID_SIZE),
-        torch.ceil((cell + 1) * length / GRID_SIZE),
-    )
+    start = torch.floor(cell * length / GRID_SIZE)  # [B, G, 1]
+    stop = torch.ceil((cell + 1) * length / GRID_SIZE)
     members = ((rank >= start) & (rank < stop)) * mask  # [B, G, P]
     cosine = torch.cos(math.pi * frequencies * ((cell.T + 0.5) / GRID_SIZE))  # [F, G]
     return cosine @ (members / (stop - start)) / GRID_SIZE
@@ -248,7 +246,7 @@ class FrequencySelection(nn.Module):
         count = points.sum(-1, keepdim=True).clamp(min=1)
         if self.config.dct_grid == "6x6":
             count = torch.full_like(count, GRID_SIZE)
-        return count**power * torch.where(frequencies > 0, factor, 1.0).to(count.dtype)
+        return count**power * (1 + (factor - 1) * (frequencies > 0).to(count.dtype))
 
 
 class SpatialSelection(nn.Module):

@@ -201,9 +201,10 @@ def test_an_existing_artifact_is_replaced_only_when_asked(tmp_path: Path) -> Non
 
 def test_recording_scores_changes_nothing_else(artifact: Artifact) -> None:
     """Scores come after the export; files and every other field stay as they were."""
+    before = artifact.fingerprint
     scored = record_scores(artifact, {"STS-B": 82.03})
     assert scored.manifest == dataclasses.replace(artifact.manifest, scores={"STS-B": 82.03})
-    assert scored.fingerprint != artifact.fingerprint
+    assert scored.fingerprint != before
 
 
 def test_the_fingerprint_follows_the_weights(artifact: Artifact, tmp_path: Path) -> None:
