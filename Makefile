@@ -3,7 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SERVE  := .venv/serve
 DEV    := .venv/dev
 
-.PHONY: serve test check fix clean
+.PHONY: serve test check fix bench clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
@@ -15,6 +15,9 @@ check: $(DEV)/installed         ## lint, format and types
 
 fix: $(DEV)/installed           ## format and mend what can be mended
 	$(DEV)/bin/ruff check --fix . ; $(DEV)/bin/ruff format .
+
+bench: $(DEV)/installed         ## measure the service beside its bare session (needs wrk)
+	$(DEV)/bin/python -m benchmarks.serving
 
 $(SERVE)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SERVE)

@@ -1,0 +1,127 @@
+"""The ``s2sent`` command: serve, settings, healthcheck.
+
+The flags of ``serve`` are made from the fields of `service.settings.Settings`.
+"""
+
+import http.client
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from service.settings import (
+    Settings,
+    SettingsError,
+    describe_fields,
+    load_settings,
+    settings_table,
+)
+
+app = typer.Typer(
+    help="Sentence embeddings and similarity over HTTP.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _flags() -> inspect.Signature:
+    """One optional keyword per setting. All but switches are text: Settings knows the types."""
+    parameters = []
+    for field in describe_fields():
+        switch = f"{field.flag}/--no-{field.flag.removeprefix('--')}"
+        option = typer.Option(
+            switch if field.kind == "boolean" else field.flag,
+            help=f"{field.description} ({field.variable}, default: {field.default or 'none'})",
+            rich_help_panel=field.group,
+            metavar=None if field.kind == "boolean" else field.kind.upper(),
+            show_default=False,
+        )
+        kind = bool if field.kind == "boolean" else str
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[kind | None, option],
+            )
+        )
+    return inspect.Signature(parameters)
+
+
+def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
+    """A command line around a command that takes Settings; exits 2 when they are wrong."""
+
+    def run(**flags: object) -> None:
+        try:
+            settings = load_settings(**{k: v for k, v in flags.items() if v is not None})
+        except SettingsError as error:
+            _stop(*error.problems, code=2)
+        command(settings)
+
+    signature = _flags()
+    run.__doc__ = command.__doc__
+    run.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it from any callable
+    run.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+    return run
+
+
+def _serve(settings: Settings) -> None:
+    """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
+    # Imported here: it loads ONNX Runtime, and --help should be instant.
+    from service.server import CannotListen, serve
+
+    try:
+        raise typer.Exit(serve(settings))
+    except CannotListen as error:
+        _stop(str(error), code=1)
+
+
+app.command("serve")(_with_settings(_serve))
+
+
+@app.command("settings")
+def settings_command() -> None:
+    """Print every setting as a Markdown table, as it stands in docs/operations.md."""
+    typer.echo(settings_table())
+
+
+@app.command()
+def healthcheck(
+    path: Annotated[str, typer.Option(help="/ready, or /health for being alive only.")] = "/ready",
+    timeout_seconds: Annotated[float, typer.Option(help="Time to wait for the answer.")] = 5.0,
+) -> None:
+    """Exit 0 when the server of the same settings answers 200, else 1."""
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        _stop(*error.problems, code=2)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # compared, not bound
+    connection = http.client.HTTPConnection(host, settings.port, timeout=timeout_seconds)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        _stop(f"No answer from {host}:{settings.port}: {error or type(error).__name__}.", code=1)
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        _stop(f"{path} answered {response.status}: {body}", code=1)
+    typer.echo(body)
+
+
+def _stop(*sentences: str, code: int) -> NoReturn:
+    for sentence in sentences:
+        typer.echo(sentence, err=True)
+    raise typer.Exit(code)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line."""
+    return app(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""The application, put together: engine, middleware, routes, error answers."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from model.artifact import ArtifactError
+from model.onnx_encoder import ProviderUnavailable
+from service import routes_native, routes_openai, routes_operations
+from service.auth import ApiKeys, RequireApiKey
+from service.context import EmbeddingEngine, Service
+from service.engine import Engine, EngineStartFailed
+from service.envelopes import on_client_disconnect, on_http_exception, on_service_error
+from service.errors import ServiceError
+from service.metrics import Metrics
+from service.middleware import REQUEST_ID_HEADER, ObserveRequests
+from service.openapi import COST_HEADERS, RAW_HEADERS, describe
+from service.routes_operations import package_version
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+OnFatal = Callable[[str], None]
+
+
+def log_fatal(reason: str) -> None:
+    """Say why the service can no longer work; /ready stays red."""
+    logger.critical(reason)
+
+
+def create_app(
+    settings: Settings,
+    *,
+    engine: EmbeddingEngine | None = None,
+    metrics: Metrics | None = None,
+    on_fatal: OnFatal = log_fatal,
+) -> FastAPI:
+    """The service as an ASGI application.
+
+    The engine starts in the background when the application does, so the port answers /health at
+    once and /ready when the model is loaded. ``on_fatal`` is called with one sentence when the
+    engine cannot start, or has died for good.
+    """
+    metrics = metrics or Metrics()
+    engine = engine or Engine(settings, metrics, on_fatal=on_fatal)
+    app = FastAPI(
+        title="S2Sent",
+        summary="Sentence embeddings and similarity.",
+        version=package_version(),
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+        lifespan=_lifespan(engine, settings, on_fatal),
+    )
+    app.state.service = Service(settings, engine, metrics)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    for routes in (routes_native, routes_openai, routes_operations):
+        app.include_router(routes.router)
+    app.add_exception_handler(ServiceError, on_service_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(ClientDisconnect, on_client_disconnect)
+    _add_middleware(app, settings, metrics)
+    return app
+
+
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+    """Innermost first: the one added last sees a request first."""
+    if settings.api_keys:
+        keys = ApiKeys([key.get_secret_value() for key in settings.api_keys])
+        app.add_middleware(
+            RequireApiKey, keys=keys, metrics_require_key=settings.metrics_require_key
+        )
+    if settings.cors_allow_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_allow_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID_HEADER, "Retry-After", *COST_HEADERS, *RAW_HEADERS],
+        )
+    app.add_middleware(ObserveRequests, metrics=metrics, log_requests=settings.log_requests)
+
+
+def _lifespan(
+    engine: EmbeddingEngine, settings: Settings, on_fatal: OnFatal
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(_start(engine, on_fatal))
+        try:
+            yield
+        finally:
+            starting.cancel()
+            await asyncio.wait((starting,))
+            await engine.drain(settings.drain_timeout_seconds)
+
+    return lifespan
+
+
+async def _start(engine: EmbeddingEngine, on_fatal: OnFatal) -> None:
+    try:
+        await engine.start()
+        logger.info("ready")
+    except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
+        on_fatal(f"The engine cannot start: {error}")
+    except Exception:  # the edge of a task that nobody awaits
+        logger.exception("the engine failed to start")
+        on_fatal("The engine cannot start, for the reason logged above.")

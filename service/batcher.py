@@ -1,0 +1,227 @@
+"""Rows waiting for the encoder, and which of them run together next.
+
+Order. Each row carries a start tag: the tokens the batcher had handed out when its request came,
+plus the tokens of the same request in front of it. The row with the lowest tag leads the next
+batch. A text that comes alone thus goes before all but the first rows of a request of two thousand
+texts, and nobody starves: the tokens handed out only grow, so from some moment on every newcomer
+has a higher tag than the row that waits. This is start-time fair queueing (Goyal, Vin and Cheng,
+1996) with the served work itself as the virtual clock; unlike an order by due time it needs no
+measured rate and no clock.
+
+Lengths. The encoder pads a batch to its longest row, so the leader is joined by the rows nearest to
+it in length, until the batch is full or its padding costs as much as a run of its own would.
+"""
+
+import asyncio
+import heapq
+import threading
+import time
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class EmbedRequest:
+    """One caller's texts on their way through the engine, and the one future it waits for.
+
+    The inference thread writes rows of ``embeddings``; all else that changes after submission is
+    changed either under the batcher's lock (``waiting_*``, ``started``, ``dropped``) or on the
+    event loop (``unanswered``, ``*_seconds``).
+    """
+
+    __slots__ = (
+        *("sequences", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
+        *("waiting_tokens", "started", "dropped", "unanswered"),
+        *("queue_seconds", "inference_seconds"),
+    )
+
+    def __init__(
+        self,
+        sequences: Sequence[Sequence[int]],
+        dim: int,
+        future: asyncio.Future[None],
+        *,
+        arrival: float = 0.0,
+    ) -> None:
+        self.sequences = sequences
+        self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
+        self.future = future
+        self.arrival = arrival
+        self.tokens = sum(map(len, sequences))
+        self.waiting_texts = 0
+        self.waiting_tokens = 0
+        self.started = False  # a row of it has been handed to the encoder
+        self.dropped = False  # nobody waits for it any more
+        self.unanswered = len(sequences)
+        self.queue_seconds = 0.0  # summed over its texts
+        self.inference_seconds = 0.0
+
+
+class Row(NamedTuple):
+    """One text of a request. Rows compare by tag; ``number`` is unique, so never by request."""
+
+    tag: int
+    number: int
+    request: EmbedRequest
+    position: int
+
+    @property
+    def sequence(self) -> Sequence[int]:
+        return self.request.sequences[self.position]
+
+
+class Batcher:
+    """A queue bounded in tokens that hands out batches. Safe to share between threads.
+
+    A batch is formed when a thread comes for it, never earlier, so that what arrives while one
+    runs can join the next. Forming costs O(distinct lengths + rows taken * log(rows waiting)).
+    ``run_cost_tokens`` is what a run costs beyond its tokens, in tokens: the padding worth taking.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_batch_tokens: int,
+        max_batch_texts: int,
+        max_queue_tokens: int,
+        run_cost_tokens: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._max_batch_tokens = max_batch_tokens
+        self._max_batch_texts = max_batch_texts
+        self._max_queue_tokens = max_queue_tokens
+        self._run_cost_tokens = run_cost_tokens
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._heaps: dict[int, list[Row]] = {}  # rows by length; no heap is empty
+        self._lengths: list[int] = []  # its keys, sorted
+        self._waiting: dict[EmbedRequest, None] = {}  # an ordered set, oldest first
+        self._numbers = 0
+        self._served_tokens = 0
+        self._closed = False
+        self.texts = 0
+        self.tokens = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing at all would be admitted now."""
+        return self.tokens >= self._max_queue_tokens
+
+    def oldest_seconds(self) -> float:
+        """Returns how long the oldest waiting request has waited, 0 when none does."""
+        with self._condition:
+            oldest = next(iter(self._waiting), None)
+            return 0.0 if oldest is None else self._clock() - oldest.arrival
+
+    def submit(self, request: EmbedRequest) -> bool:
+        """Queues all rows of ``request``, or none and returns False when they do not fit.
+
+        An empty queue takes any request: one above the limit would otherwise never be served.
+        """
+        with self._condition:
+            if self.tokens and self.tokens + request.tokens > self._max_queue_tokens:
+                return False
+            self._push(request)
+            self._condition.notify()
+            return True
+
+    def drop(self, request: EmbedRequest) -> None:
+        """Forgets the rows of ``request`` that wait and gives their room back at once."""
+        with self._condition:
+            request.dropped = True
+            if not request.waiting_texts:
+                return
+            lengths = set(map(len, request.sequences)) & self._heaps.keys()
+            for length in lengths:
+                rest = [row for row in self._heaps[length] if row.request is not request]
+                heapq.heapify(rest)
+                self._heaps[length] = rest
+            self._remove_empty_heaps()
+            self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
+
+    def next_batch(self) -> list[Row] | None:
+        """Waits for rows and returns the next batch of them; None once the batcher is closed."""
+        with self._condition:
+            while not (self.texts or self._closed):
+                self._condition.wait()
+            return None if self._closed else self._form()
+
+    def close(self) -> None:
+        """Makes every call of `next_batch` return None from now on."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+
+    def _push(self, request: EmbedRequest) -> None:
+        tag = self._served_tokens
+        for position, sequence in enumerate(request.sequences):
+            length = len(sequence)
+            heap = self._heaps.get(length)
+            if heap is None:
+                heap = self._heaps[length] = []
+                insort(self._lengths, length)
+            heapq.heappush(heap, Row(tag, self._numbers, request, position))
+            self._numbers += 1
+            tag += length
+        request.waiting_texts = len(request.sequences)
+        request.waiting_tokens = request.tokens
+        self.texts += request.waiting_texts
+        self.tokens += request.waiting_tokens
+        self._waiting[request] = None
+
+    def _form(self) -> list[Row]:
+        heaps, lengths = self._heaps, self._lengths
+        longest = min(lengths, key=lambda length: heaps[length][0])
+        shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
+        longer = shorter + 1
+        rows = [heapq.heappop(heaps[longest])]
+        padding = 0
+        while len(rows) < self._max_batch_texts:
+            while shorter >= 0 and not heaps[lengths[shorter]]:
+                shorter -= 1
+            while longer < len(lengths) and not heaps[lengths[longer]]:
+                longer += 1
+            length, added = self._nearest(longest, len(rows), shorter, longer)
+            padding += added
+            if not length or padding > self._run_cost_tokens:
+                break
+            longest = max(longest, length)
+            rows.append(heapq.heappop(heaps[length]))
+        self._remove_empty_heaps()
+        self._account(rows)
+        return rows
+
+    def _nearest(self, longest: int, count: int, shorter: int, longer: int) -> tuple[int, int]:
+        """Returns the length that fits with the least padding, and that padding; 0, 0 for none."""
+        room = self._max_batch_tokens // (count + 1)  # the longest row that one more row allows
+        best = (0, 0)
+        if longest <= room and shorter >= 0:
+            best = (self._lengths[shorter], longest - self._lengths[shorter])
+        if longer < len(self._lengths) and self._lengths[longer] <= room:
+            added = count * (self._lengths[longer] - longest)
+            if not best[0] or added < best[1]:
+                best = (self._lengths[longer], added)
+        return best
+
+    def _account(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.request.started = True
+            length = len(row.sequence)
+            self._served_tokens += length
+            self._take_from_queue(row.request, 1, length)
+
+    def _take_from_queue(self, request: EmbedRequest, texts: int, tokens: int) -> None:
+        request.waiting_texts -= texts
+        request.waiting_tokens -= tokens
+        self.texts -= texts
+        self.tokens -= tokens
+        if not request.waiting_texts:
+            del self._waiting[request]
+
+    def _remove_empty_heaps(self) -> None:
+        for length in [length for length in self._lengths if not self._heaps[length]]:
+            del self._heaps[length]
+            self._lengths.remove(length)

@@ -1,0 +1,64 @@
+"""How many CPU cores this process may really use.
+
+The number of cores of the host is the wrong answer in a container: a session with 64 threads
+under a quota of two cores spends its time being throttled.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+CGROUP_MOUNT = "sys/fs/cgroup"
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """Returns the cores left by the affinity mask and the cgroup quota, at least 1.
+
+    A quota of 2.5 cores gives 2: a third thread would only be throttled, and threads that work
+    in step wait for the slowest. ``root`` is the file system's root; tests give another one.
+    """
+    quotas = [int(quota) for quota in (*_quotas_v2(root), *_quotas_v1(root))]
+    return max(1, min([_affinity(), *quotas]))
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas_v2(root: Path) -> Iterator[float]:
+    """Yields cores per ``cpu.max`` (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    for folder in _cgroup_folders(root, controller="", mount=CGROUP_MOUNT):
+        fields = _read(folder / "cpu.max").split()
+        if len(fields) == 2 and fields[0] != "max":
+            yield int(fields[0]) / int(fields[1])
+
+
+def _quotas_v1(root: Path) -> Iterator[float]:
+    """Yields cores per ``cpu.cfs_quota_us`` (kernel documentation, scheduler/sched-bwc)."""
+    for folder in _cgroup_folders(root, controller="cpu", mount=f"{CGROUP_MOUNT}/cpu"):
+        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota and period and int(quota) > 0:  # -1 is no quota
+            yield int(quota) / int(period)
+
+
+def _cgroup_folders(root: Path, *, controller: str, mount: str) -> Iterator[Path]:
+    """Yields the process' cgroup and all above it: the tightest quota of them counts.
+
+    In a container the path is often the host's and not to be found under the mount, whose own
+    folder is then the container's cgroup; that is yielded last in any case.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = Path(path.lstrip("/"))
+            for folder in (own, *own.parents):
+                yield root / mount / folder
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

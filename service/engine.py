@@ -1,0 +1,327 @@
+"""The engine room's door: texts in, vectors out, and for every accepted request an answer.
+
+The path of a request: admission by concurrency -> tokenise in a small thread pool -> admission by
+tokens -> wait in the batcher -> run by the inference thread -> one wake-up of its future. A request
+is in flight while its coroutine holds a timeout scope, and that scope is the one thing that ends it
+early: at its deadline, and when the engine gives up. So a request is answered also while the
+inference thread hangs.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact import Artifact
+from model.tokenizer import TokenizedText, TruncationDirection, UnusableInput
+from service.admission import Admission, Rate, State, not_ready, refuse_empty
+from service.batcher import Batcher, EmbedRequest
+from service.cpu import usable_cpus
+from service.errors import DeadlineExceeded, InvalidInput, ServiceError
+from service.in_flight import InFlight
+from service.loading import EngineStartFailed, LoadedModel, TextTokenizer, TokenEncoder
+from service.metrics import Metrics
+from service.settings import Settings
+from service.worker import InferenceWorker
+
+__all__ = ["EmbedResult", "Engine", "EngineStartFailed", "Readiness", "TokenEncoder"]
+
+Result = TypeVar("Result")
+
+# What a run costs beyond its tokens, in tokens: on two cores MiniLM's fixed part of a run takes as
+# long as about this many tokens; on a large GPU a run is nearly all fixed part up to some thousand.
+RUN_COST_TOKENS = {"cpu": 32, "cuda": 2048}
+
+MAX_TOKENIZER_THREADS = 4
+STOP_TIMEOUT_SECONDS = 1.0  # for the thread to end when a run outlives the drain
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedResult:
+    """The answer to one request; waiting and running times are means over its texts."""
+
+    embeddings: NDArray[np.float32]  # [n, dim], not normalised, row i for text i
+    tokens: list[int]
+    truncated: list[bool]
+    tokenize_seconds: float
+    queue_seconds: float
+    inference_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether traffic should be sent here, and why not."""
+
+    ready: bool
+    reason: str
+
+
+class Engine:
+    """Embeds texts for many callers at one time, on one event loop.
+
+    The model is loaded as the settings say unless an ``artifact``, or an ``encoder`` with its
+    ``tokenizer``, is given. ``on_fatal`` is called on the loop, with a sentence, when the engine
+    cannot go on and the process should end.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        *,
+        artifact: Artifact | None = None,
+        encoder: TokenEncoder | None = None,
+        tokenizer: TextTokenizer | None = None,
+        on_fatal: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        cpus = usable_cpus()
+        self.threads = settings.threads or cpus
+        self._settings = settings
+        self._metrics = metrics
+        self._artifact = artifact
+        self._model: LoadedModel | None = None
+        if encoder and tokenizer:
+            self._model = LoadedModel(encoder, tokenizer, artifact)
+        self._on_fatal = on_fatal
+        self._clock = clock
+        self._state: State = "starting"
+        self._failure = "engine could not start"  # said while the state is "failed"
+        self._gave_up = False  # whoever is still in flight is answered with NotReady
+        self._in_flight = InFlight()
+        self._rate = Rate()
+        self._pool = ThreadPoolExecutor(min(cpus, MAX_TOKENIZER_THREADS), "tokenize")
+        self._worker: InferenceWorker | None = None
+        self._batcher = Batcher(
+            max_batch_tokens=settings.max_batch_tokens,
+            max_batch_texts=settings.max_batch_texts,
+            max_queue_tokens=settings.max_queue_tokens,
+            run_cost_tokens=RUN_COST_TOKENS[settings.device],
+            clock=clock,
+        )
+        self._admission = Admission(settings, metrics, self._batcher, self._rate)
+        metrics.watch(
+            texts=lambda: self._batcher.texts,
+            tokens=lambda: self._batcher.tokens,
+            oldest_seconds=self._batcher.oldest_seconds,
+            ready=lambda: self.readiness().ready,
+        )
+
+    @property
+    def artifact(self) -> Artifact:
+        """The artifact that is served; like all the properties, NotReady before it is loaded."""
+        if self._artifact is None:
+            raise not_ready("starting")
+        return self._artifact
+
+    @property
+    def dim(self) -> int:
+        """Components of an embedding."""
+        return self._loaded.encoder.dim
+
+    @property
+    def max_seq_length(self) -> int:
+        """Tokens of the longest text that is embedded whole."""
+        return self._loaded.encoder.max_seq_length
+
+    @property
+    def provider(self) -> str:
+        """ONNX Runtime's name of what the encoder runs on."""
+        return self._loaded.encoder.provider
+
+    async def start(self) -> None:
+        """Loads, warms up and verifies the encoder off the loop, then starts the inference thread.
+
+        Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
+        """
+        started = self._clock()
+        try:
+            worker = await self._prepare()
+        except Exception:
+            if self._state == "starting":
+                self._state = "failed"
+            raise
+        if self._state != "starting":  # drained meanwhile
+            return
+        worker.start()
+        self._worker, self._state = worker, "serving"
+        self._loaded.describe(self._metrics)
+        self._metrics.model_load_seconds.set(self._clock() - started)
+
+    async def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        truncate: bool = True,
+        truncation_direction: TruncationDirection = "right",
+        prompt: str = "",
+        timeout_seconds: float | None = None,
+    ) -> EmbedResult:
+        """Embeds texts, or rows of token ids, which are taken verbatim.
+
+        Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
+        InferenceFailed. Cancelling the coroutine drops what of it still waits.
+        """
+        self._admission.check_texts(texts)
+        self._admission.check_room(self._state, len(self._in_flight))
+        if timeout_seconds is None:
+            timeout_seconds = self._settings.request_timeout_seconds
+        request: EmbedRequest | None = None
+        started = self._clock()
+        try:
+            async with self._in_flight.until(timeout_seconds):
+                rows = await self._tokenize(
+                    texts,
+                    prompt=prompt,
+                    truncate=truncate,
+                    truncation_direction=truncation_direction,
+                )
+                tokenized = self._clock()
+                request = self._submit(rows, tokenized)
+                await request.future
+        except TimeoutError:
+            raise self._out_of_time(request) from None
+        except asyncio.CancelledError:
+            self._metrics.cancelled.labels(_stage(request)).inc()
+            raise
+        finally:
+            if request:
+                self._batcher.drop(request)
+        return self._result(request, rows, tokenized - started)
+
+    def readiness(self) -> Readiness:
+        """Whether traffic should be sent here. Cheap, and never waits for inference."""
+        if self._state == "failed":
+            return Readiness(False, self._failure)
+        if self._state != "serving" or self._worker is None:
+            return Readiness(False, self._state)
+        if self._worker.fault:
+            return Readiness(False, self._worker.fault)
+        running = self._worker.running_seconds()
+        if running > self._settings.stall_timeout_seconds:
+            return Readiness(False, f"batch running for {running:.0f} s")
+        return Readiness(True, "ready")
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        """Refuses new work, finishes what was accepted, then stops the inference thread.
+
+        What is not finished after ``timeout_seconds`` is answered with NotReady. Returns whether
+        everything was finished and the thread has ended. May be called again, or before `start`.
+        """
+        if self._state != "failed":
+            self._state = "draining"
+        finished = await self._in_flight.is_idle_within(timeout_seconds)
+        if not finished:
+            self._give_up()
+            await self._in_flight.is_idle_within(STOP_TIMEOUT_SECONDS)
+        self._batcher.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        ended = self._worker is None or await self._worker.ended(STOP_TIMEOUT_SECONDS)
+        return finished and ended
+
+    # --- starting ---
+
+    @property
+    def _loaded(self) -> LoadedModel:
+        if self._model is None:
+            raise not_ready("starting")
+        return self._model
+
+    async def _prepare(self) -> InferenceWorker:
+        if self._model is None:
+            self._model = await self._off_the_loop(self._open)
+        model = self._model
+        worker = InferenceWorker(
+            model.encoder,
+            self._batcher,
+            self._metrics,
+            self._rate,
+            verify=lambda: model.check_canary(worker.run),
+            on_fatal=self._fail,
+            clock=self._clock,
+        )
+        warm_up = partial(model.warm_up, max_batch_tokens=self._settings.max_batch_tokens)
+        await self._off_the_loop(warm_up, worker.run)
+        await self._off_the_loop(model.check_canary, worker.run)
+        return worker
+
+    def _open(self) -> LoadedModel:
+        self._artifact = self._artifact or Artifact.open(self._settings.artifact)
+        return LoadedModel.open(self._artifact, device=self._settings.device, threads=self.threads)
+
+    async def _off_the_loop(self, function: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)
+
+    # --- one request ---
+
+    async def _tokenize(
+        self, texts: Sequence[str | Sequence[int]], **options: Any
+    ) -> list[TokenizedText]:
+        tokenize = partial(self._loaded.tokenizer.tokenize, texts, **options)
+        try:
+            rows = await self._off_the_loop(tokenize)
+        except UnusableInput as error:
+            raise InvalidInput(str(error)) from None
+        refuse_empty(rows)
+        return rows
+
+    def _submit(self, rows: list[TokenizedText], now: float) -> EmbedRequest:
+        future = asyncio.get_running_loop().create_future()
+        sequences = [row.input_ids for row in rows]
+        request = EmbedRequest(sequences, self.dim, future, arrival=now)
+        self._admission.submit(request)
+        return request
+
+    def _result(
+        self, request: EmbedRequest, rows: list[TokenizedText], tokenize_seconds: float
+    ) -> EmbedResult:
+        count = len(rows)
+        result = EmbedResult(
+            request.embeddings,
+            [len(row) for row in rows],
+            [row.truncated for row in rows],
+            tokenize_seconds,
+            request.queue_seconds / count,
+            request.inference_seconds / count,
+        )
+        self._metrics.tokenize_duration.observe(result.tokenize_seconds)
+        self._metrics.queue_duration.observe(result.queue_seconds)
+        self._metrics.inference_duration.observe(result.inference_seconds)
+        self._metrics.truncated_texts.inc(sum(result.truncated))
+        return result
+
+    # --- endings ---
+
+    def _out_of_time(self, request: EmbedRequest | None) -> ServiceError:
+        """The error for a request whose scope ended: its deadline came, or the engine gave up."""
+        if self._gave_up:
+            self._metrics.failed.labels("stopped").inc()
+            return not_ready(self._state)
+        stage = _stage(request)
+        self._metrics.timed_out.labels(stage).inc()
+        return DeadlineExceeded(
+            f"The request's time ran out in the stage {stage}. Send fewer texts, or try later."
+        )
+
+    def _fail(self, reason: str) -> None:
+        """The inference thread is lost for good: nobody waits for it, and the owner is told."""
+        self._state, self._failure = "failed", reason
+        self._give_up()
+        if self._on_fatal:
+            self._on_fatal(reason)
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._in_flight.expire_all()
+
+
+def _stage(request: EmbedRequest | None) -> str:
+    if request is None:
+        return "tokenize"
+    return "inference" if request.started else "queue"

@@ -1,0 +1,94 @@
+"""Errors as answers: one envelope per dialect, for every error there is.
+
+Native routes say ``{"error": message, "error_type": type}`` as text-embeddings-inference does;
+``/v1`` and its alias say ``{"error": {"message", "type", "param", "code"}}`` as OpenAI does.
+"""
+
+from typing import Any
+
+import orjson
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from service.errors import (
+    InternalError,
+    InvalidInput,
+    MalformedRequest,
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLarge,
+    ServiceError,
+    Unauthorized,
+)
+
+CLIENT_CLOSED_REQUEST = 499  # nginx's number for it; only the log and the metrics see it
+
+
+def speaks_openai(path: str) -> bool:
+    """Whether a path belongs to OpenAI's dialect."""
+    return path.startswith("/v1/") or path in ("/v1", "/embeddings")
+
+
+def error_response(connection: HTTPConnection, error: ServiceError) -> Response:
+    """The answer for an error, in the dialect of the path that was asked for."""
+    openai = speaks_openai(connection.scope["path"])
+    headers = {}
+    if error.retry_after_seconds is not None:
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"  # RFC 6750, section 3
+    return Response(
+        orjson.dumps(_openai_body(error) if openai else _native_body(error)),
+        status_code=error.openai_status if openai else error.status,
+        headers=headers,
+        media_type="application/json",
+    )
+
+
+async def on_service_error(request: Request, error: Any) -> Response:
+    """Answer a ServiceError. (Starlette types every handler's error as Exception.)"""
+    return error_response(request, error)
+
+
+async def on_http_exception(request: Request, error: Any) -> Response:
+    """Answer an HTTPException of the framework, mostly 404 and 405; its headers are kept."""
+    response = error_response(request, _translate(request, error.status_code))
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def on_client_disconnect(_request: Request, _error: Exception) -> Response:
+    """End a request whose client has gone: the server drops this, the log keeps the status."""
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+def _native_body(error: ServiceError) -> dict[str, object]:
+    return {"error": error.message, "error_type": error.error_type}
+
+
+def _openai_body(error: ServiceError) -> dict[str, object]:
+    return {
+        "error": {
+            "message": error.message,
+            "type": error.openai_type,
+            "param": error.param,
+            "code": error.error_type,
+        }
+    }
+
+
+def _translate(request: Request, status: int) -> ServiceError:
+    method, path = request.method, request.scope["path"][:80]
+    match status:
+        case 404:
+            return NotFound(f"There is no route {path}. See /docs for those there are.")
+        case 405:
+            return MethodNotAllowed(f"{path} does not answer to {method}. See /docs.")
+        case 413:
+            return PayloadTooLarge("The body is too large. Send fewer texts at once.")
+        case 422:
+            return InvalidInput("The request cannot be understood. See /docs.")
+        case _ if 400 <= status < 500:
+            return MalformedRequest("The request cannot be understood. See /docs.")
+        case _:
+            return InternalError("Something went wrong here. The log has it under the request id.")

@@ -1,0 +1,118 @@
+"""From a folder to an encoder that is known to be right: opened, warmed up, its canary checked."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact import Artifact, ArtifactError
+from model.onnx_encoder import Device, OnnxEncoder, ProviderUnavailable
+from model.tokenizer import TokenizedText, TruncationDirection
+from service.metrics import Metrics
+
+Run = Callable[[Sequence[Sequence[int]]], NDArray[np.float32]]
+
+# Largest difference of a component between the canary's embedding here and the exporter's, both of
+# length 1. Other processors and TF32 move a component by less than 1e-4; another pooling, tokenizer
+# or set of weights by more than 1e-2. float16 keeps 11 bits, hence its wider band.
+CANARY_TOLERANCE = {"fp32": 1e-3, "weight-int8": 1e-3, "fp16": 5e-3}
+
+
+class EngineStartFailed(Exception):
+    """The engine cannot serve this artifact; the message says why and what to do."""
+
+
+class TokenEncoder(Protocol):
+    """What the engine needs of an encoder; `model.onnx_encoder.OnnxEncoder` is the real one."""
+
+    dim: int
+    max_seq_length: int
+    provider: str
+
+    def run(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Returns one row [dim] per sequence, not normalised; blocks."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """What the engine needs of a tokenizer; `model.tokenizer.Tokenizer` is the real one."""
+
+    def tokenize(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        prompt: str = "",
+        truncate: bool = True,
+        truncation_direction: TruncationDirection = "right",
+    ) -> list[TokenizedText]:
+        """Returns the token ids of each text; raises `model.tokenizer.UnusableInput`."""
+        ...
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The parts that serve. Without an artifact, as in tests, there is no canary to check."""
+
+    encoder: TokenEncoder
+    tokenizer: TextTokenizer
+    artifact: Artifact | None = None
+
+    @classmethod
+    def open(cls, artifact: Artifact, *, device: Device, threads: int) -> Self:
+        """Loads the session. Raises ArtifactError, ProviderUnavailable or EngineStartFailed."""
+        try:
+            encoder = OnnxEncoder(artifact, device=device, intra_op_num_threads=threads)
+        except (ArtifactError, ProviderUnavailable):
+            raise
+        except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
+            raise EngineStartFailed(
+                f"{artifact.path} cannot be loaded: {error}. Export the checkpoint again."
+            ) from error
+        return cls(encoder, encoder.tokenizer, artifact)
+
+    def warm_up(self, run: Run, *, max_batch_tokens: int) -> None:
+        """Runs one short text and one batch of the longest, so that no client pays for either.
+
+        Memory for the largest batch is taken now or the start fails: raises EngineStartFailed.
+        """
+        limit = self.encoder.max_seq_length
+        short = self.tokenizer.tokenize(["warm up"])[0].input_ids
+        longest = (short * limit)[:limit]
+        for batch in ([short], [longest] * max(1, max_batch_tokens // limit)):
+            try:
+                run(batch)
+            except Exception as error:  # the encoder may raise anything, MemoryError too
+                raise EngineStartFailed(
+                    f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "
+                    "Lower max_batch_tokens, or export the checkpoint again."
+                ) from error
+
+    def check_canary(self, run: Run) -> None:
+        """Raises EngineStartFailed unless the canary text has the embedding it had at export."""
+        if self.artifact is None:
+            return
+        canary, precision = self.artifact.canary, self.artifact.manifest.precision
+        tokens = self.tokenizer.tokenize([canary.text])[0].input_ids
+        embedding = run([tokens])[0].astype(np.float64)
+        embedding /= np.linalg.norm(embedding)
+        difference = float(np.abs(embedding - np.asarray(canary.embedding)).max())
+        tolerance = CANARY_TOLERANCE.get(precision, min(CANARY_TOLERANCE.values()))
+        if not difference <= tolerance:  # written so that NaN fails
+            raise EngineStartFailed(
+                f"canary vector is wrong: it is off by {difference:.2g}, the limit for {precision} "
+                f"is {tolerance:g}. Export the checkpoint again, or use another onnxruntime."
+            )
+
+    def describe(self, metrics: Metrics) -> None:
+        """Publishes which model is served."""
+        if self.artifact is not None:
+            manifest = self.artifact.manifest
+            metrics.describe_model(
+                name=manifest.name,
+                fingerprint=self.artifact.fingerprint,
+                precision=manifest.precision,
+                provider=self.encoder.provider,
+                dim=manifest.dim,
+            )

@@ -1,0 +1,213 @@
+"""Every number the service publishes, declared in one place.
+
+Who records what: the HTTP layer records requests, requests in flight, request duration and
+serialisation; the engine records all the rest. Names follow Prometheus' conventions (base units,
+``_total`` for counters; https://prometheus.io/docs/practices/naming/). Every series whose labels
+are known in advance is there from the first scrape with the value 0, so that an alert on its rate
+works before its first event.
+"""
+
+import platform
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+
+STAGES = ("tokenize", "queue", "inference")
+REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready")
+FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
+
+# Routes of the API and the statuses each of them can answer with. A path that is no route is
+# counted as "other", so that a scan of random paths does not make new series.
+ROUTES = (
+    *("/embed", "/similarity", "/v1/embeddings", "/v1/models"),
+    *("/info", "/health", "/ready", "/metrics", "other"),
+)
+STATUSES = (200, 400, 401, 404, 405, 413, 415, 422, 424, 429, 500, 503, 504)
+
+# From half a millisecond (one short text on a GPU) to the longest deadline worth setting.
+DURATION_BUCKETS = (
+    *(0.0005, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.0075),
+    *(0.01, 0.015, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
+TEXT_BUCKETS = tuple(2.0**power for power in range(11))
+TOKEN_BUCKETS = tuple(2.0**power for power in range(3, 18))
+RATIO_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
+
+
+class Metrics:
+    """The service's metrics in a registry of their own, so that tests and apps do not share one."""
+
+    def __init__(self, *, routes: Sequence[str] = ROUTES) -> None:
+        # A start time beside each counter doubles the exposition, and no dashboard reads it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no type
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        self._declare_requests(routes)
+        self._declare_stages()
+        self._declare_batches()
+        self._declare_queue()
+        self._declare_outcomes()
+        self._declare_engine()
+
+    def render(self) -> bytes:
+        """Returns the current values in Prometheus' text format (media type CONTENT_TYPE)."""
+        return generate_latest(self.registry)
+
+    def watch(
+        self,
+        *,
+        texts: Callable[[], float],
+        tokens: Callable[[], float],
+        oldest_seconds: Callable[[], float],
+        ready: Callable[[], float],
+    ) -> None:
+        """Makes the queue's gauges and the readiness gauge read live values at each scrape."""
+        self.queue_texts.set_function(texts)
+        self.queue_tokens.set_function(tokens)
+        self.queue_oldest_seconds.set_function(oldest_seconds)
+        self.engine_ready.set_function(ready)
+
+    def describe_model(
+        self, *, name: str, fingerprint: str, precision: str, provider: str, dim: int
+    ) -> None:
+        """Says which model is served."""
+        self.model_info.labels(name, fingerprint, precision, provider, dim).set(1)
+
+    def _declare_requests(self, routes: Sequence[str]) -> None:
+        self.requests = self._counter(
+            "s2sent_requests_total", "HTTP requests answered.", "route", "status"
+        )
+        self.request_duration = Histogram(
+            "s2sent_request_duration_seconds",
+            "Time from a request's first byte to its answer.",
+            ["route"],
+            buckets=DURATION_BUCKETS,
+            registry=self.registry,
+        )
+        for route in routes:
+            self.request_duration.labels(route)
+            for status in STATUSES:
+                self.requests.labels(route, status)
+        self.requests_in_flight = self._gauge(
+            "s2sent_requests_in_flight", "HTTP requests being handled now."
+        )
+
+    def _declare_stages(self) -> None:
+        self.tokenize_duration = self._histogram(
+            "s2sent_tokenize_duration_seconds", "Time a request took to be tokenised."
+        )
+        self.queue_duration = self._histogram(
+            "s2sent_queue_duration_seconds", "Time a request's texts waited, their mean."
+        )
+        self.inference_duration = self._histogram(
+            "s2sent_inference_duration_seconds", "Run time of a request's batches, mean per text."
+        )
+        self.serialize_duration = self._histogram(
+            "s2sent_serialize_duration_seconds", "Time a response took to be written as bytes."
+        )
+
+    def _declare_batches(self) -> None:
+        self.batch_texts = self._histogram(
+            "s2sent_batch_texts", "Texts in a batch of the engine.", TEXT_BUCKETS
+        )
+        self.batch_tokens = self._histogram(
+            "s2sent_batch_tokens", "Tokens in a batch, padding left out.", TOKEN_BUCKETS
+        )
+        self.batch_padding_ratio = self._histogram(
+            "s2sent_batch_padding_ratio", "Padding's share of a batch's tokens.", RATIO_BUCKETS
+        )
+        self.batch_duration = self._histogram(
+            "s2sent_batch_duration_seconds", "Time a batch ran in the encoder."
+        )
+
+    def _declare_queue(self) -> None:
+        self.queue_texts = self._gauge("s2sent_queue_texts", "Texts waiting for a batch.")
+        self.queue_tokens = self._gauge("s2sent_queue_tokens", "Tokens waiting for a batch.")
+        self.queue_oldest_seconds = self._gauge(
+            "s2sent_queue_oldest_seconds", "How long the oldest waiting request has waited."
+        )
+
+    def _declare_outcomes(self) -> None:
+        self.texts = self._counter("s2sent_texts_total", "Texts embedded.")
+        self.tokens = self._counter("s2sent_tokens_total", "Tokens embedded, padding left out.")
+        self.truncated_texts = self._counter(
+            "s2sent_truncated_texts_total", "Texts cut to the model's maximum length."
+        )
+        self.rejected = self._counter(
+            "s2sent_requests_rejected_total", "Requests refused unprocessed.", "reason"
+        )
+        self.cancelled = self._counter(
+            "s2sent_requests_cancelled_total", "Requests whose client left.", "stage"
+        )
+        self.timed_out = self._counter(
+            "s2sent_requests_timed_out_total", "Requests that met their deadline.", "stage"
+        )
+        self.failed = self._counter(
+            "s2sent_requests_failed_total", "Accepted requests that failed.", "reason"
+        )
+        for reason in REJECTION_REASONS:
+            self.rejected.labels(reason)
+        for stage in STAGES:
+            self.cancelled.labels(stage)
+            self.timed_out.labels(stage)
+        for reason in FAILURE_REASONS:
+            self.failed.labels(reason)
+
+    def _declare_engine(self) -> None:
+        self.engine_restarts = self._counter(
+            "s2sent_engine_restarts_total", "Restarts of an inference thread that died."
+        )
+        self.engine_ready = self._gauge(
+            "s2sent_engine_ready", "1 when the service is ready for traffic, else 0."
+        )
+        self.model_load_seconds = self._gauge(
+            "s2sent_model_load_seconds", "Time to open, load and warm up the model."
+        )
+        model_labels = ("name", "fingerprint", "precision", "provider", "dim")
+        self.model_info = self._gauge(
+            "s2sent_model_info", "The model served; always 1.", *model_labels
+        )
+        self.build_info = self._gauge(
+            "s2sent_build_info",
+            "The program that runs; always 1.",
+            *("version", "python", "onnxruntime"),
+        )
+        onnxruntime = _installed_version("onnxruntime", "onnxruntime-gpu")
+        python = platform.python_version()
+        self.build_info.labels(_installed_version("s2sent"), python, onnxruntime).set(1)
+
+    def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
+        return Counter(name, help_text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
+        return Gauge(name, help_text, labels, registry=self.registry)
+
+    def _histogram(
+        self, name: str, help_text: str, buckets: Sequence[float] = DURATION_BUCKETS
+    ) -> Histogram:
+        return Histogram(name, help_text, buckets=buckets, registry=self.registry)
+
+
+def _installed_version(*distributions: str) -> str:
+    """Returns the version of the first of these that is installed, or "unknown"."""
+    for distribution in distributions:
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return "unknown"

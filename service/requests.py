@@ -1,0 +1,112 @@
+"""Reading a request: its JSON body, within limits, and whether its client is still there."""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+
+from service.complaints import invalid_input
+from service.context import context_of, service_of
+from service.errors import (
+    DeadlineExceeded,
+    MalformedRequest,
+    PayloadTooLarge,
+    UnsupportedMediaType,
+)
+
+Body = TypeVar("Body", bound=BaseModel)
+Result = TypeVar("Result")
+
+
+async def read_body(request: Request, schema: type[Body]) -> Body:
+    """The request's body as ``schema``.
+
+    Raises UnsupportedMediaType, PayloadTooLarge, MalformedRequest, EmptyInput or InvalidInput when
+    it cannot be used, DeadlineExceeded when it comes too late, ClientDisconnect when it never will.
+    """
+    _check_media_type(request)
+    raw = await _collect(request)
+    context_of(request).body_read = time.perf_counter()
+    limits = {"max_texts": service_of(request).settings.max_client_batch_size}
+    try:
+        return schema.model_validate(orjson.loads(raw), context=limits)
+    except orjson.JSONDecodeError as error:
+        raise MalformedRequest(
+            f"The body is not JSON: it breaks at line {error.lineno}, column {error.colno}. "
+            "Send one JSON object in UTF-8."
+        ) from None
+    except ValidationError as error:
+        raise invalid_input(error) from None
+
+
+async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of ``work``, which is cancelled when the client goes away first.
+
+    To be called after the body was read: from then on the only message a server sends is
+    ``http.disconnect`` (ASGI HTTP specification). Raises ClientDisconnect.
+    """
+    working = asyncio.ensure_future(work)
+    listening = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        listening.cancel()
+        if not working.done():
+            working.cancel()
+            # Waited for, so that what the work holds is free when this request is.
+            await asyncio.gather(working, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _check_media_type(request: Request) -> None:
+    declared = request.headers.get("content-type", "")
+    media_type = declared.partition(";")[0].strip().lower()
+    is_json = media_type == "application/json" or (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    )
+    if not is_json:
+        given = f"is {declared[:80]!r}" if declared else "is missing"
+        raise UnsupportedMediaType(f"Content-Type {given}; send application/json.")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise UnsupportedMediaType(
+            f"Content-Encoding is {encoding[:80]!r}; send the body as it is."
+        )
+
+
+async def _collect(request: Request) -> bytes:
+    settings = service_of(request).settings
+    limit = settings.max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
+        raise _too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(settings.request_timeout_seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"The body had not arrived after {settings.request_timeout_seconds:g} s."
+            " Send it faster or in smaller requests."
+        ) from None
+    return bytes(body)
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"The body is above the limit of {limit} bytes. Send fewer texts at once."
+    )

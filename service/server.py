@@ -1,0 +1,134 @@
+"""The process: one socket, one event loop, and an orderly end.
+
+After SIGTERM or SIGINT the port stays open while the engine drains: /ready turns red, new work is
+answered 503, /health goes on, and what was accepted is finished within its deadline. Only then is
+the server told to close, which ends idle connections and waits for answers still being sent. A
+second signal ends the process without waiting.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+import uvicorn
+import uvloop
+
+from service.app import create_app
+from service.context import EmbeddingEngine, Service
+from service.logs import logging_to
+from service.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# What the drain leaves is the sending of finished answers; a client that does not read them is
+# not waited for longer than this.
+SEND_TIMEOUT_SECONDS = 5
+# Longer than the idle time of common load balancers and connection pools (60 s), so that they and
+# not this server close a connection, and no request meets one that is just being closed.
+KEEP_ALIVE_SECONDS = 75
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the message says why and what to do."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers, which close the port at once."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Process:
+    """One run of the service; ``exit_code`` is 0 unless it failed or had to give up on requests."""
+
+    def __init__(self, settings: Settings, *, engine: EmbeddingEngine | None = None) -> None:
+        self.exit_code = 0
+        self._settings = settings
+        app = create_app(settings, engine=engine, on_fatal=self._fail)
+        service: Service = app.state.service
+        self._engine: EmbeddingEngine = service.engine
+        self._draining: asyncio.Task[None] | None = None
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=SEND_TIMEOUT_SECONDS,
+            )
+        )
+
+    async def run(self, listener: socket.socket) -> None:
+        """Serve until a signal or a fatal error."""
+        loop = asyncio.get_running_loop()
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, self._on_signal, number)
+        host, port = listener.getsockname()[:2]
+        logger.info("listening", extra={"fields": {"host": host, "port": port}})
+        try:
+            await self._server.serve(sockets=[listener])
+        finally:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+        logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if self._draining is None:
+            logger.info("draining", extra={"fields": {"signal": number.name}})
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+        else:
+            self.exit_code = 1
+            self._server.force_exit = self._server.should_exit = True
+
+    async def _drain(self) -> None:
+        timeout_seconds = self._settings.drain_timeout_seconds
+        try:
+            if not await self._engine.drain(timeout_seconds):
+                logger.error("requests were still unanswered after %g s", timeout_seconds)
+                self.exit_code = 1
+        finally:
+            self._server.should_exit = True
+
+    def _fail(self, reason: str) -> None:
+        """End the process; may be called from any thread."""
+        logger.critical(reason)
+        self.exit_code = 1
+        self._server.should_exit = True
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to an address; raises CannotListen."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        known = {
+            errno.EADDRINUSE: "it is taken. Stop what uses it or set another --port.",
+            errno.EACCES: "this user may not. Use a --port above 1023.",
+            errno.EADDRNOTAVAIL: "this machine does not have it. Set another --host.",
+        }
+        cure = known.get(error.errno or 0, "it cannot be used. Set another --host.")
+        raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
+
+
+def serve(settings: Settings) -> int:
+    """Run the service until it ends; returns the exit code of the process."""
+    listener = listen(settings.host, settings.port)
+    with logging_to(sys.stdout, settings.log_level):
+        process = Process(settings)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(process.run(listener))
+        return process.exit_code

@@ -1,0 +1,238 @@
+"""Every setting of the service: one class, read once from flags and ``S2SENT_*`` variables.
+
+The command line flags of ``s2sent serve`` and the table in docs/operations.md are made from the
+fields below, so a setting is described in one place.
+"""
+
+import difflib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+import annotated_types
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+ENV_PREFIX = "S2SENT_"
+DEFAULT_ARTIFACT = Path(__file__).resolve().parent.parent / "artifacts" / "default"
+
+
+class SettingsError(Exception):
+    """The settings cannot be used; ``problems`` has one sentence for each reason."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+def _setting(default: Any, group: str, description: str, **bounds: Any) -> Any:
+    """A field with its default, its bounds, its heading in ``--help`` and its one line of help."""
+    return Field(default, description=description, json_schema_extra={"group": group}, **bounds)
+
+
+class Settings(BaseSettings):
+    """What the service was told, checked and frozen."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid"
+    )
+
+    host: str = _setting("127.0.0.1", "Server", "Address to listen on; 0.0.0.0 for every one.")
+    port: int = _setting(8080, "Server", "TCP port; 0 takes a free one.", ge=0, le=65_535)
+    max_body_bytes: int = _setting(
+        8_388_608, "Server", "Largest request body; above it 413.", ge=1_024, le=268_435_456
+    )
+    max_concurrent_requests: int = _setting(
+        512, "Server", "Requests worked on at one time; above it 429.", ge=1, le=65_536
+    )
+    request_timeout_seconds: float = _setting(
+        60.0, "Server", "Time a request may take, waiting included; above it 504.", gt=0, le=3_600
+    )
+    drain_timeout_seconds: float = _setting(
+        30.0, "Server", "Time given to accepted requests after SIGTERM.", ge=0, le=3_600
+    )
+    cors_allow_origins: Annotated[tuple[str, ...], NoDecode] = _setting(
+        (), "Server", "Origins browsers may call from, separated by commas; * for any."
+    )
+
+    artifact: Path = _setting(DEFAULT_ARTIFACT, "Model", "Folder of the exported model to serve.")
+    served_name: str | None = _setting(
+        None, "Model", "Name of the model in answers; by default the artifact's own."
+    )
+    device: Literal["cpu", "cuda"] = _setting("cpu", "Model", "Where the encoder runs.")
+    threads: int = _setting(
+        0, "Model", "Threads of the encoder; 0 counts the cores this process may use.", ge=0, le=512
+    )
+    auto_truncate: bool = _setting(
+        True, "Model", "Cut texts that are too long when a request does not say; if not, 422."
+    )
+
+    max_client_batch_size: int = _setting(
+        2_048, "Batching", "Texts in one request; above it 413.", ge=1, le=65_536
+    )
+    max_batch_tokens: int = _setting(
+        4_096, "Batching", "Padded tokens (rows x longest row) in one run.", ge=16, le=1_048_576
+    )
+    max_batch_texts: int = _setting(128, "Batching", "Rows in one run.", ge=1, le=4_096)
+    max_queue_tokens: int = _setting(
+        65_536, "Batching", "Tokens that may wait; above it 429.", ge=16, le=16_777_216
+    )
+    stall_timeout_seconds: float = _setting(
+        60.0, "Batching", "A single run longer than this turns /ready red.", gt=0, le=3_600
+    )
+
+    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = _setting(
+        (), "Access", "Accepted API keys, separated by commas; none leaves the service open."
+    )
+    metrics_require_key: bool = _setting(False, "Access", "Whether /metrics also needs a key.")
+
+    log_level: Literal["debug", "info", "warning", "error"] = _setting(
+        "info", "Logging", "Least severe level that is written."
+    )
+    log_requests: bool = _setting(True, "Logging", "Whether each request writes one line.")
+
+    @field_validator("api_keys", "cors_allow_origins", mode="before")
+    @classmethod
+    def _split_at_commas(cls, value: object) -> object:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_variables(cls, values: object) -> object:
+        problems = [_unknown_variable(name) for name in sorted(os.environ) if _is_unknown(name)]
+        if problems:
+            raise ValueError(" ".join(problems))
+        return values
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.max_batch_texts > self.max_batch_tokens:
+            raise ValueError(
+                f"max_batch_texts is {self.max_batch_texts} and max_batch_tokens only "
+                f"{self.max_batch_tokens}: a text has at least one token. Raise max_batch_tokens."
+            )
+        if self.max_queue_tokens < self.max_batch_tokens:
+            raise ValueError(
+                f"max_queue_tokens is {self.max_queue_tokens}, below max_batch_tokens "
+                f"{self.max_batch_tokens}: a full batch could never wait. Raise max_queue_tokens."
+            )
+        if self.metrics_require_key and not self.api_keys:
+            raise ValueError("metrics_require_key is set without api_keys. Set api_keys as well.")
+        return self
+
+
+def load_settings(**given: object) -> Settings:
+    """Settings from the given values first, the environment second, the defaults last.
+
+    Raises SettingsError with one sentence for each problem.
+    """
+    try:
+        return Settings(**given)  # type: ignore[arg-type]  # checked by pydantic, not by mypy
+    except ValidationError as error:
+        raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
+
+
+@dataclass(frozen=True)
+class FieldDescription:
+    """A setting as the command line and the documentation show it."""
+
+    name: str
+    group: str
+    kind: str  # e.g. "integer", "cpu|cuda"
+    default: str  # empty for none
+    bounds: str  # e.g. "1 to 65535"; empty for none
+    description: str
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, e.g. ``S2SENT_PORT``."""
+        return environment_name(self.name)
+
+    @property
+    def flag(self) -> str:
+        """The flag of ``s2sent serve``, e.g. ``--port``."""
+        return f"--{self.name.replace('_', '-')}"
+
+
+def describe_fields() -> list[FieldDescription]:
+    """Every setting, in the order of the class."""
+    return [_describe(name, field) for name, field in Settings.model_fields.items()]
+
+
+def settings_table() -> str:
+    """The settings as a Markdown table."""
+    lines = ["| variable | flag | default | bounds | what |", "| --- | --- | --- | --- | --- |"]
+    for field in describe_fields():
+        default = f"`{field.default}`" if field.default else ""
+        lines.append(
+            f"| `{field.variable}` | `{field.flag}` | {default} | {field.bounds}"
+            f" | {field.description} |"
+        )
+    return "\n".join(lines)
+
+
+def environment_name(field: str) -> str:
+    """The variable that sets a field, e.g. ``S2SENT_PORT``."""
+    return f"{ENV_PREFIX}{field.upper()}"
+
+
+def _describe(name: str, field: FieldInfo) -> FieldDescription:
+    extra = field.json_schema_extra
+    group = extra["group"] if isinstance(extra, dict) else ""
+    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    return FieldDescription(
+        name=name,
+        group=str(group),
+        kind="|".join(choices) or _KINDS.get(field.annotation, "text"),
+        default=_shown_default(field.default),
+        bounds=", ".join(choices) or _shown_bounds(field.metadata),
+        description=field.description or "",
+    )
+
+
+_KINDS: dict[object, str] = {bool: "boolean", int: "integer", float: "number", Path: "path"}
+
+
+def _shown_default(value: object) -> str:
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "artifacts/default" if value == DEFAULT_ARTIFACT else str(value)
+
+
+def _shown_bounds(metadata: list[Any]) -> str:
+    limits = {type(bound): bound for bound in metadata}
+    if annotated_types.Gt in limits:
+        return f"above {limits[annotated_types.Gt].gt} to {limits[annotated_types.Le].le}"
+    if annotated_types.Ge in limits:
+        return f"{limits[annotated_types.Ge].ge} to {limits[annotated_types.Le].le}"
+    return ""
+
+
+def _is_unknown(name: str) -> bool:
+    known = {environment_name(field) for field in Settings.model_fields}
+    return name.upper().startswith(ENV_PREFIX) and name.upper() not in known
+
+
+def _unknown_variable(name: str) -> str:
+    field = name.lower().removeprefix(ENV_PREFIX.lower())
+    close = difflib.get_close_matches(field, Settings.model_fields, n=1)
+    cure = f"Did you mean {environment_name(close[0])}?" if close else "Unset it."
+    return f"{name} is not a setting. {cure}"
+
+
+def _sentence(problem: Any) -> str:
+    """One of pydantic's error records as a sentence that names the setting and its value."""
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if not problem["loc"]:
+        return message
+    field = str(problem["loc"][0])
+    value = "" if field == "api_keys" else f" (given: {problem['input']!r})"
+    return f"{field} ({environment_name(field)}): {message}{value}."

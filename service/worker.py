@@ -1,0 +1,216 @@
+"""The inference thread: takes batches, runs them, hands out the rows; replaced when it dies.
+
+Threads. The thread runs the encoder and writes embeddings. Everything that callers see (futures,
+counters of a request, restarts) happens on the event loop, to which the thread posts once a batch.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.admission import Rate
+from service.batcher import Batcher, EmbedRequest, Row
+from service.errors import InferenceFailed, NotReady, ServiceError
+from service.loading import EngineStartFailed, TokenEncoder
+from service.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+# A thread that dies once has met a bug; one that dies again and again has lost its device.
+MAX_DEATHS = 3
+DEATHS_WINDOW_SECONDS = 60.0
+
+
+class WrongShape(Exception):
+    """The encoder did not return one row of dim numbers per sequence."""
+
+
+class InferenceWorker:
+    """One thread that owns one encoder, and its supervision on the event loop.
+
+    ``verify`` is run by each thread that replaces a dead one, before it takes a batch; it raises
+    when the encoder is not to be trusted. ``on_fatal`` is called with a sentence, on the loop,
+    when the thread has died for the last time.
+    """
+
+    def __init__(
+        self,
+        encoder: TokenEncoder,
+        batcher: Batcher,
+        metrics: Metrics,
+        rate: Rate,
+        *,
+        verify: Callable[[], None],
+        on_fatal: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._encoder = encoder
+        self._batcher = batcher
+        self._metrics = metrics
+        self._verify = verify
+        self._on_fatal = on_fatal
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._thread: threading.Thread
+        self._deaths: deque[float] = deque(maxlen=MAX_DEATHS + 1)
+        self._batch: list[Row] = []
+        self._running_since: float | None = None
+        self._ended = asyncio.Event()
+        self._rate = rate
+        self.fault: str | None = None  # why it does not serve now, None when it does
+
+    def running_seconds(self) -> float:
+        """Returns how long the run of this moment has taken, 0 when none is under way."""
+        since = self._running_since
+        return 0.0 if since is None else self._clock() - since
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._spawn(verify=lambda: None)
+
+    async def ended(self, timeout_seconds: float) -> bool:
+        """Waits for the thread to end after `Batcher.close`, and returns whether it did."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), timeout_seconds)
+            self._thread.join(timeout_seconds)  # its last act was to set the event
+        return self._ended.is_set()
+
+    def run(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Runs the encoder once and measures it. Raises WrongShape, or what the encoder raises."""
+        self._running_since = started = self._clock()
+        try:
+            embeddings = self._encoder.run(sequences)
+        finally:
+            self._running_since = None
+        self._rate.add(sum(map(len, sequences)), self._clock() - started)
+        expected = (len(sequences), self._encoder.dim)
+        if embeddings.shape != expected:
+            raise WrongShape(f"the encoder returned {embeddings.shape} instead of {expected}")
+        return embeddings
+
+    # --- on the event loop ---
+
+    def _spawn(self, verify: Callable[[], None]) -> None:
+        self._thread = threading.Thread(
+            target=self._main, args=(verify,), name="inference", daemon=True
+        )
+        self._thread.start()
+
+    def _serving(self) -> None:
+        self.fault = None
+
+    def _died(self, reason: str, batch: list[Row]) -> None:
+        """Answers the batch the thread left behind, and replaces the thread unless it is hopeless.
+
+        `fault` stays set until the new thread has proved the encoder right.
+        """
+        message = "The inference engine died while it ran this request. Send it again."
+        for request in {row.request for row in batch}:
+            self._fail(request, NotReady(message, retry_after_seconds=1), "engine_died")
+        now = self._clock()
+        self._deaths.append(now)
+        if len(self._deaths) > MAX_DEATHS and now - self._deaths[0] <= DEATHS_WINDOW_SECONDS:
+            self.fault = (
+                f"engine thread died {len(self._deaths)} times within "
+                f"{DEATHS_WINDOW_SECONDS:.0f} s: {reason}"
+            )
+            self._ended.set()
+            self._on_fatal(self.fault)
+            return
+        self.fault = f"engine thread died: restarting ({reason})"
+        self._metrics.engine_restarts.inc()
+        self._spawn(self._verify)
+
+    def _answer(self, rows_of: Counter[EmbedRequest], started: float, seconds: float) -> None:
+        for request, rows in rows_of.items():
+            request.queue_seconds += rows * (started - request.arrival)
+            request.inference_seconds += rows * seconds
+            request.unanswered -= rows
+            if not request.unanswered and not request.future.done():
+                request.future.set_result(None)
+
+    def _fail(self, request: EmbedRequest, error: ServiceError, reason: str) -> None:
+        if not request.future.done():
+            request.future.set_exception(error)
+            self._metrics.failed.labels(reason).inc()
+
+    # --- in the thread ---
+
+    def _main(self, verify: Callable[[], None]) -> None:
+        try:
+            verify()
+            self._post(self._serving)
+            while (batch := self._batcher.next_batch()) is not None:
+                self._batch = batch
+                self._process(batch)
+                self._batch = []
+            self._post(self._ended.set)
+        except BaseException as error:  # SystemExit too must not pass in silence
+            logger.critical("the inference thread died", exc_info=True)
+            reason = str(error) if isinstance(error, EngineStartFailed) else type(error).__name__
+            batch, self._batch = self._batch, []
+            self._post(self._died, reason, batch)
+
+    def _process(self, rows: list[Row]) -> None:
+        """Runs rows and answers them; halves a batch that fails, until the guilty row is alone."""
+        rows = [row for row in rows if not row.request.dropped]
+        if not rows:
+            return
+        started = self._clock()
+        try:
+            embeddings = self.run([row.sequence for row in rows])
+        except WrongShape:
+            logger.exception("a batch of %d texts failed", len(rows))
+            self._give_up(rows, "wrong_shape")
+        except Exception:  # whatever the encoder raises, MemoryError too: the row is to blame
+            logger.exception("a batch of %d texts failed", len(rows))
+            if len(rows) == 1:
+                self._give_up(rows, "inference_error")
+                return
+            middle = len(rows) // 2
+            self._process(rows[:middle])
+            self._process(rows[middle:])
+        else:
+            self._deliver(rows, embeddings, started, self._clock() - started)
+
+    def _deliver(
+        self, rows: list[Row], embeddings: NDArray[np.float32], started: float, seconds: float
+    ) -> None:
+        if not np.isfinite(embeddings).all():
+            broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+            logger.error("%d of %d embeddings are not finite", len(broken), len(rows))
+            self._give_up([rows[position] for position in broken], "non_finite")
+        for row, embedding in zip(rows, embeddings, strict=True):
+            row.request.embeddings[row.position] = embedding
+        self._post(self._answer, Counter(row.request for row in rows), started, seconds)
+        self._observe(rows, seconds)
+
+    def _give_up(self, rows: Sequence[Row], reason: str) -> None:
+        """Fails the requests of these rows; what else of them waits is not run in vain."""
+        message = "The encoder failed on a text of this request. Other requests are not affected."
+        for request in {row.request for row in rows}:
+            self._batcher.drop(request)
+            self._post(self._fail, request, InferenceFailed(message), reason)
+
+    def _observe(self, rows: list[Row], seconds: float) -> None:
+        lengths = [len(row.sequence) for row in rows]
+        tokens, padded = sum(lengths), len(rows) * max(lengths)
+        self._metrics.batch_texts.observe(len(rows))
+        self._metrics.batch_tokens.observe(tokens)
+        self._metrics.batch_padding_ratio.observe(1 - tokens / padded)
+        self._metrics.batch_duration.observe(seconds)
+        self._metrics.texts.inc(len(rows))
+        self._metrics.tokens.inc(tokens)
+
+    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed: nobody waits for an answer any more
+            logger.warning("the event loop ended before the inference thread")

@@ -1,0 +1,80 @@
+"""API keys: who gets in, and what stays open."""
+
+import pytest
+
+from service.auth import ApiKeys
+from tests.fake_engine import FakeEngine, client_of
+
+PROTECTED = ["/info", "/v1/models", "/", "/nope", "/v1/nope"]
+OPEN = ["/health", "/ping", "/ready", "/docs", "/openapi.json", "/metrics"]
+
+
+@pytest.mark.parametrize(
+    ("authorization", "accepted"),
+    [
+        ("Bearer first", True),
+        ("bearer second", True),
+        ("Bearer  first ", True),
+        ("Bearer third", False),
+        ("Bearer firs", False),
+        ("Bearer first second", False),
+        ("Basic first", False),
+        ("first", False),
+        ("Bearer", False),
+        ("Bearer \xff", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_any_of_the_keys_and_nothing_else_is_accepted(
+    authorization: str | None, accepted: bool
+) -> None:
+    assert ApiKeys(["first", "second"]).accepts(authorization) is accepted
+
+
+@pytest.mark.parametrize("path", PROTECTED)
+async def test_without_a_key_protected_paths_answer_401(path: str) -> None:
+    client = client_of(FakeEngine(), api_keys="k1,k2")
+    response = await client.get(path)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/embed", "/", "/similarity", "/v1/embeddings", "/embeddings"])
+async def test_work_needs_a_key_and_is_not_begun_without(path: str) -> None:
+    engine = FakeEngine()
+    client = client_of(engine, api_keys="k1,k2")
+    body = {"inputs": "a", "input": "a"}
+    if path == "/similarity":
+        body = {"inputs": {"pairs": [["a", "b"]]}}  # type: ignore[dict-item]  # any JSON will do
+    refused = await client.post(path, json=body, headers={"Authorization": "Bearer wrong"})
+    assert (refused.status_code, engine.calls) == (401, [])
+    accepted = await client.post(path, json=body, headers={"Authorization": "Bearer k2"})
+    assert accepted.status_code == 200
+
+
+async def test_401_has_the_envelope_of_the_dialect() -> None:
+    client = client_of(FakeEngine(), api_keys="k1")
+    native, openai = await client.get("/info"), await client.get("/v1/models")
+    assert native.json()["error_type"] == "Unauthorized"
+    assert openai.json()["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize("path", OPEN)
+async def test_probes_and_documentation_stay_open(path: str) -> None:
+    response = await client_of(FakeEngine(), api_keys="k1").get(path)
+    assert response.status_code == 200
+
+
+async def test_metrics_can_be_protected() -> None:
+    client = client_of(FakeEngine(), api_keys="k1", metrics_require_key=True)
+    assert (await client.get("/metrics")).status_code == 401
+    headers = {"Authorization": "Bearer k1"}
+    assert (await client.get("/metrics", headers=headers)).status_code == 200
+
+
+async def test_any_authorization_is_accepted_when_no_key_is_configured() -> None:
+    headers = {"Authorization": "Bearer whatever"}
+    response = await client_of(FakeEngine()).post("/embed", json={"inputs": "a"}, headers=headers)
+    assert response.status_code == 200

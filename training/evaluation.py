@@ -1,0 +1,92 @@
+"""Semantic textual similarity: how well cosines rank sentence pairs, against people's scores.
+
+SentEval's tasks in the setting that SimCSE (arXiv 2104.08821, appendix B) calls "all": the
+subsets of a year are put together and ranked once, by Spearman's correlation of cosine and gold
+score. Texts are their whitespace-separated tokens joined by single spaces; nothing is cut but by
+the encoder's own limit.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import spearmanr
+
+from training.corpus import read_table
+from training.errors import DataError
+
+TASKS = {
+    "STS12": "sts12.tsv",
+    "STS13": "sts13.tsv",
+    "STS14": "sts14.tsv",
+    "STS15": "sts15.tsv",
+    "STS16": "sts16.tsv",
+    "STS-B": "stsb-test.tsv",
+    "SICK-R": "sickr-test.tsv",
+}
+DEV_FILE = "stsb-dev.tsv"  # for choosing checkpoints, and for nothing else
+COLUMNS = ("subset", "score", "sentence1", "sentence2")
+
+
+class Encode(Protocol):
+    """Texts to embeddings [n, dim], of any norm; row i is for text i."""
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class SentencePairs:
+    """One similarity task: two lists of sentences and the gold score of each pair."""
+
+    first: list[str]
+    second: list[str]
+    gold: list[float]
+
+
+def read_sentence_pairs(path: Path) -> SentencePairs:
+    """Read a task's file. Raises `DataError` naming the file and line that cannot be used."""
+    rows = list(read_table(path, COLUMNS))
+    gold = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            gold.append(float(row[1]))
+        except ValueError:
+            raise DataError(
+                f"{path}, line {number} has the score {row[1]}: write a number."
+            ) from None
+    return SentencePairs([row[2] for row in rows], [row[3] for row in rows], gold)
+
+
+def spearman(
+    first: NDArray[np.floating], second: NDArray[np.floating], gold: Sequence[float]
+) -> float:
+    """Spearman's rank correlation x 100 between row cosines of two [n, dim] and gold scores [n]."""
+    a, b = (matrix.astype(np.float64) for matrix in (first, second))
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    cosine = np.einsum("nd,nd->n", a, b) / norms
+    return 100 * float(spearmanr(cosine, gold).statistic)
+
+
+def score(encode: Encode, folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> dict[str, float]:
+    """Score an encoder on similarity tasks of ``folder``; task name to Spearman x 100."""
+    read = {task: read_sentence_pairs(folder / TASKS[task]) for task in tasks}
+    texts = list(dict.fromkeys(t for pairs in read.values() for t in pairs.first + pairs.second))
+    embeddings = encode(texts)
+    row = {text: index for index, text in enumerate(texts)}
+
+    def rows(sentences: list[str]) -> NDArray[np.float32]:
+        return embeddings[[row[sentence] for sentence in sentences]]
+
+    return {
+        task: spearman(rows(pairs.first), rows(pairs.second), pairs.gold)
+        for task, pairs in read.items()
+    }
+
+
+def average(scores: Mapping[str, float]) -> float:
+    """The mean over the tasks, of the scores as they are: rounding is for printing."""
+    return statistics.fmean(scores.values())
