@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import uvicorn
 import uvloop
+from starlette.datastructures import MutableHeaders
+from starlette.types import Message, Receive, Scope, Send
 
 from service.app import create_app
 from service.context import EmbeddingEngine, Service
@@ -53,13 +55,14 @@ class Process:
     def __init__(self, settings: Settings, *, engine: EmbeddingEngine | None = None) -> None:
         self.exit_code = 0
         self._settings = settings
-        app = create_app(settings, engine=engine, on_fatal=self._fail)
-        service: Service = app.state.service
+        self._app = create_app(settings, engine=engine, on_fatal=self._fail)
+        service: Service = self._app.state.service
         self._engine: EmbeddingEngine = service.engine
         self._draining: asyncio.Task[None] | None = None
         self._server = _Server(
             uvicorn.Config(
-                app,
+                self._answer,
+                interface="asgi3",  # it cannot be seen from a method
                 http="httptools",
                 ws="none",
                 lifespan="on",
@@ -84,6 +87,20 @@ class Process:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The application; while draining, each answer asks its client to open no new request.
+
+        A request sent on a connection that is just being closed would be lost (RFC 9112, 9.6).
+        """
+
+        async def send_and_close(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Connection"] = "close"
+            await send(message)
+
+        draining = scope["type"] == "http" and self._draining is not None
+        await self._app(scope, receive, send_and_close if draining else send)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._draining is None:

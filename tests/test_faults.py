@@ -95,7 +95,7 @@ class Stage:
         """The next good answer is there, and it is the right vector."""
         answer = await self.embed(KNOWN)
         assert answer.status_code == 200, answer.text
-        np.testing.assert_allclose(np.float32(answer.json())[0], self.known, atol=1e-5)
+        np.testing.assert_allclose(answer.json()[0], self.known, atol=1e-5)
 
     async def ready(self) -> int:
         return (await self.client.get("/ready")).status_code
@@ -139,7 +139,7 @@ async def test_a_poisoned_row_fails_its_own_request_and_no_other(stage: Stage) -
     answers = [(await answer) for answer in [stage.held, *asked]]
     assert [answer.status_code for answer in answers] == [200] * 40
     for answer in answers:
-        np.testing.assert_allclose(np.float32(answer.json())[0], stage.known, atol=1e-5)
+        np.testing.assert_allclose(answer.json()[0], stage.known, atol=1e-5)
     failed = await poisoned
     assert failed.status_code == 424
     assert failed.json()["error_type"] == "Backend"

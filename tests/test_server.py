@@ -40,6 +40,7 @@ async def test_after_sigterm_accepted_work_is_finished_and_new_work_refused() ->
     ready, alive = await running.client.get("/ready"), await running.client.get("/health")
     refused = await running.client.post("/embed", json={"inputs": "b"})
     assert (ready.status_code, alive.status_code, refused.status_code) == (503, 200, 503)
+    assert {answer.headers["connection"] for answer in (ready, alive, refused)} == {"close"}
     assert "retry-after" in refused.headers
     assert engine.gate is not None
     engine.gate.set()
