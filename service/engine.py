@@ -11,12 +11,8 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
 
 from model.artifact import Artifact
 from model.tokenizer import TokenizedText, TruncationDirection, UnusableInput
@@ -27,6 +23,7 @@ from service.errors import DeadlineExceeded, InvalidInput, ServiceError
 from service.in_flight import InFlight
 from service.loading import EngineStartFailed, LoadedModel, TextTokenizer, TokenEncoder
 from service.metrics import Metrics
+from service.results import EmbedResult, Readiness
 from service.settings import Settings
 from service.worker import InferenceWorker
 
@@ -34,32 +31,12 @@ __all__ = ["EmbedResult", "Engine", "EngineStartFailed", "Readiness", "TokenEnco
 
 Result = TypeVar("Result")
 
-# What a run costs beyond its tokens, in tokens: on two cores MiniLM's fixed part of a run takes as
-# long as about this many tokens; on a large GPU a run is nearly all fixed part up to some thousand.
+# What a run costs beyond its tokens, in tokens. On a CPU core MiniLM's fixed part of a run takes as
+# long as 10 to 40 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
 RUN_COST_TOKENS = {"cpu": 32, "cuda": 2048}
 
 MAX_TOKENIZER_THREADS = 4
 STOP_TIMEOUT_SECONDS = 1.0  # for the thread to end when a run outlives the drain
-
-
-@dataclass(frozen=True, slots=True)
-class EmbedResult:
-    """The answer to one request; waiting and running times are means over its texts."""
-
-    embeddings: NDArray[np.float32]  # [n, dim], not normalised, row i for text i
-    tokens: list[int]
-    truncated: list[bool]
-    tokenize_seconds: float
-    queue_seconds: float
-    inference_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """Whether traffic should be sent here, and why not."""
-
-    ready: bool
-    reason: str
 
 
 class Engine:
@@ -81,8 +58,7 @@ class Engine:
         on_fatal: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        cpus = usable_cpus()
-        self.threads = settings.threads or cpus
+        self.threads = settings.threads or usable_cpus()
         self._settings = settings
         self._metrics = metrics
         self._artifact = artifact
@@ -96,7 +72,7 @@ class Engine:
         self._gave_up = False  # whoever is still in flight is answered with NotReady
         self._in_flight = InFlight()
         self._rate = Rate()
-        self._pool = ThreadPoolExecutor(min(cpus, MAX_TOKENIZER_THREADS), "tokenize")
+        self._pool = ThreadPoolExecutor(min(self.threads, MAX_TOKENIZER_THREADS), "tokenize")
         self._worker: InferenceWorker | None = None
         self._batcher = Batcher(
             max_batch_tokens=settings.max_batch_tokens,
@@ -170,12 +146,13 @@ class Engine:
         """
         self._admission.check_texts(texts)
         self._admission.check_room(self._state, len(self._in_flight))
-        if timeout_seconds is None:
-            timeout_seconds = self._settings.request_timeout_seconds
+        limit = (
+            self._settings.request_timeout_seconds if timeout_seconds is None else timeout_seconds
+        )
         request: EmbedRequest | None = None
         started = self._clock()
         try:
-            async with self._in_flight.until(timeout_seconds):
+            async with self._in_flight.until(limit):
                 rows = await self._tokenize(
                     texts,
                     prompt=prompt,
@@ -273,30 +250,26 @@ class Engine:
 
     def _submit(self, rows: list[TokenizedText], now: float) -> EmbedRequest:
         future = asyncio.get_running_loop().create_future()
-        sequences = [row.input_ids for row in rows]
-        request = EmbedRequest(sequences, self.dim, future, arrival=now)
+        request = EmbedRequest([row.input_ids for row in rows], self.dim, future, arrival=now)
         self._admission.submit(request)
         return request
 
     def _result(
         self, request: EmbedRequest, rows: list[TokenizedText], tokenize_seconds: float
     ) -> EmbedResult:
-        count = len(rows)
         result = EmbedResult(
             request.embeddings,
             [len(row) for row in rows],
             [row.truncated for row in rows],
             tokenize_seconds,
-            request.queue_seconds / count,
-            request.inference_seconds / count,
+            request.queue_seconds / len(rows),
+            request.inference_seconds / len(rows),
         )
         self._metrics.tokenize_duration.observe(result.tokenize_seconds)
         self._metrics.queue_duration.observe(result.queue_seconds)
         self._metrics.inference_duration.observe(result.inference_seconds)
         self._metrics.truncated_texts.inc(sum(result.truncated))
         return result
-
-    # --- endings ---
 
     def _out_of_time(self, request: EmbedRequest | None) -> ServiceError:
         """The error for a request whose scope ended: its deadline came, or the engine gave up."""

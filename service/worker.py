@@ -161,24 +161,29 @@ class InferenceWorker:
     def _process(self, rows: list[Row]) -> None:
         """Runs rows and answers them; halves a batch that fails, until the guilty row is alone."""
         rows = [row for row in rows if not row.request.dropped]
-        if not rows:
+        if not rows or self._succeeds(rows):
             return
+        if len(rows) == 1:
+            self._give_up(rows, "inference_error")
+            return
+        middle = len(rows) // 2
+        self._process(rows[:middle])
+        self._process(rows[middle:])
+
+    def _succeeds(self, rows: list[Row]) -> bool:
+        """Runs rows as one batch; answers them and returns True unless the encoder raises."""
         started = self._clock()
         try:
             embeddings = self.run([row.sequence for row in rows])
-        except WrongShape:
+        except WrongShape:  # no row is to blame, so halving would find none
             logger.exception("a batch of %d texts failed", len(rows))
             self._give_up(rows, "wrong_shape")
-        except Exception:  # whatever the encoder raises, MemoryError too: the row is to blame
+        except Exception:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(rows))
-            if len(rows) == 1:
-                self._give_up(rows, "inference_error")
-                return
-            middle = len(rows) // 2
-            self._process(rows[:middle])
-            self._process(rows[middle:])
+            return False
         else:
             self._deliver(rows, embeddings, started, self._clock() - started)
+        return True
 
     def _deliver(
         self, rows: list[Row], embeddings: NDArray[np.float32], started: float, seconds: float

@@ -67,6 +67,6 @@ def test_the_width_comes_from_the_backbones_config(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(EncoderError, match=r"has no config\.json"):
         width_of(str(tmp_path / "empty"))
-    (tmp_path / "empty" / "config.json").write_text("{}")
+    (tmp_path / "empty" / "config.json").write_text('{"model_type": "no such"}')
     with pytest.raises(EncoderError, match="not a backbone transformers can read"):
         width_of(str(tmp_path / "empty"))

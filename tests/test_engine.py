@@ -399,11 +399,11 @@ async def test_only_the_guilty_request_of_a_batch_fails(trouble: str) -> None:
 
 
 async def test_failed_request_stops_running_its_other_texts() -> None:
-    async with serving(max_queue_tokens=100_000) as harness:
-        error = await outcome(harness.send(POISON, *["x"] * 1_000))
+    async with serving() as harness:
+        error = await outcome(harness.send(POISON, *"abcdefghijk"))
         assert isinstance(error, InferenceFailed)
         assert harness.value("queue_tokens") == 0
-    assert sum(map(len, harness.encoder.batches)) < 1_000
+    assert list(map(len, harness.encoder.batches)) == [8, 4, 2, 1]
 
 
 async def test_output_of_the_wrong_shape_fails_the_batch() -> None:
@@ -630,7 +630,7 @@ async def play(plan: list[tuple[str, Any]]) -> None:
         assert len(harness.engine._in_flight) == 0
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=100, deadline=None)
 @given(steps)
 def test_whatever_happens_every_request_gets_an_answer_of_its_own(
     plan: list[tuple[str, Any]],
