@@ -65,13 +65,18 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--artifact", default=str(ROOT / "artifacts/default"))
-    parser.add_argument("--texts", type=Path, help="one text a line")
+    add_common_arguments(parser)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=8, help="of each measurement")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--raw", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def add_common_arguments(parser: argparse.ArgumentParser) -> None:
+    """What every measurement of the service needs to know."""
+    parser.add_argument("--artifact", default=str(ROOT / "artifacts/default"))
+    parser.add_argument("--texts", type=Path, help="one text a line")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
 
 
 def read_texts(arguments: argparse.Namespace) -> list[str]:

@@ -87,7 +87,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
     unrounded = _encode(encoder, sentences)
     if options.precision == "weight-int8":
-        encoder = _rounded(encoder)
+        encoder = round_weights(encoder)
     with artifact.staged(target, overwrite=options.overwrite) as folder:
         inputs, fused = _write_graph(encoder, folder / artifact.MODEL, options)
         _write_companions(encoder, folder)
@@ -160,7 +160,7 @@ def _write_graph(
     return inputs, fused
 
 
-def _rounded(encoder: SentenceTransformer) -> SentenceTransformer:
+def round_weights(encoder: SentenceTransformer) -> SentenceTransformer:
     """A copy whose backbone's matrices lie on the int8 grid of their output channels or rows."""
     encoder = copy.deepcopy(encoder)
     with torch.no_grad():
