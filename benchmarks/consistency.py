@@ -1,6 +1,6 @@
 """The same texts over HTTP in every grouping, against each other and against torch.
 
-    python -m benchmarks.consistency --checkpoint FOLDER --texts FILE [--artifact FOLDER] [--count 200]
+    python -m benchmarks.consistency --checkpoint FOLDER --texts FILE [--artifact FOLDER]
 
 Prints the largest absolute difference of any component: one text a request, seven, all at once, all
 at once in another order, and torch on the checkpoint (its weights rounded as the artifact's are).

@@ -76,6 +76,8 @@ def _serve(settings: Settings) -> None:
         raise typer.Exit(serve(settings))
     except CannotListen as error:
         _stop(str(error), code=1)
+    except SettingsError as error:
+        _stop(*error.problems, code=2)
 
 
 app.command("serve")(_with_settings(_serve))

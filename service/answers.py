@@ -20,6 +20,7 @@ from service.engine import EmbedResult
 from service.inputs import Text
 from service.requests import unless_disconnected
 from service.schemas import TokenizeOptions
+from service.tracing import trace_serialize, trace_stages, trace_texts
 
 Rows = NDArray[np.float32]  # [n, dim], C-contiguous
 
@@ -46,7 +47,10 @@ async def embed(request: Request, texts: Sequence[Text], options: TokenizeOption
         timeout_seconds=max(0.001, settings.request_timeout_seconds - context.elapsed_seconds()),
     )
     context.characters = sum(map(len, texts))
+    trace_texts(len(texts))
+    began_ns = time.time_ns()
     context.result = await unless_disconnected(request, work)
+    trace_stages(context.result, began_ns=began_ns)
     return context.result
 
 
@@ -86,6 +90,7 @@ def answer(
     """
     seconds = time.perf_counter() - serialized_since
     service_of(request).metrics.serialize_duration.observe(seconds)
+    trace_serialize(seconds)
     cost = cost_headers(request, result)
     return Response(body, headers=cost | (headers or {}), media_type=media_type)
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
@@ -23,6 +24,10 @@ from service.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.openapi import COST_HEADERS, RAW_HEADERS, describe
 from service.routes_operations import package_version
 from service.settings import Settings
+from service.tracing import close_provider, open_provider, telemetry_config
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 logger = logging.getLogger(__name__)
 
@@ -39,15 +44,18 @@ def create_app(
     *,
     engine: EmbeddingEngine | None = None,
     metrics: Metrics | None = None,
+    tracer_provider: "TracerProvider | None" = None,
     on_fatal: OnFatal = log_fatal,
 ) -> FastAPI:
     """The service as an ASGI application.
 
     The engine starts in the background when the application does, so the port answers /health at
     once and /ready when the model is loaded. ``on_fatal`` is called with one sentence when the
-    engine cannot start, or has died for good.
+    engine cannot start, or has died for good. Raises SettingsError when traces are asked for and
+    the packages that send them are not installed.
     """
     metrics = metrics or Metrics()
+    tracer_provider = tracer_provider or open_provider(settings, version=package_version())
     engine = engine or Engine(settings, metrics, on_fatal=on_fatal)
     app = FastAPI(
         title="S2Sent",
@@ -55,7 +63,8 @@ def create_app(
         version=package_version(),
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
-        lifespan=_lifespan(engine, settings, on_fatal),
+        telemetry=telemetry_config(tracer_provider),
+        lifespan=_lifespan(engine, settings, tracer_provider, on_fatal),
     )
     app.state.service = Service(settings, engine, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
@@ -87,7 +96,10 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
 
 
 def _lifespan(
-    engine: EmbeddingEngine, settings: Settings, on_fatal: OnFatal
+    engine: EmbeddingEngine,
+    settings: Settings,
+    tracer_provider: "TracerProvider | None",
+    on_fatal: OnFatal,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -98,6 +110,8 @@ def _lifespan(
             starting.cancel()
             await asyncio.wait((starting,))
             await engine.drain(settings.drain_timeout_seconds)
+            if tracer_provider:
+                await asyncio.to_thread(close_provider, tracer_provider)
 
     return lifespan
 

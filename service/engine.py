@@ -82,6 +82,7 @@ class Engine:
             clock=clock,
         )
         self._admission = Admission(settings, metrics, self._batcher, self._rate)
+        metrics.engine_threads.set(self.threads)
         metrics.watch(
             texts=lambda: self._batcher.texts,
             tokens=lambda: self._batcher.tokens,

@@ -10,6 +10,7 @@ from logging.handlers import QueueHandler, QueueListener
 from typing import TextIO
 
 from service.context import current_request_id
+from service.tracing import current_trace_id
 
 
 class JsonFormatter(logging.Formatter):
@@ -22,8 +23,9 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if request_id := getattr(record, "request_id", None):
-            line["request_id"] = request_id
+        for name in ("request_id", "trace_id"):
+            if value := getattr(record, name, None):
+                line[name] = value
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -34,7 +36,7 @@ class _DeferringHandler(QueueHandler):
     """Hands records on as they are: formatting them is the listening thread's work."""
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        vars(record)["request_id"] = current_request_id.get()
+        vars(record).update(request_id=current_request_id.get(), trace_id=current_trace_id())
         return record
 
 

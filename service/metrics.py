@@ -175,6 +175,7 @@ class Metrics:
         self.engine_ready = self._gauge(
             "s2sent_engine_ready", "1 when the service is ready for traffic, else 0."
         )
+        self.engine_threads = self._gauge("s2sent_engine_threads", "Threads the encoder may use.")
         self.model_load_seconds = self._gauge(
             "s2sent_model_load_seconds", "Time to open, load and warm up the model."
         )

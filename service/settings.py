@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import annotated_types
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import AnyHttpUrl, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -92,6 +92,9 @@ class Settings(BaseSettings):
         "info", "Logging", "Least severe level that is written."
     )
     log_requests: bool = _setting(True, "Logging", "Whether each request writes one line.")
+    otlp_endpoint: AnyHttpUrl | None = _setting(
+        None, "Logging", "Base URL of an OTLP/HTTP collector; without it no traces are made."
+    )
 
     @field_validator("api_keys", "cors_allow_origins", mode="before")
     @classmethod

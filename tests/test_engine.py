@@ -497,6 +497,10 @@ async def test_start_checks_the_canary_and_describes_the_model(tmp_path: Path) -
     assert await engine.drain(PATIENCE_SECONDS)
 
 
+def test_the_number_of_threads_is_published() -> None:
+    assert Harness(threads=3).value("engine_threads") == 3
+
+
 async def test_wrong_canary_is_a_sentence_and_no_start(tmp_path: Path) -> None:
     harness = Harness(artifact=artifact(tmp_path, [0.5] * DIM))
     with pytest.raises(EngineStartFailed, match="canary vector is wrong: it is off by"):

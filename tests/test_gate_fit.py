@@ -1,7 +1,7 @@
 """Fitting a gate on a frozen backbone: right summaries, one seed one checkpoint, the best kept."""
 
 import json
-import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,10 +16,11 @@ from model.encoder import build_encoder, get_selector, load_encoder
 from model.selector import S2SentSelector, SelectorConfig
 from tests.tiny import tiny_backbone
 from tests.tiny_data import SENTENCES, tiny_data
+from training.__main__ import main
 from training.config import BackboneConfig, CorpusConfig, GateConfig, Recipe
 from training.encoders import torch_encode
 from training.errors import ConfigError
-from training.evaluation import read_sentence_pairs, spearman
+from training.evaluation import TASKS, read_sentence_pairs, spearman
 from training.gate import fit_gate, info_nce, shuffled, train
 from training.summaries import cached_summaries, embed, summarise
 
@@ -197,16 +198,8 @@ def test_an_output_that_exists_and_a_selector_too_deep_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "training", *arguments]
-    environment = {**os.environ, "COLUMNS": "200"}
-    return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-
-
 def test_help_imports_no_training_library() -> None:
-    """Help is instant, and a mistake is one sentence with status 2."""
+    """So that help is instant."""
     code = (
         "import sys; sys.argv = ['s2sent-train', 'fit', '--help']\n"
         "from training.__main__ import main\n"
@@ -221,9 +214,37 @@ def test_help_imports_no_training_library() -> None:
     assert "--data" in done.stdout
 
 
-def test_a_mistake_on_the_command_line_is_one_sentence_and_status_2(tmp_path: Path) -> None:
-    arguments = ("none.toml", "--data", str(tmp_path), "--output", str(tmp_path / "out"))
-    done = run("fit", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.strip().splitlines()[-1].startswith("s2sent-train: none.toml cannot be read")
-    assert "Traceback" not in done.stderr
+def test_the_commands_fit_and_score(
+    recipe: Recipe, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fit from the command line leaves a checkpoint that evaluate puts into its table."""
+    path = tmp_path / "recipe.toml"
+    path.write_text(
+        f"""seed = 3\nselector = {{ reduction = 4 }}
+        backbone = {{ name = "{recipe.backbone.name}", max_seq_length = 32 }}
+        corpus = {{ wikisplit = 20, captions = 20 }}
+        gate = {{ steps = 4, batch_size = 8, eval_every = 2 }}"""
+    )
+    arguments = [str(path), "--data", str(data), "--output", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="0"):
+        main(["fit", *arguments])
+    for file in TASKS.values():
+        shutil.copy(data / "sts" / "stsb-dev.tsv", data / "sts" / file)
+    with pytest.raises(SystemExit, match="0"):
+        main(["evaluate", str(tmp_path / "out"), "--data", str(data)])
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].startswith("|  | STS12 |")
+    assert table[2].startswith(f"| {tmp_path / 'out'} |")
+    assert len(set(table[2].split("|")[2:-1])) == 1  # seven copies of one task, and their mean
+
+
+def test_a_mistake_on_the_command_line_is_one_sentence_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["none.toml", "--data", str(tmp_path), "--output", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="2"):
+        main(["fit", *arguments])
+    assert capsys.readouterr().err.startswith("s2sent-train: none.toml cannot be read")
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", str(tmp_path), "--data", str(tmp_path), "--record"])
+    assert capsys.readouterr().err.startswith(f"s2sent-train: {tmp_path / 'manifest.json'}")

@@ -19,7 +19,7 @@ HISTOGRAMS = [
 PLAIN = [
     *("requests_in_flight", "queue_texts", "queue_tokens", "queue_oldest_seconds"),
     *("texts_total", "tokens_total", "truncated_texts_total"),
-    *("engine_restarts_total", "engine_ready", "model_load_seconds"),
+    *("engine_restarts_total", "engine_ready", "engine_threads", "model_load_seconds"),
 ]
 LABELLED = [
     *(("requests_rejected_total", {"reason": reason}) for reason in REJECTION_REASONS),

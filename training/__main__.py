@@ -3,8 +3,9 @@
 Libraries that take seconds to import are imported by the command that needs them.
 """
 
-import json
 import logging
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -45,20 +46,23 @@ def evaluate(
     beside: Annotated[
         list[str] | None, typer.Option(help="Another encoder for the table; may be repeated.")
     ] = None,
-    save: Annotated[Path | None, typer.Option(help="File for the scores of PATH, as JSON.")] = None,
+    record: Annotated[
+        bool, typer.Option(help="Write the scores into the manifest of the artifact PATH.")
+    ] = False,
 ) -> None:
     """Score encoders on the seven STS tasks: Spearman x 100 of cosine, all subsets of a year."""
+    from model.artifact import Artifact, record_scores
     from training.encoders import open_encoder
     from training.evaluation import TASKS, average, score
 
+    artifact = Artifact.open(path) if record else None
     print(_row("", [*TASKS, "average"]), _row("---", ["---:"] * (len(TASKS) + 1)), sep="\n")
     for name in [path, *(beside or [])]:
         scores = score(open_encoder(name), data / "sts")
         scores["average"] = average(scores)
         print(_row(name, [f"{value:.2f}" for value in scores.values()]), flush=True)
-        if save is not None and name == path:
-            rounded = {task: round(value, 4) for task, value in scores.items()}
-            save.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
+        if artifact is not None and name == path:
+            record_scores(artifact, {task: round(value, 2) for task, value in scores.items()})
 
 
 @app.command()
@@ -69,31 +73,33 @@ def export(
         Literal["fp32", "fp16", "weight-int8"], typer.Option(help="How weights are stored.")
     ] = "fp32",
     name: Annotated[
-        str, typer.Option(help="The model's name, as the service tells it.")
+        str, typer.Option(help="The name that the service gives the model.")
     ] = "s2sent",
-    scores: Annotated[
-        Path | None, typer.Option(help="Scores for the manifest, as evaluate --save wrote them.")
+    sentences: Annotated[
+        Path | None, typer.Option(help="File of sentences to check parity on, one a line.")
     ] = None,
+    allow_unfused_attention: Annotated[
+        bool, typer.Option(help="Accept attention that ONNX Runtime cannot fuse.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
-    from model.encoder import CheckpointError
-    from model.export import ExportError, ExportOptions, export_checkpoint
+    from model.export import ExportOptions, export_checkpoint
     from training.record import read_record
 
-    try:
-        options = ExportOptions(
-            precision=precision,
-            name=name,
-            backbone=read_record(checkpoint).get("backbone", {}),
-            scores=json.loads(scores.read_text(encoding="utf-8")) if scores else {},
-            overwrite=overwrite,
-        )
-        made = export_checkpoint(checkpoint, artifact, options)
-    except (CheckpointError, ExportError) as error:
-        raise TrainingError(str(error)) from error
-    size = sum(file.bytes for file in made.manifest.files.values()) / 1e6
-    print(f"{artifact}: {precision}, {size:.1f} MB, parity {made.manifest.parity}")
+    options = ExportOptions(
+        precision=precision,
+        name=name,
+        backbone=read_record(checkpoint).get("backbone", {}),
+        sentences=sentences.read_text(encoding="utf-8").splitlines() if sentences else (),
+        allow_unfused_attention=allow_unfused_attention,
+        overwrite=overwrite,
+    )
+    made = export_checkpoint(checkpoint, artifact, options)
+    megabytes = sum(file.bytes for file in made.manifest.files.values()) / 1e6
+    print(f"{artifact}: {precision}, {megabytes:.1f} MB")
+    for figure, value in made.manifest.parity.items():
+        print(f"  {figure}: {value}")
 
 
 def _row(head: str, cells: list[str]) -> str:
@@ -101,15 +107,32 @@ def _row(head: str, cells: list[str]) -> str:
     return f"| {head} | {' | '.join(cells)} |"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error a person can mend is one sentence and status 2."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("training").setLevel(logging.INFO)
     try:
-        app()
-    except TrainingError as error:
+        app(arguments)
+    except Exception as error:
+        if not isinstance(error, _mendable()):
+            raise
         typer.echo(f"s2sent-train: {error}", err=True)
         raise SystemExit(2) from None
+
+
+def _mendable() -> tuple[type[Exception], ...]:
+    """The errors whose message is for the person at the keyboard."""
+    from model.artifact import ArtifactError
+
+    kinds: list[type[Exception]] = [TrainingError, ArtifactError]
+    if "model.export" in sys.modules:  # importing it takes seconds, and only it raises these
+        from model.encoder import CheckpointError
+        from model.export import ExportError
+        from model.graph import GraphError
+        from model.parity import ParityError
+
+        kinds += [CheckpointError, ExportError, GraphError, ParityError]
+    return tuple(kinds)
 
 
 if __name__ == "__main__":

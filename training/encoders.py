@@ -56,9 +56,12 @@ def _open_torch(name: str) -> Encode:
     try:
         ours = Path(name, MODULE_FILE).is_file()
         return torch_encode(load_encoder(name) if ours else SentenceTransformer(name))
-    except (CheckpointError, OSError) as error:
+    except CheckpointError as error:
+        raise EncoderError(str(error)) from error
+    except OSError as error:
+        where = "does not open" if Path(name).exists() else "is no folder here, and no hub has it"
         first = str(error).strip().splitlines()[0]
-        raise EncoderError(f"{name} does not open as an encoder: {first}") from error
+        raise EncoderError(f"{name} {where}: check the name ({first}).") from error
 
 
 def torch_encode(encoder: "SentenceTransformer") -> Encode:
