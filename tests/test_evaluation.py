@@ -107,7 +107,7 @@ def test_minilm_scores_its_check_row_on_sts_b() -> None:
 @needs_data
 @needs_minilm
 @pytest.mark.skipif(
-    "S2SENT_TEST_ALL" not in os.environ, reason="minutes long: set S2SENT_TEST_ALL=1"
+    "EVERY_STS_TASK" not in os.environ, reason="minutes long: set EVERY_STS_TASK=1"
 )
 @pytest.mark.timeout(900)
 def test_minilm_scores_its_whole_check_row() -> None:
