@@ -75,16 +75,16 @@ class Container:
     def __exit__(self, *_: object) -> None:
         self.engine("rm", "--force", "--volumes", self.name)
 
-    def connect(self) -> http.client.HTTPConnection:
+    def connect(self, timeout_seconds: float = 60) -> http.client.HTTPConnection:
         host, _, port = self.engine("port", self.name, "8080").splitlines()[0].rpartition(":")
-        return http.client.HTTPConnection(host, int(port), timeout=60)
+        return http.client.HTTPConnection(host, int(port), timeout=timeout_seconds)
 
     def get(self, path: str) -> Any:
         return exchange(self.connect(), "GET", path)[1]
 
     def wait_until_ready(self) -> float:
         """Returns the seconds from the start to the first 200 of /ready."""
-        connection = self.connect()
+        connection = self.connect(timeout_seconds=2)
         while time.monotonic() < self.started + READY_TIMEOUT_SECONDS:
             try:
                 if exchange(connection, "GET", "/ready")[0] == 200:
