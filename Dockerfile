@@ -7,17 +7,19 @@
 # docs/deployment.md says how to run them. podman builds them too, with --format docker: its own
 # format has no HEALTHCHECK.
 
-FROM python:3.11-slim-bookworm AS python
+ARG BASE=python:3.11-slim-bookworm
 
 
-FROM python AS builder
+FROM ${BASE} AS builder
 ENV PIP_NO_CACHE_DIR=1 \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_ROOT_USER_ACTION=ignore
 # Left out of the images: what tokenizers needs only to download from a model hub. The service opens
 # tokenizer.json from the artifact and never asks a hub.
-ENV HUB_CLIENT="huggingface-hub hf-xet filelock fsspec requests tqdm certifi charset-normalizer urllib3 PyYAML"
+ENV HUB_CLIENT="huggingface-hub hf-xet filelock fsspec tqdm PyYAML"
 WORKDIR /src
+RUN apt-get update && apt-get install --yes --no-install-recommends tini=0.19.0* \
+    && rm -rf /var/lib/apt/lists/*
 # The environment has no pip of its own: the builder's installs into it and stays behind.
 RUN pip install setuptools==84.2.1 && python -m venv --without-pip /opt/venv
 
@@ -46,7 +48,8 @@ COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl
 
 
-FROM python AS runtime
+FROM ${BASE} AS runtime
+ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=
 ARG CREATED=
@@ -56,13 +59,16 @@ LABEL org.opencontainers.image.title="s2sent" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.created="${CREATED}" \
-      org.opencontainers.image.base.name="python:3.11-slim-bookworm"
-# The embedded model lies where another is mounted: no setting has to change with it.
+      org.opencontainers.image.base.name="${BASE}"
+# The embedded model lies where another is mounted: no setting has to change with it. ONNX Runtime
+# would keep a device id in the home folder and report its use to Microsoft.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
+    ORT_DISABLE_TELEMETRY=1 \
     S2SENT_HOST=0.0.0.0 \
     S2SENT_ARTIFACT=/artifact
+COPY --from=builder /usr/bin/tini /usr/bin/tini
 COPY artifacts/default /artifact
 # A number, so that Kubernetes can see it is not root. Nothing looks the account up, so none is made,
 # and any other number works as well.
@@ -71,8 +77,9 @@ WORKDIR /
 EXPOSE 8080
 # A check takes 0.3 s of one core, most of it Python's start.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 CMD ["s2sent", "healthcheck"]
-# PID 1 is the service itself: it handles SIGTERM and SIGINT, and starts no process to be reaped.
-ENTRYPOINT ["s2sent"]
+# The service handles SIGTERM once its event loop runs. Until then Python has no handler, and a signal
+# without one is lost on PID 1: tini makes a stop during the start end the container at once.
+ENTRYPOINT ["tini", "--", "s2sent"]
 CMD ["serve"]
 
 

