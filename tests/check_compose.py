@@ -121,7 +121,9 @@ def main() -> int:
     }
 
     def compose(*arguments: str) -> None:
-        subprocess.run([*command, *arguments], cwd=ROOT, env=environment, check=True)
+        subprocess.run(
+            [*command, *arguments], cwd=ROOT, env=environment, check=True, stdout=sys.stderr
+        )
 
     wanted = ["service", "prometheus"] + ([] if given.without_grafana else ["grafana"])
     checks = [ready, embeddings, targets, metrics, rules]
