@@ -1,10 +1,10 @@
 """The engine room's door: texts in, vectors out, and for every accepted request an answer.
 
-The path of a request: admission by concurrency -> tokenise in a small thread pool -> admission by
-tokens -> wait in the batcher -> run by the inference thread -> one wake-up of its future. A request
-is in flight while its coroutine holds a timeout scope, and that scope is the one thing that ends it
-early: at its deadline, and when the engine gives up. So a request is answered also while the
-inference thread hangs.
+The path of a request: admission by concurrency -> tokenise, in a small thread pool unless it is
+short -> admission by tokens -> wait in the batcher -> run by the inference thread -> one wake-up
+of its future. A request is in flight while its coroutine holds a timeout scope, and that scope is
+the one thing that ends it early: at its deadline, and when the engine gives up. So a request is
+answered also while the inference thread hangs.
 """
 
 import asyncio
@@ -36,6 +36,9 @@ Result = TypeVar("Result")
 RUN_COST_TOKENS = {"cpu": 32, "cuda": 2048}
 
 MAX_TOKENIZER_THREADS = 4
+# Up to here a request is tokenised on the loop: that takes about 0.1 ms, and waking a thread for it
+# takes longer on a busy machine. docs/performance.md has what it gained.
+INLINE_CHARACTERS = 500
 STOP_TIMEOUT_SECONDS = 1.0  # for the thread to end when a run outlives the drain
 
 
@@ -243,7 +246,10 @@ class Engine:
     ) -> list[TokenizedText]:
         tokenize = partial(self._loaded.tokenizer.tokenize, texts, **options)
         try:
-            rows = await self._off_the_loop(tokenize)
+            if sum(map(len, texts)) <= INLINE_CHARACTERS:
+                rows = tokenize()
+            else:
+                rows = await self._off_the_loop(tokenize)
         except UnusableInput as error:
             raise InvalidInput(str(error)) from None
         refuse_empty(rows)

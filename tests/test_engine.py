@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from model.artifact import Artifact, Manifest
 from model.tokenizer import InputTooLong, TokenizedText
-from service.engine import EmbedResult, Engine, EngineStartFailed
+from service.engine import INLINE_CHARACTERS, EmbedResult, Engine, EngineStartFailed
 from service.errors import (
     DeadlineExceeded,
     EmptyInput,
@@ -335,7 +335,7 @@ async def test_cancelled_while_queued_gives_its_room_back_and_never_runs() -> No
 async def test_cancelled_while_tokenising_is_counted_there() -> None:
     async with serving() as harness:
         harness.tokenizer.gate.clear()
-        leaving = harness.send("leaving")
+        leaving = harness.send("x" * (INLINE_CHARACTERS + 1))
         await harness.until(lambda: harness.tokenizer.calls == 1)
         leaving.cancel()
         await asyncio.wait([leaving])
@@ -374,7 +374,7 @@ async def test_deadline_is_answered_also_while_the_encoder_hangs() -> None:
 async def test_deadline_counts_also_while_tokenising() -> None:
     async with serving() as harness:
         harness.tokenizer.gate.clear()
-        error = await outcome(harness.send("slow", timeout_seconds=0.01))
+        error = await outcome(harness.send("x" * (INLINE_CHARACTERS + 1), timeout_seconds=0.01))
     assert isinstance(error, DeadlineExceeded)
     assert harness.value("requests_timed_out_total", stage="tokenize") == 1
 
