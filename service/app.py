@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from model.artifact import ArtifactError
 from model.onnx_encoder import ProviderUnavailable
-from service import routes_native, routes_openai, routes_operations
+from service import routes_native, routes_openai, routes_operations, routes_tokenize
 from service.auth import ApiKeys, RequireApiKey
 from service.context import EmbeddingEngine, Service
 from service.engine import Engine, EngineStartFailed
@@ -24,6 +24,7 @@ from service.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.openapi import COST_HEADERS, RAW_HEADERS, describe
 from service.routes_operations import package_version
 from service.settings import Settings
+from service.token_work import TokenWork
 from service.tracing import close_provider, open_provider, telemetry_config
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def create_app(
     )
     app.state.service = Service(settings, engine, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
-    for routes in (routes_native, routes_openai, routes_operations):
+    app.state.token_work = TokenWork(engine, settings, metrics)
+    for routes in (routes_native, routes_openai, routes_tokenize, routes_operations):
         app.include_router(routes.router)
     app.add_exception_handler(ServiceError, on_service_error)
     app.add_exception_handler(HTTPException, on_http_exception)

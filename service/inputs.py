@@ -26,6 +26,10 @@ _STRINGS_SCHEMA = {
     "description": "A text or a list of texts. Token ids are refused.",
     "oneOf": [_TEXT_SCHEMA, {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1}],
 }
+_TOKEN_IDS_SCHEMA = {
+    "description": "The token ids of one text, or a list of such lists.",
+    "oneOf": [_IDS_SCHEMA, {"type": "array", "items": _IDS_SCHEMA, "minItems": 1}],
+}
 
 
 def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
@@ -89,31 +93,60 @@ def _checked_ids(ids: list[Any], path: str) -> list[int]:
 
 
 def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
-    """The texts of OpenAI's ``input`` field, which may not be token ids here.
-
-    OpenAI's clients cut texts with OpenAI's own tokenizer: its ids would mean other words to us.
-    """
+    """The texts of a field that takes no token ids; a single text becomes a list of one."""
+    name = info.field_name or "inputs"
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list):
         raise InvalidInput(
-            f"input must be a string or a list of strings, got {kind_of(value)}.", param="input"
+            f"{name} must be a string or a list of strings, got {kind_of(value)}.", param=name
         )
     if not items:
-        raise EmptyInput("input is empty. Send at least one text.", param="input")
-    if {int, list} & set(map(type, items)):
-        raise InvalidInput(
-            "input holds token ids, which are another tokenizer's. Send strings "
-            "(in langchain-openai set check_embedding_ctx_length=False).",
-            param="input",
-        )
+        raise EmptyInput(f"{name} is empty. Send at least one text.", param=name)
     check_count(len(items), info)
     for index, item in enumerate(items):
-        path = "input" if isinstance(value, str) else f"input[{index}]"
+        path = name if isinstance(value, str) else f"{name}[{index}]"
         if not isinstance(item, str):
             raise InvalidInput(f"{path} must be a string, got {kind_of(item)}.", param=path)
         checked_text(item, path)
     return items
 
 
+def _parse_openai_input(value: object, info: ValidationInfo) -> list[str]:
+    """The texts of OpenAI's ``input`` field, which may not be token ids here.
+
+    OpenAI's clients cut texts with OpenAI's own tokenizer: its ids would mean other words to us.
+    """
+    if isinstance(value, list) and {int, list} & set(map(type, value)):
+        raise InvalidInput(
+            "input holds token ids, which are another tokenizer's. Send strings "
+            "(in langchain-openai set check_embedding_ctx_length=False).",
+            param="input",
+        )
+    return _parse_strings(value, info)
+
+
+def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
+    """The token ids of texts; those of a single text become a list of one."""
+    if not isinstance(value, list):
+        raise InvalidInput(f"ids must be a list, got {kind_of(value)}.", param="ids")
+    if not value:
+        raise EmptyInput("ids is empty. Send at least one id.", param="ids")
+    if not isinstance(value[0], list):
+        return [_checked_ids(value, "ids")]
+    check_count(len(value), info)
+    for index, item in enumerate(value):
+        if not isinstance(item, list):
+            raise InvalidInput(
+                f"ids[{index}] must be a list of ids as the first is, got {kind_of(item)}.",
+                param=f"ids[{index}]",
+            )
+        _checked_ids(item, f"ids[{index}]")
+    return value
+
+
 Inputs = Annotated[list[Text], PlainValidator(_parse_inputs), WithJsonSchema(_INPUTS_SCHEMA)]
 Strings = Annotated[list[str], PlainValidator(_parse_strings), WithJsonSchema(_STRINGS_SCHEMA)]
+OpenAIInput = Annotated[
+    list[str], PlainValidator(_parse_openai_input), WithJsonSchema(_STRINGS_SCHEMA)
+]
+TokenIds = Annotated[list[list[int]], PlainValidator(_parse_ids), WithJsonSchema(_TOKEN_IDS_SCHEMA)]

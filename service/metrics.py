@@ -32,7 +32,7 @@ FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died"
 # Routes of the API and the statuses each of them can answer with. A path that is no route is
 # counted as "other", so that a scan of random paths does not make new series.
 ROUTES = (
-    *("/embed", "/similarity", "/v1/embeddings", "/v1/models"),
+    *("/embed", "/similarity", "/v1/embeddings", "/v1/models", "/tokenize", "/decode"),
     *("/info", "/health", "/ready", "/metrics", "other"),
 )
 STATUSES = (200, 400, 401, 404, 405, 413, 415, 422, 424, 429, 500, 503, 504)

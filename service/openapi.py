@@ -13,10 +13,22 @@ from pydantic.json_schema import models_json_schema
 
 from service import errors
 from service.errors import ServiceError
-from service.schemas import EmbedRequest, OpenAIEmbeddingsRequest, SimilarityRequest
+from service.schemas import (
+    DecodeRequest,
+    EmbedRequest,
+    OpenAIEmbeddingsRequest,
+    SimilarityRequest,
+    TokenizeRequest,
+)
 
 _REFERENCE = "#/components/schemas/{model}"
-_BODIES = (EmbedRequest, SimilarityRequest, OpenAIEmbeddingsRequest)
+_BODIES = (
+    EmbedRequest,
+    SimilarityRequest,
+    OpenAIEmbeddingsRequest,
+    TokenizeRequest,
+    DecodeRequest,
+)
 
 # What any route that embeds can answer besides 200.
 EMBEDDING_ERRORS: tuple[type[ServiceError], ...] = (

@@ -22,7 +22,14 @@ from pydantic import (
 
 from model.tokenizer import TruncationDirection
 from service.errors import EmptyInput
-from service.inputs import Inputs, Strings, check_count, checked_text
+from service.inputs import (
+    Inputs,
+    OpenAIInput,
+    Strings,
+    TokenIds,
+    check_count,
+    checked_text,
+)
 
 
 def _refuse_empty(texts: list[str], info: ValidationInfo) -> list[str]:
@@ -185,11 +192,33 @@ class SimilarityRequest(_Schema):
 class OpenAIEmbeddingsRequest(_Schema):
     """Body of /v1/embeddings."""
 
-    input: Strings
+    input: OpenAIInput
     model: str | None = Field(None, description="Accepted and ignored: one model is served.")
     encoding_format: Literal["float", "base64"] = Field(
         default="float", description="base64 is that of little-endian float32."
     )
     dimensions: Dimensions | None = Field(
         default=None, description="Keep only the first components; cut before normalising."
+    )
+
+
+class TokenizeRequest(_Schema):
+    """Body of /tokenize."""
+
+    inputs: Strings
+    add_special_tokens: bool = Field(
+        default=True, description="Whether the tokens that begin and end a text are among them."
+    )
+    prompt_name: str | None = Field(
+        default=None,
+        description="Name of a prompt of the model (/info) that is put before every text.",
+    )
+
+
+class DecodeRequest(_Schema):
+    """Body of /decode."""
+
+    ids: TokenIds
+    skip_special_tokens: bool = Field(
+        default=True, description="Whether special tokens are left out of the text."
     )

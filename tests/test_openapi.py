@@ -9,7 +9,8 @@ from service.openapi import EMBEDDING_ERRORS
 from tests.fake_engine import FakeEngine, client_of
 
 NATIVE = ["/embed", "/similarity"]
-PATHS = {"/embed", "/similarity", "/v1/embeddings", "/v1/models"} | {
+TOKENIZING = ["/tokenize", "/decode"]
+PATHS = {*NATIVE, *TOKENIZING, "/v1/embeddings", "/v1/models"} | {
     *("/info", "/health", "/ready", "/metrics"),
 }
 COST = {
@@ -57,6 +58,14 @@ async def test_native_routes_declare_every_status_they_answer(path: str) -> None
     assert {schema_name(r) for r in errors_declared.values()} == {"NativeError"}
 
 
+@pytest.mark.parametrize("path", TOKENIZING)
+async def test_tokenizing_routes_declare_all_that_but_a_failed_inference(path: str) -> None:
+    responses = (await document())["paths"][path]["post"]["responses"]
+    kinds = {*EMBEDDING_ERRORS} - {errors.InferenceFailed}
+    assert set(responses) == {"200", *(str(kind.status) for kind in kinds)}
+    assert {schema_name(r) for s, r in responses.items() if s != "200"} == {"NativeError"}
+
+
 async def test_openai_route_declares_its_own_statuses_and_envelope() -> None:
     responses = (await document())["paths"]["/v1/embeddings"]["post"]["responses"]
     expected = {"200", *(str(kind.openai_status) for kind in EMBEDDING_ERRORS)}
@@ -90,6 +99,8 @@ async def test_declared_headers_are_those_sent() -> None:
         ("/embed", "EmbedRequest"),
         ("/similarity", "SimilarityRequest"),
         ("/v1/embeddings", "OpenAIEmbeddingsRequest"),
+        ("/tokenize", "TokenizeRequest"),
+        ("/decode", "DecodeRequest"),
     ],
 )
 async def test_bodies_are_declared(path: str, schema: str) -> None:
