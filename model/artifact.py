@@ -28,7 +28,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Self, get_args, get_origin, get_type_hints
 
 SCHEMA_VERSION = 1
 
@@ -82,7 +83,8 @@ class Canary:
 class Manifest:
     """Everything a reader of the artifact needs to know besides the files themselves.
 
-    ``selector`` is the configuration the module was built with, ``training`` the recipe with its
+    ``selector`` is the configuration the module was built with, None where there is no selector,
+    and ``pooling`` is then all that stands behind the backbone. ``training`` is the recipe with its
     seed and corpus hash, ``scores`` the evaluation by task, ``parity`` the export's comparison
     with torch, ``fused`` the count of each fused operator in the graph.
     """
@@ -94,7 +96,7 @@ class Manifest:
     normalize: bool
     precision: str
     inputs: tuple[str, ...]
-    selector: dict[str, Any]
+    selector: dict[str, Any] | None
     backbone: dict[str, Any]
     prompts: dict[str, str]
     training: dict[str, Any]
@@ -125,11 +127,11 @@ class Manifest:
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"
             )
         for name, hint in types.items():
-            kind = get_origin(hint) or hint
-            kind = list if kind is tuple else kind  # as JSON has it
-            if type(fields[name]) is not kind:
+            kinds = _json_kinds(hint)
+            if type(fields[name]) not in kinds:
+                names = " or ".join(kind.__name__ for kind in kinds)
                 raise MalformedManifest(
-                    f"{MANIFEST}: {name} must be {kind.__name__}, got {fields[name]!r}. {REEXPORT}"
+                    f"{MANIFEST}: {name} must be {names}, got {fields[name]!r}. {REEXPORT}"
                 )
         return cls(
             **fields | {"inputs": tuple(fields["inputs"]), "files": _parse_files(fields["files"])}
@@ -260,6 +262,13 @@ def _verify(path: Path, entry: FileEntry) -> None:
             f"{path} has {found.bytes} bytes and sha256 {found.sha256[:12]}..., the manifest says"
             f" {entry.bytes} and {entry.sha256[:12]}... Copy the artifact again, or export it anew."
         )
+
+
+def _json_kinds(hint: Any) -> list[type]:
+    """The types that JSON gives a field of this annotation."""
+    alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = [get_origin(alternative) or alternative for alternative in alternatives]
+    return [list if kind is tuple else kind for kind in kinds]
 
 
 def _parse_object(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The encoder: backbone, S2Sent selector and pooling as one sentence-transformers pipeline."""
+"""The encoder: backbone, selector (or none) and pooling as one sentence-transformers pipeline."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,14 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import Tensor, nn
 
-from model.selector import S2SentSelector, SelectorConfig
+from model.selector import S2SentSelector, SelectorConfig, pool_tokens
 
-PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # the last one is optional
+PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # the second and last are optional
+POOLING_MODES = ("mean", "cls")
 
 
 class CheckpointError(ValueError):
-    """A folder that is not a checkpoint of an S2Sent encoder."""
+    """A folder that is not a checkpoint of an encoder this project can train, export or serve."""
 
 
 def build_encoder(
@@ -53,18 +54,20 @@ def build_encoder(
 def load_encoder(
     checkpoint: str | Path, *, attn_implementation: str | None = None
 ) -> SentenceTransformer:
-    """The encoder that `encoder.save(checkpoint)` wrote.
+    """The encoder that `encoder.save(checkpoint)` wrote, with a selector or without.
 
     The checkpoint names its classes but none of its code is run: the selector is this project's.
-    Raises CheckpointError for a folder that holds anything but an S2Sent encoder.
+    Raises CheckpointError for a folder that holds anything but a Transformer, an S2SentSelector or
+    none, mean or cls Pooling and, optionally, Normalize.
     """
     checkpoint = Path(checkpoint)
     entries = _read_json(checkpoint / "modules.json")
     classes = [_known_class(checkpoint, entry["type"]) for entry in entries]
-    if tuple(classes) not in (PIPELINE, PIPELINE[:-1]):
+    in_order = [kind for kind in PIPELINE if kind in classes]
+    if classes != in_order or not {Transformer, Pooling} <= set(classes):
         raise CheckpointError(
-            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an S2Sent encoder is "
-            "Transformer, S2SentSelector, Pooling and, optionally, Normalize."
+            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an encoder is "
+            "Transformer, S2SentSelector or none, Pooling and, optionally, Normalize."
         )
     transformer = _load_transformer(
         str(checkpoint), subfolder=entries[0]["path"], attn_implementation=attn_implementation
@@ -75,30 +78,46 @@ def load_encoder(
     ]
     settings = _read_json(checkpoint / "config_sentence_transformers.json")
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
-    return _assemble(
+    encoder = _assemble(
         [transformer, *others], **{name: settings[name] for name in names if name in settings}
     )
+    _require_known_pooling(get_pooling(encoder), checkpoint)
+    return encoder
+
+
+def find_selector(encoder: SentenceTransformer) -> S2SentSelector | None:
+    """The selector of an encoder that this module built or loaded; None where it has none."""
+    return next((module for module in encoder if isinstance(module, S2SentSelector)), None)
 
 
 def get_selector(encoder: SentenceTransformer) -> S2SentSelector:
-    """The selector of an encoder that this module built or loaded."""
-    selector = encoder[1]
-    if not isinstance(selector, S2SentSelector):
-        raise TypeError(f"the encoder's second module is {type(selector)}, not S2SentSelector.")
+    """The selector of an encoder that has one; raises TypeError for one that has none."""
+    selector = find_selector(encoder)
+    if selector is None:
+        raise TypeError("the encoder has no S2SentSelector: build it with build_encoder.")
     return selector
+
+
+def get_pooling(encoder: SentenceTransformer) -> Pooling:
+    """The pooling of an encoder that this module built or loaded."""
+    pooling: Pooling = next(module for module in encoder if isinstance(module, Pooling))
+    return pooling
 
 
 class PooledEncoder(nn.Module):
     """The encoder as a function of tensors, in the pooled form that is exported.
 
     Gives (sentence_embedding [B, D], pooled_embedding [B, D], block_1 .. block_N [B, L, D]): the
-    pipeline's output, the same before normalisation, and the fused blocks, oldest first.
+    pipeline's output, the same before normalisation, and the blocks that are pooled, oldest first:
+    those that the selector fuses, or the last one where there is no selector.
     """
 
     def __init__(self, encoder: SentenceTransformer) -> None:
         super().__init__()
         self.backbone = encoder[0].get_submodule("auto_model")
-        self.selector = get_selector(encoder)
+        self.selector = find_selector(encoder)
+        self.num_blocks = self.selector.config.num_blocks if self.selector else 1
+        self.pooling_mode = str(get_pooling(encoder).pooling_mode)
         self.normalize = isinstance(encoder[-1], Normalize)
 
     def forward(
@@ -108,9 +127,13 @@ class PooledEncoder(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
-        states = self.backbone(**inputs, output_hidden_states=True, return_dict=True).hidden_states
-        blocks = self.selector.select_blocks(states)
-        pooled = self.selector.pool(blocks, attention_mask)
+        outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
+        if self.selector is None:
+            blocks = [outputs.last_hidden_state]
+            pooled = pool_tokens(blocks[0], attention_mask, self.pooling_mode)
+        else:
+            blocks = self.selector.select_blocks(outputs.hidden_states)
+            pooled = self.selector.pool(blocks, attention_mask)
         sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
         return (sentence, pooled, *blocks)
 
@@ -146,9 +169,17 @@ def _known_class(checkpoint: Path, name: str) -> type[Module]:
         if class_name == kind.__name__ and (is_ours or is_library):
             return kind
     raise CheckpointError(
-        f"{checkpoint} uses the class {name}, which is not part of an S2Sent encoder: load it with "
+        f"{checkpoint} uses the class {name}, which is not part of an encoder here: load it with "
         "sentence-transformers if you trust its code."
     )
+
+
+def _require_known_pooling(pooling: Pooling, checkpoint: Path) -> None:
+    if pooling.pooling_mode not in POOLING_MODES or not pooling.include_prompt:
+        raise CheckpointError(
+            f"{checkpoint} has pooling_mode={pooling.pooling_mode!r} and "
+            f"include_prompt={pooling.include_prompt}: an encoder pools all tokens by mean or cls."
+        )
 
 
 def _read_json(path: Path) -> Any:

@@ -29,7 +29,7 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does 
 
 from model import artifact, graph
 from model.artifact import Artifact, Manifest
-from model.encoder import PooledEncoder, get_selector, load_encoder
+from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder
 from model.onnx_encoder import OnnxEncoder
 from model.parity import check_parity, parity_sentences
 from model.selector import SelectorConfig
@@ -78,11 +78,14 @@ class ExportOptions:
 def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) -> Artifact:
     """Export the sentence-transformers checkpoint as an artifact at ``target``.
 
-    Raises `ExportError`, `model.graph.GraphError`, `model.parity.ParityError` or
-    `model.artifact.ArtifactError`; in every case ``target`` is as it was before.
+    It may have a selector or none: `model.encoder.load_encoder` says what it may hold.
+    Raises `model.encoder.CheckpointError`, `ExportError`, `model.graph.GraphError`,
+    `model.parity.ParityError` or `model.artifact.ArtifactError`; in every case ``target`` is as it
+    was before.
     """
     encoder = load_encoder(checkpoint).to("cpu")
-    _refuse_batch_dependence(get_selector(encoder).config)
+    if selector := find_selector(encoder):
+        _refuse_batch_dependence(selector.config)
     sentences = list(options.sentences or parity_sentences())
     sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
     unrounded = _encode(encoder, sentences)
@@ -140,14 +143,14 @@ def _write_graph(
     network: Any = PooledEncoder(copy.deepcopy(encoder)).eval()
     network.config = config = _backbone_config(encoder)  # the tracer asks for it
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
-    blocks = [f"block_{index}" for index in range(network.selector.config.num_blocks)]
+    blocks = [f"block_{index}" for index in range(network.num_blocks)]
     path.parent.mkdir(parents=True)
     with warnings.catch_warnings():
         # What the trace holds constant is part of the mask's arithmetic; parity proves the rest.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
         trace(network, _PooledEncoderConfig(config, inputs, blocks), path, opset=graph.OPSET)
-    front, selector = graph.split(onnx.load(path), inputs, blocks, OUTPUTS)
+    front, pooling = graph.split(onnx.load(path), inputs, blocks, OUTPUTS)
     heads, width = int(config.num_attention_heads), int(config.hidden_size)
     front, fused = graph.fuse(front, num_heads=heads, width=width)
     if not options.allow_unfused_attention:
@@ -156,7 +159,7 @@ def _write_graph(
         front = graph.to_half(front)
     elif options.precision == "weight-int8":
         graph.store_int8(front)
-    graph.save(graph.join(front, selector), str(path))
+    graph.save(graph.join(front, pooling), str(path))
     return inputs, fused
 
 
@@ -175,14 +178,14 @@ def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     """Tokenizer, backbone configuration and pooling, under the names other servers look for."""
     encoder.tokenizer.save_pretrained(folder, legacy_format=False)
     _backbone_config(encoder).to_json_file(folder / artifact.CONFIG, use_diff=False)
-    selector = get_selector(encoder).config
-    pooling = {
-        "word_embedding_dimension": selector.width,
-        "pooling_mode_cls_token": selector.pooling == "cls",
-        "pooling_mode_mean_tokens": selector.pooling == "mean",
+    pooling = get_pooling(encoder)
+    modes = {
+        "word_embedding_dimension": pooling.embedding_dimension,
+        "pooling_mode_cls_token": pooling.pooling_mode == "cls",
+        "pooling_mode_mean_tokens": pooling.pooling_mode == "mean",
     }
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling))
+    (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
     vector = _encode(encoder, [CANARY_TEXT])[0]
     canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
     (folder / artifact.CANARY).write_text(json.dumps(canary))
@@ -198,16 +201,17 @@ def _describe(
     """The manifest, but for the parity report and the files."""
     record = checkpoint / TRAINING_RECORD
     training = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    config, selector = _backbone_config(encoder), get_selector(encoder).config
+    config, pooling = _backbone_config(encoder), get_pooling(encoder)
+    selector = find_selector(encoder)
     return Manifest(
         name=options.name,
-        dim=selector.width,
+        dim=pooling.embedding_dimension,
         max_seq_length=_max_seq_length(encoder),
-        pooling=selector.pooling,
+        pooling=str(pooling.pooling_mode),
         normalize=isinstance(encoder[-1], Normalize),
         precision=options.precision,
         inputs=inputs,
-        selector=asdict(selector),
+        selector=asdict(selector.config) if selector else None,
         backbone={"architecture": config.model_type, "num_blocks": config.num_hidden_layers}
         | options.backbone,
         prompts={name: text for name, text in encoder.prompts.items() if text},

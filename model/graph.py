@@ -1,9 +1,10 @@
-"""ONNX graph surgery: fuse the encoder, keep the selector behind it, store weights small.
+"""ONNX graph surgery: fuse the encoder, keep the pooling behind it, store weights small.
 
 The trace of a `PooledEncoder` is one graph whose block states are outputs too. ONNX Runtime's
 optimiser recognises an attention only while nothing but the next block reads its result, so the
-graph is cut at the block states, the encoder half is fused on its own, and the selector half is
-joined behind it again. Only ``onnx`` and ONNX Runtime's offline tools are needed.
+graph is cut at the block states, the encoder half is fused on its own, and the pooling half (the
+selector, or plain pooling) is joined behind it again. Only ``onnx`` and ONNX Runtime's offline
+tools are needed.
 """
 
 import logging
@@ -40,11 +41,11 @@ class GraphError(Exception):
 def split(
     graph: ModelProto, inputs: Sequence[str], blocks: Sequence[str], outputs: Sequence[str]
 ) -> tuple[ModelProto, ModelProto]:
-    """Cut at the block states into (encoder: inputs -> blocks, selector: blocks -> outputs)."""
+    """Cut at the block states into (encoder: inputs -> blocks, pooling: blocks -> outputs)."""
     encoder = Extractor(graph).extract_model(list(inputs), list(blocks))
-    selector = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
-    _require_pooled_form(selector, blocks)
-    return encoder, selector
+    pooling = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
+    _require_pooled_form(pooling, blocks)
+    return encoder, pooling
 
 
 def fuse(encoder: ModelProto, *, num_heads: int, width: int) -> tuple[ModelProto, dict[str, int]]:
@@ -69,25 +70,25 @@ def require_fused_attention(counts: dict[str, int], num_blocks: int) -> None:
 
 
 def to_half(encoder: ModelProto) -> ModelProto:
-    """The encoder in float16, its block states cast back so that the selector stays in float32."""
+    """The encoder in float16, its block states cast back so that pooling stays in float32."""
     half: ModelProto = convert_float_to_float16(
         encoder, keep_io_types=True, disable_shape_infer=True
     )
     return half
 
 
-def join(encoder: ModelProto, selector: ModelProto) -> ModelProto:
-    """Put the selector behind the encoder again, in place; returns the whole graph."""
+def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
+    """Put the pooling behind the encoder again, in place; returns the whole graph."""
     produced = {name for node in encoder.graph.node for name in node.output}
-    if clash := produced & {name for node in selector.graph.node for name in node.output}:
+    if clash := produced & {name for node in pooling.graph.node for name in node.output}:
         raise GraphError(f"both halves of the graph produce {sorted(clash)[:3]}")
     known = {tensor.name for tensor in encoder.graph.initializer}
-    encoder.graph.node.extend(selector.graph.node)
+    encoder.graph.node.extend(pooling.graph.node)
     encoder.graph.initializer.extend(
-        tensor for tensor in selector.graph.initializer if tensor.name not in known
+        tensor for tensor in pooling.graph.initializer if tensor.name not in known
     )
     del encoder.graph.output[:]
-    encoder.graph.output.extend(selector.graph.output)
+    encoder.graph.output.extend(pooling.graph.output)
     del encoder.graph.value_info[:]  # shapes of tensors that fusion removed
     for node in encoder.graph.node:
         node.doc_string = ""
@@ -124,17 +125,17 @@ def store_int8(encoder: ModelProto) -> int:
     return stored
 
 
-def _require_pooled_form(selector: ModelProto, blocks: Iterable[str]) -> None:
-    """Each block's states may feed one product with the DCT basis and nothing else.
+def _require_pooled_form(pooling: ModelProto, blocks: Iterable[str]) -> None:
+    """Each block's states may feed one product with the pooling row and DCT basis, nothing else.
 
-    That product leaves [batch, frequencies, dim], so no tensor of blocks x length x dim exists.
+    That product leaves [batch, rows, dim], so no tensor of blocks x length x dim exists.
     """
     for block in blocks:
-        readers = [node.op_type for node in selector.graph.node if block in node.input]
+        readers = [node.op_type for node in pooling.graph.node if block in node.input]
         if [reader for reader in readers if reader != "Shape"] != ["MatMul"]:
             raise GraphError(
-                f"the states {block} feed {readers or 'nothing'}; the pooled form of the selector"
-                " reads them in one MatMul. Export a selector with mean pooling."
+                f"the states {block} feed {readers or 'nothing'}; the pooled form"
+                " reads them in one MatMul. Export a selector with num_frequencies of 1 or more."
             )
 
 

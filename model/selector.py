@@ -346,13 +346,13 @@ class S2SentSelector(Module):
         A sentence's weights are the same for all its tokens, so the blocks can be pooled first: one
         product of each block with a [B, F, L] basis gives both its spectrum and its pooled vector.
         """
-        mask = attention_mask.to(_squeeze_dtype(blocks))
-        pooling = _pooling_row(mask, self.config.pooling)
         if self.frequency_selection is None or self.spatial_selection is None:
-            fused = self.fuse(blocks, attention_mask)
-            return _project(pooling, fused).squeeze(1).to(fused.dtype)
+            return pool_tokens(
+                self.fuse(blocks, attention_mask), attention_mask, self.config.pooling
+            )
+        mask = attention_mask.to(_squeeze_dtype(blocks))
         basis = self.frequency_selection.token_basis(mask)
-        rows = torch.cat([pooling, basis], dim=1)
+        rows = torch.cat([_pooling_row(mask, self.config.pooling), basis], dim=1)
         products = [_project(rows, block) for block in blocks]
         f = self.frequency_selection([product[:, 1:] for product in products], mask)
         weights = self.spatial_selection(f, len(blocks))
@@ -424,6 +424,12 @@ class S2SentSelector(Module):
     def __reduce__(self) -> tuple[Any, ...]:
         # pickle would look the class up under __module__, which names no importable module.
         return _empty_selector, (), self.__dict__
+
+
+def pool_tokens(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
+    """Sentence vectors [B, D] of states [B, L, D]: the mean of the tokens, or their first."""
+    mask = attention_mask.to(_squeeze_dtype([states]))
+    return _project(_pooling_row(mask, pooling), states).squeeze(1).to(states.dtype)
 
 
 def _empty_selector() -> S2SentSelector:

@@ -81,6 +81,11 @@ def test_what_was_sealed_opens_equal(artifact: Artifact) -> None:
     assert artifact.config == {"is": "config.json"}
 
 
+def test_an_artifact_without_selector_opens(artifact: Artifact) -> None:
+    edit_manifest(artifact, selector=None)
+    assert Artifact.open(artifact.path).manifest.selector is None
+
+
 @pytest.mark.parametrize("name", REQUIRED_FILES)
 def test_one_changed_byte_is_found_in_every_file(artifact: Artifact, name: str) -> None:
     """A flipped bit keeps the size and still does not open; the message names file and cure."""
@@ -136,6 +141,7 @@ def test_a_path_that_leaves_the_folder_is_refused(artifact: Artifact, name: str)
         ({"surprise": 1}, "surprise"),
         ({"dim": "2"}, "dim must be int"),
         ({"normalize": 1}, "normalize must be bool"),
+        ({"selector": []}, "selector must be dict or NoneType"),
         ({"files": {"onnx/model.onnx": {"sha256": "0"}}}, "needs sha256 and bytes"),
         ({"files": {}}, "does not list"),
     ],

@@ -20,7 +20,14 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor
 
-from model.encoder import CheckpointError, PooledEncoder, build_encoder, get_selector, load_encoder
+from model.encoder import (
+    CheckpointError,
+    PooledEncoder,
+    build_encoder,
+    find_selector,
+    get_selector,
+    load_encoder,
+)
 from model.selector import MODULE_FILE, S2SentSelector, SelectorConfig
 from tests.tiny import FAMILIES, tiny_backbone
 
@@ -239,9 +246,35 @@ def test_what_is_no_checkpoint_is_named(tiny: Path, tmp_path: Path) -> None:
         load_encoder(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match=r"modules\.json cannot be read"):
         load_encoder(tiny)
+    encoder_on(tiny).save(str(tmp_path / "swapped"))
+    modules = tmp_path / "swapped/modules.json"
+    modules.write_text(json.dumps(json.loads(modules.read_text())[::-1]))
+    with pytest.raises(CheckpointError, match=r"holds Normalize, Pooling, S2SentSelector"):
+        load_encoder(tmp_path / "swapped")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"pooling_mode": "max"}, {"pooling_mode": ["mean", "cls"]}, {"include_prompt": False}],
+)
+def test_a_pooling_that_is_not_served_is_named(tmp_path: Path, changes: dict[str, object]) -> None:
     shutil.copytree(MINILM, tmp_path / "plain")
-    with pytest.raises(CheckpointError, match=r"holds Transformer, Pooling, Normalize"):
+    settings = {"embedding_dimension": 384, "pooling_mode": "mean", "include_prompt": True}
+    (tmp_path / "plain/1_Pooling/config.json").write_text(json.dumps(settings | changes))
+    with pytest.raises(CheckpointError, match=r"pools all tokens by mean or cls"):
         load_encoder(tmp_path / "plain")
+
+
+def test_an_encoder_without_selector_is_the_library_s_own() -> None:
+    encoder = load_encoder(MINILM)
+    assert find_selector(encoder) is None
+    with pytest.raises(TypeError, match="has no S2SentSelector"):
+        get_selector(encoder)
+    expected = SentenceTransformer(str(MINILM), device="cpu").encode(TEXTS)
+    assert np.abs(encoder.encode(TEXTS) - expected).max() <= TOLERANCE
+    sentence, _, last = pooled_form(encoder, TEXTS)
+    assert np.abs(sentence.numpy() - expected).max() <= TOLERANCE
+    assert last.shape[0] == len(TEXTS)
 
 
 def test_a_backbone_that_does_not_fit_is_refused(tiny: Path) -> None:

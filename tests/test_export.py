@@ -2,13 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from model.artifact import CONFIG, MANIFEST, MODEL, TOKENIZER, Artifact, ArtifactError
 from model.encoder import build_encoder, load_encoder
@@ -35,6 +37,14 @@ def a_checkpoint(folder: Path, family: str = "bert", **options: Any) -> Path:
     encoder = build_encoder(backbone, config, max_seq_length=64)
     encoder.save(str(folder / "checkpoint"))
     return folder / "checkpoint"
+
+
+def a_plain_checkpoint(folder: Path, pooling: str = "mean", *, normalize: bool = True) -> Path:
+    transformer = Transformer(str(tiny_backbone(folder / "backbone", width=WIDTH)))
+    transformer.max_seq_length = 64
+    modules = [transformer, Pooling(WIDTH, pooling), *([Normalize()] if normalize else [])]
+    SentenceTransformer(modules=modules).save(str(folder / "plain"))
+    return folder / "plain"
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +106,7 @@ def test_the_manifest_says_what_was_built(checkpoint: Path, artifact: Artifact) 
     """Selector, training record, parity and fusion counts are those of this export."""
     manifest = artifact.manifest
     assert (manifest.name, manifest.dim, manifest.max_seq_length) == ("tiny", WIDTH, 64)
+    assert manifest.selector is not None
     assert manifest.selector["num_blocks"] == 3
     assert manifest.selector["reduction"] == 4
     assert manifest.training == {"seed": 7, "corpus": "abc"}
@@ -174,7 +185,38 @@ def test_every_gated_selector_exports(tmp_path: Path, options: dict[str, Any]) -
     """Parity is the export's own condition, so finishing is the assertion."""
     checkpoint = a_checkpoint(tmp_path, **options)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
-    assert {name: exported.manifest.selector[name] for name in options} == options
+    selector = exported.manifest.selector or {}
+    assert {name: selector[name] for name in options} == options
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_a_checkpoint_without_selector_exports_in_every_precision(
+    tmp_path: Path, precision: Precision
+) -> None:
+    """Parity is the export's own condition; the manifest says that there is no selector."""
+    plain = a_plain_checkpoint(tmp_path)
+    exported = export_checkpoint(plain, tmp_path / "artifact", ExportOptions(precision=precision))
+    assert exported.manifest.selector is None
+    assert exported.manifest.fused["Attention"] == 4
+    assert Artifact.open(exported.path).manifest == exported.manifest
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_a_plain_artifact_gives_sentence_transformers_vectors(
+    tmp_path: Path, pooling: str, normalize: bool
+) -> None:
+    """Of the untouched library, with its own lengths where the checkpoint does not normalise."""
+    plain = a_plain_checkpoint(tmp_path, pooling, normalize=normalize)
+    exported = export_checkpoint(plain, tmp_path / "artifact", ExportOptions())
+    assert (exported.manifest.pooling, exported.manifest.normalize) == (pooling, normalize)
+    modes = json.loads((exported.path / "1_Pooling/config.json").read_text())
+    assert [mode for mode, is_on in modes.items() if is_on is True] == [
+        {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token"}[pooling]
+    ]
+    expected = SentenceTransformer(str(plain), device="cpu").encode(TEXTS)
+    served = OnnxEncoder(exported).encode(TEXTS, normalize=normalize)
+    np.testing.assert_allclose(served, expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"mask": "none"}, {"weight_norm": "global"}], ids=str)

@@ -248,3 +248,6 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_status_2(
     with pytest.raises(SystemExit, match="2"):
         main(["evaluate", str(tmp_path), "--data", str(tmp_path), "--record"])
     assert capsys.readouterr().err.startswith(f"s2sent-train: {tmp_path / 'manifest.json'}")
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", "pypi:unheard-of", str(tmp_path / "out")])
+    assert "No package is known for the backbone" in capsys.readouterr().err

