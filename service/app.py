@@ -71,7 +71,8 @@ def create_app(
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.token_work = TokenWork(engine, settings, metrics)
     for routes in (routes_native, routes_openai, routes_tokenize, routes_operations):
-        app.include_router(routes.router)
+        # Added as they are: an included router matches each request a second time.
+        app.router.routes.extend(routes.router.routes)
     app.add_exception_handler(ServiceError, on_service_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, on_client_disconnect)

@@ -23,6 +23,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+# Work is split between idle takers in parts of at least so many times what a run costs by itself.
+SHARE_RUN_COSTS = 2
+
 
 class EmbedRequest:
     """One caller's texts on their way through the engine, and the one future it waits for.
@@ -73,12 +76,20 @@ class Row(NamedTuple):
         return self.request.sequences[self.position]
 
 
+class Batch(NamedTuple):
+    """Rows that run together; ``alone`` says that no other batch runs or waits meanwhile."""
+
+    rows: list[Row]
+    alone: bool
+
+
 class Batcher:
     """A queue bounded in tokens that hands out batches. Safe to share between threads.
 
     A batch is formed when a thread comes for it, never earlier, so that what arrives while one
     runs can join the next. Forming costs O(distinct lengths + rows taken * log(rows waiting)).
     ``run_cost_tokens`` is what a run costs beyond its tokens, in tokens: the padding worth taking.
+    Where several threads take batches (``takers``), what waits is shared between the idle ones.
     """
 
     def __init__(
@@ -88,12 +99,14 @@ class Batcher:
         max_batch_texts: int,
         max_queue_tokens: int,
         run_cost_tokens: int,
+        takers: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_texts = max_batch_texts
         self._max_queue_tokens = max_queue_tokens
         self._run_cost_tokens = run_cost_tokens
+        self._takers = takers
         self._clock = clock
         self._condition = threading.Condition()
         self._heaps: dict[int, list[Row]] = {}  # rows by length; no heap is empty
@@ -104,6 +117,7 @@ class Batcher:
         self._closed = False
         self.texts = 0
         self.tokens = 0
+        self.idle = 0  # takers that wait for a batch
 
     @property
     def is_full(self) -> bool:
@@ -142,12 +156,20 @@ class Batcher:
             self._remove_empty_heaps()
             self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
 
-    def next_batch(self) -> list[Row] | None:
+    def next_batch(self) -> Batch | None:
         """Waits for rows and returns the next batch of them; None once the batcher is closed."""
         with self._condition:
+            self.idle += 1
             while not (self.texts or self._closed):
                 self._condition.wait()
-            return None if self._closed else self._form()
+            rows = None if self._closed else self._form(self._share())
+            self.idle -= 1
+            if rows is None:
+                return None
+            if self.texts and self.idle:
+                self._condition.notify()  # the rest is another taker's share
+            alone = not self.texts and self.idle == self._takers - 1
+            return Batch(rows, alone)
 
     def close(self) -> None:
         """Makes every call of `next_batch` return None from now on."""
@@ -172,14 +194,20 @@ class Batcher:
         self.tokens += request.waiting_tokens
         self._waiting[request] = None
 
-    def _form(self) -> list[Row]:
+    def _share(self) -> int:
+        """How many rows one of the idle takers should have; a share is worth a few runs' cost."""
+        worth_sharing = self.tokens // (SHARE_RUN_COSTS * self._run_cost_tokens or 1)
+        shares = max(1, min(self.idle, worth_sharing))
+        return min(self._max_batch_texts, -(-self.texts // shares))
+
+    def _form(self, max_texts: int) -> list[Row]:
         heaps, lengths = self._heaps, self._lengths
         longest = min(lengths, key=lambda length: heaps[length][0])
         shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
         longer = shorter + 1
         rows = [heapq.heappop(heaps[longest])]
         padding = 0
-        while len(rows) < self._max_batch_texts:
+        while len(rows) < max_texts:
             while shorter >= 0 and not heaps[lengths[shorter]]:
                 shorter -= 1
             while longer < len(lengths) and not heaps[lengths[longer]]:

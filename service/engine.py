@@ -25,17 +25,19 @@ from service.loading import EngineStartFailed, LoadedModel, TextTokenizer, Token
 from service.metrics import Metrics
 from service.results import EmbedResult, Readiness
 from service.settings import Settings
-from service.worker import InferenceWorker
+from service.worker import InferenceWorkers
 
 __all__ = ["EmbedResult", "Engine", "EngineStartFailed", "Readiness", "TokenEncoder"]
 
 Result = TypeVar("Result")
 
 # What a run costs beyond its tokens, in tokens. On a CPU core MiniLM's fixed part of a run takes as
-# long as 10 to 40 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
-RUN_COST_TOKENS = {"cpu": 32, "cuda": 2048}
+# long as 9 to 12 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
+RUN_COST_TOKENS = {"cpu": 12, "cuda": 2048}
 
 MAX_TOKENIZER_THREADS = 4
+# More cores than this wait for memory. On a GPU one batch is made ready while another runs.
+MAX_CONCURRENT_RUNS = {"cpu": 16, "cuda": 2}
 # Up to here a request is tokenised on the loop: that takes about 0.1 ms, and waking a thread for it
 # takes longer on a busy machine. docs/performance.md has what it gained.
 INLINE_CHARACTERS = 500
@@ -62,6 +64,9 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.threads = settings.threads or usable_cpus()
+        self.concurrent_runs = settings.concurrent_runs or min(
+            self.threads, MAX_CONCURRENT_RUNS[settings.device]
+        )
         self._settings = settings
         self._metrics = metrics
         self._artifact = artifact
@@ -76,12 +81,13 @@ class Engine:
         self._in_flight = InFlight()
         self._rate = Rate()
         self._pool = ThreadPoolExecutor(min(self.threads, MAX_TOKENIZER_THREADS), "tokenize")
-        self._worker: InferenceWorker | None = None
+        self._worker: InferenceWorkers | None = None
         self._batcher = Batcher(
             max_batch_tokens=settings.max_batch_tokens,
             max_batch_texts=settings.max_batch_texts,
             max_queue_tokens=settings.max_queue_tokens,
             run_cost_tokens=RUN_COST_TOKENS[settings.device],
+            takers=self.concurrent_runs,
             clock=clock,
         )
         self._admission = Admission(settings, metrics, self._batcher, self._rate)
@@ -214,15 +220,16 @@ class Engine:
             raise not_ready("starting")
         return self._model
 
-    async def _prepare(self) -> InferenceWorker:
+    async def _prepare(self) -> InferenceWorkers:
         if self._model is None:
             self._model = await self._off_the_loop(self._open)
         model = self._model
-        worker = InferenceWorker(
+        worker = InferenceWorkers(
             model.encoder,
             self._batcher,
             self._metrics,
             self._rate,
+            count=self.concurrent_runs,
             verify=lambda: model.check_canary(worker.run),
             on_fatal=self._fail,
             clock=self._clock,
@@ -234,7 +241,12 @@ class Engine:
 
     def _open(self) -> LoadedModel:
         self._artifact = self._artifact or Artifact.open(self._settings.artifact)
-        return LoadedModel.open(self._artifact, device=self._settings.device, threads=self.threads)
+        return LoadedModel.open(
+            self._artifact,
+            device=self._settings.device,
+            threads=self.threads,
+            concurrent_runs=self.concurrent_runs,
+        )
 
     async def _off_the_loop(self, function: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)

@@ -1,6 +1,6 @@
 """From a folder to an encoder that is known to be right: opened, warmed up, its canary checked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -11,8 +11,6 @@ from model.artifact import Artifact, ArtifactError
 from model.onnx_encoder import Device, OnnxEncoder, ProviderUnavailable
 from model.tokenizer import TokenizedText, TruncationDirection
 from service.metrics import Metrics
-
-Run = Callable[[Sequence[Sequence[int]]], NDArray[np.float32]]
 
 # Largest difference of a component between the canary's embedding here and the exporter's, both of
 # length 1. Other processors and TF32 move a component by less than 1e-4; another pooling, tokenizer
@@ -31,8 +29,21 @@ class TokenEncoder(Protocol):
     max_seq_length: int
     provider: str
 
-    def run(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Returns one row [dim] per sequence, not normalised; blocks."""
+    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
+        """Returns one row [dim] per sequence, not normalised; blocks.
+
+        ``alone`` says that no other run is expected meanwhile, so this one may use all there is.
+        """
+        ...
+
+
+class Run(Protocol):
+    """`TokenEncoder.run`, or what measures it."""
+
+    def __call__(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True
+    ) -> NDArray[np.float32]:
+        """Returns one row [dim] per sequence."""
         ...
 
 
@@ -60,10 +71,17 @@ class LoadedModel:
     artifact: Artifact | None = None
 
     @classmethod
-    def open(cls, artifact: Artifact, *, device: Device, threads: int) -> Self:
+    def open(
+        cls, artifact: Artifact, *, device: Device, threads: int, concurrent_runs: int
+    ) -> Self:
         """Loads the session. Raises ArtifactError, ProviderUnavailable or EngineStartFailed."""
         try:
-            encoder = OnnxEncoder(artifact, device=device, intra_op_num_threads=threads)
+            encoder = OnnxEncoder(
+                artifact,
+                device=device,
+                intra_op_num_threads=threads,
+                concurrent_runs=concurrent_runs,
+            )
         except (ArtifactError, ProviderUnavailable):
             raise
         except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
@@ -73,16 +91,18 @@ class LoadedModel:
         return cls(encoder, encoder.tokenizer, artifact)
 
     def warm_up(self, run: Run, *, max_batch_tokens: int) -> None:
-        """Runs one short text and one batch of the longest, so that no client pays for either.
+        """Runs a short text, and as many of the longest as a batch may hold, alone and not alone.
 
-        Memory for the largest batch is taken now or the start fails: raises EngineStartFailed.
+        So no client pays for a first time, and a batch that does not fit into memory is known now:
+        raises EngineStartFailed.
         """
         limit = self.encoder.max_seq_length
         short = self.tokenizer.tokenize(["warm up"])[0].input_ids
         longest = (short * limit)[:limit]
         for batch in ([short], [longest] * max(1, max_batch_tokens // limit)):
             try:
-                run(batch)
+                run(batch, alone=True)
+                run(batch, alone=False)
             except Exception as error:  # the encoder may raise anything, MemoryError too
                 raise EngineStartFailed(
                     f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "

@@ -21,6 +21,8 @@ from service.errors import (
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
+_CLIENT_LEFT = "the client left"
+
 
 async def read_body(request: Request, schema: type[Body]) -> Body:
     """The request's body as ``schema``.
@@ -49,19 +51,20 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
     To be called after the body was read: from then on the only message a server sends is
     ``http.disconnect`` (ASGI HTTP specification). Raises ClientDisconnect.
     """
-    working = asyncio.ensure_future(work)
-    listening = asyncio.ensure_future(_disconnected(request))
+    worker = asyncio.current_task()
+    assert worker is not None  # noqa: S101  # a coroutine runs in a task
+    watching = asyncio.ensure_future(_disconnected(request))
+    # The work runs in this task and only the watch in one of its own: tasks cost more than awaits.
+    watching.add_done_callback(lambda watch: watch.cancelled() or worker.cancel(_CLIENT_LEFT))
     try:
-        await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ClientDisconnect
-        return working.result()
+        return await work
+    except asyncio.CancelledError as cancelled:
+        if cancelled.args != (_CLIENT_LEFT,):
+            raise
+        worker.uncancel()
+        raise ClientDisconnect from None
     finally:
-        listening.cancel()
-        if not working.done():
-            working.cancel()
-            # Waited for, so that what the work holds is free when this request is.
-            await asyncio.gather(working, return_exceptions=True)
+        watching.cancel()
 
 
 async def _disconnected(request: Request) -> None:

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from service.answers import RAW, answer, embed, list_as_json, little_endian_bytes
 from service.context import service_of
+from service.direct_route import DirectRoute
 from service.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.requests import read_body
 from service.schemas import (
@@ -20,7 +21,7 @@ from service.schemas import (
 )
 from service.vectors import UnitRows, finish, paired_cosines, ranked_cosines, unit_rows
 
-router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS))
+router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=DirectRoute)
 
 
 @router.post("/", include_in_schema=False)

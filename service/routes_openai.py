@@ -10,12 +10,13 @@ from pydantic import BaseModel
 from service import errors
 from service.answers import JSON, Rows, answer, as_base64, embed, list_as_json
 from service.context import service_of
+from service.direct_route import DirectRoute
 from service.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.requests import read_body
 from service.schemas import OpenAIEmbeddingsRequest, TokenizeOptions
 from service.vectors import finish
 
-router = APIRouter(tags=["openai"])
+router = APIRouter(tags=["openai"], route_class=DirectRoute)
 
 _DEFAULT_OPTIONS = TokenizeOptions()
 

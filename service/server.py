@@ -69,6 +69,7 @@ class Process:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing here asks for the client's address
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=SEND_TIMEOUT_SECONDS,
             )

@@ -29,7 +29,25 @@ class SettingsError(Exception):
 
 def _setting(default: Any, group: str, description: str, **bounds: Any) -> Any:
     """A field with its default, its bounds, its heading in ``--help`` and its one line of help."""
-    return Field(default, description=description, json_schema_extra={"group": group}, **bounds)
+    source = (
+        {"default_factory": default} if isinstance(default, _ByDevice) else {"default": default}
+    )
+    return Field(**source, description=description, json_schema_extra={"group": group}, **bounds)
+
+
+@dataclass(frozen=True)
+class _ByDevice:
+    """A default that depends on the field ``device``, which must stand before it."""
+
+    cpu: int
+    cuda: int
+
+    def __call__(self, values: dict[str, Any]) -> int:
+        device = values.get("device", "cpu")  # not there when it was refused itself
+        return int(getattr(self, device))
+
+    def __str__(self) -> str:
+        return f"{self.cpu}, on cuda {self.cuda}"
 
 
 class Settings(BaseSettings):
@@ -65,6 +83,10 @@ class Settings(BaseSettings):
     threads: int = _setting(
         0, "Model", "Threads of the encoder; 0 counts the cores this process may use.", ge=0, le=512
     )
+    concurrent_runs: int = _setting(
+        0, "Model", "Batches run side by side; 0 for one per thread, at most 16, on cuda 2.",
+        ge=0, le=64,
+    )  # fmt: skip
     auto_truncate: bool = _setting(
         True, "Model", "Cut texts that are too long when a request does not say; if not, 422."
     )
@@ -73,12 +95,16 @@ class Settings(BaseSettings):
         2_048, "Batching", "Texts in one request; above it 413.", ge=1, le=65_536
     )
     max_batch_tokens: int = _setting(
-        4_096, "Batching", "Padded tokens (rows x longest row) in one run.", ge=16, le=1_048_576
+        _ByDevice(1_024, 16_384), "Batching", "Padded tokens (rows x longest row) in one run.",
+        ge=16, le=1_048_576,
+    )  # fmt: skip
+    max_batch_texts: int = _setting(
+        _ByDevice(128, 1_024), "Batching", "Rows in one run.", ge=1, le=4_096
     )
-    max_batch_texts: int = _setting(128, "Batching", "Rows in one run.", ge=1, le=4_096)
     max_queue_tokens: int = _setting(
-        65_536, "Batching", "Tokens that may wait; above it 429.", ge=16, le=16_777_216
-    )
+        _ByDevice(65_536, 1_048_576), "Batching", "Tokens that may wait; above it 429.",
+        ge=16, le=16_777_216,
+    )  # fmt: skip
     stall_timeout_seconds: float = _setting(
         60.0, "Batching", "A single run longer than this turns /ready red.", gt=0, le=3_600
     )
@@ -136,7 +162,9 @@ def load_settings(**given: object) -> Settings:
     try:
         return Settings(**given)  # type: ignore[arg-type]  # checked by pydantic, not by mypy
     except ValidationError as error:
-        raise SettingsError([_sentence(problem) for problem in error.errors()]) from None
+        # A default that depends on a field that is wrong is not a problem of its own.
+        own = [one for one in error.errors() if one["type"] != "default_factory_not_called"]
+        raise SettingsError([_sentence(problem) for problem in own]) from None
 
 
 @dataclass(frozen=True)
@@ -191,7 +219,7 @@ def _describe(name: str, field: FieldInfo) -> FieldDescription:
         name=name,
         group=str(group),
         kind="|".join(choices) or _KINDS.get(field.annotation, "text"),
-        default=_shown_default(field.default),
+        default=_shown_default(field.default_factory or field.default),
         bounds=", ".join(choices) or _shown_bounds(field.metadata),
         description=field.description or "",
     )

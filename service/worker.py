@@ -1,7 +1,7 @@
-"""The inference thread: takes batches, runs them, hands out the rows; replaced when it dies.
+"""The inference threads: they take batches, run them, hand out the rows; replaced when they die.
 
-Threads. The thread runs the encoder and writes embeddings. Everything that callers see (futures,
-counters of a request, restarts) happens on the event loop, to which the thread posts once a batch.
+Threads. They run the encoder and write embeddings. Everything that callers see (futures, counters
+of a request, restarts) happens on the event loop, to which a thread posts once a batch.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.admission import Rate
-from service.batcher import Batcher, EmbedRequest, Row
+from service.batcher import Batch, Batcher, EmbedRequest, Row
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.loading import EngineStartFailed, TokenEncoder
 from service.metrics import Metrics
@@ -28,16 +28,19 @@ MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 60.0
 
 
+NO_BATCH = Batch([], alone=True)
+
+
 class WrongShape(Exception):
     """The encoder did not return one row of dim numbers per sequence."""
 
 
-class InferenceWorker:
-    """One thread that owns one encoder, and its supervision on the event loop.
+class InferenceWorkers:
+    """``count`` threads that share one encoder, and their supervision on the event loop.
 
-    ``verify`` is run by each thread that replaces a dead one, before it takes a batch; it raises
-    when the encoder is not to be trusted. ``on_fatal`` is called with a sentence, on the loop,
-    when the thread has died for the last time.
+    ``verify`` raises when the encoder is not to be trusted. It is run by each thread that replaces
+    a dead one, before it takes a batch, and by a thread that could embed no row of a batch.
+    ``on_fatal`` is called with a sentence, on the loop, when threads have died too often.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class InferenceWorker:
         metrics: Metrics,
         rate: Rate,
         *,
+        count: int,
         verify: Callable[[], None],
         on_fatal: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -58,38 +62,41 @@ class InferenceWorker:
         self._on_fatal = on_fatal
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._thread: threading.Thread
+        self._count = count
+        self._threads: set[threading.Thread] = set()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS + 1)
-        self._batch: list[Row] = []
-        self._running_since: float | None = None
+        self._running_since: dict[int, float] = {}  # by thread
         self._ended = asyncio.Event()
         self._rate = rate
         self.fault: str | None = None  # why it does not serve now, None when it does
 
     def running_seconds(self) -> float:
-        """Returns how long the run of this moment has taken, 0 when none is under way."""
-        since = self._running_since
-        return 0.0 if since is None else self._clock() - since
+        """Returns how long the longest run of this moment has taken, 0 when none is under way."""
+        began = list(self._running_since.values())
+        return self._clock() - min(began) if began else 0.0
 
     def start(self) -> None:
-        """Starts the thread."""
-        self._spawn(verify=lambda: None)
+        """Starts the threads."""
+        for _ in range(self._count):
+            self._spawn(verify=lambda: None)
 
     async def ended(self, timeout_seconds: float) -> bool:
-        """Waits for the thread to end after `Batcher.close`, and returns whether it did."""
+        """Waits for the threads to end after `Batcher.close`, and returns whether they did."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout_seconds)
-            self._thread.join(timeout_seconds)  # its last act was to set the event
         return self._ended.is_set()
 
-    def run(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
         """Runs the encoder once and measures it. Raises WrongShape, or what the encoder raises."""
-        self._running_since = started = self._clock()
+        thread, started = threading.get_ident(), self._clock()
+        self._running_since[thread] = started
         try:
-            embeddings = self._encoder.run(sequences)
+            embeddings = self._encoder.run(sequences, alone=alone)
         finally:
-            self._running_since = None
-        self._rate.add(sum(map(len, sequences)), self._clock() - started)
+            del self._running_since[thread]
+        seconds = self._clock() - started
+        # A run that is not alone has its share of the machine, and so have the others.
+        self._rate.add(sum(map(len, sequences)), seconds if alone else seconds / self._count)
         expected = (len(sequences), self._encoder.dim)
         if embeddings.shape != expected:
             raise WrongShape(f"the encoder returned {embeddings.shape} instead of {expected}")
@@ -98,19 +105,25 @@ class InferenceWorker:
     # --- on the event loop ---
 
     def _spawn(self, verify: Callable[[], None]) -> None:
-        self._thread = threading.Thread(
-            target=self._main, args=(verify,), name="inference", daemon=True
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._main, args=(verify,), name="inference", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _finished(self, thread: threading.Thread) -> None:
+        thread.join()  # it has nothing left to do
+        self._threads.discard(thread)
+        if not self._threads:
+            self._ended.set()
 
     def _serving(self) -> None:
         self.fault = None
 
-    def _died(self, reason: str, batch: list[Row]) -> None:
-        """Answers the batch the thread left behind, and replaces the thread unless it is hopeless.
+    def _died(self, thread: threading.Thread, reason: str, batch: Sequence[Row]) -> None:
+        """Answers the batch a thread left behind, and replaces the thread unless it is hopeless.
 
         `fault` stays set until the new thread has proved the encoder right.
         """
+        self._threads.discard(thread)
         message = "The inference engine died while it ran this request. Send it again."
         for request in {row.request for row in batch}:
             self._fail(request, NotReady(message, retry_after_seconds=1), "engine_died")
@@ -144,58 +157,57 @@ class InferenceWorker:
     # --- in the thread ---
 
     def _main(self, verify: Callable[[], None]) -> None:
+        thread, batch = threading.current_thread(), NO_BATCH
         try:
             verify()
             self._post(self._serving)
-            while (batch := self._batcher.next_batch()) is not None:
-                self._batch = batch
-                self._process(batch)
-                self._batch = []
-            self._post(self._ended.set)
+            while taken := self._batcher.next_batch():
+                batch = taken
+                if not self._process(batch.rows, batch.alone):
+                    self._verify()  # was it the rows, or is it the encoder?
+                batch = NO_BATCH
+            self._post(self._finished, thread)
         except BaseException as error:  # SystemExit too must not pass in silence
-            logger.critical("the inference thread died", exc_info=True)
+            logger.critical("an inference thread died", exc_info=True)
             reason = str(error) if isinstance(error, EngineStartFailed) else type(error).__name__
-            batch, self._batch = self._batch, []
-            self._post(self._died, reason, batch)
+            self._post(self._died, thread, reason, batch.rows)
 
-    def _process(self, rows: list[Row]) -> None:
-        """Runs rows and answers them; halves a batch that fails, until the guilty row is alone."""
+    def _process(self, rows: list[Row], alone: bool) -> bool:
+        """Runs rows and answers them; halves a batch that fails, until the guilty row is alone.
+
+        Returns whether the encoder embedded any of them, or had nothing to do.
+        """
         rows = [row for row in rows if not row.request.dropped]
-        if not rows or self._succeeds(rows):
-            return
-        if len(rows) == 1:
-            self._give_up(rows, "inference_error")
-            return
-        middle = len(rows) // 2
-        self._process(rows[:middle])
-        self._process(rows[middle:])
-
-    def _succeeds(self, rows: list[Row]) -> bool:
-        """Runs rows as one batch; answers them and returns True unless the encoder raises."""
+        if not rows:
+            return True
         started = self._clock()
         try:
-            embeddings = self.run([row.sequence for row in rows])
-        except WrongShape:  # no row is to blame, so halving would find none
+            embeddings = self.run([row.sequence for row in rows], alone=alone)
+        except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(rows))
-            self._give_up(rows, "wrong_shape")
-        except Exception:  # whatever the encoder raises, MemoryError too
-            logger.exception("a batch of %d texts failed", len(rows))
-            return False
-        else:
-            self._deliver(rows, embeddings, started, self._clock() - started)
-        return True
+            wrong_shape = isinstance(error, WrongShape)  # no row is to blame, halving finds none
+            if wrong_shape or len(rows) == 1:
+                self._give_up(rows, "wrong_shape" if wrong_shape else "inference_error")
+                return False
+            middle = len(rows) // 2
+            first, second = rows[:middle], rows[middle:]
+            return self._process(first, alone) | self._process(second, alone)
+        return self._deliver(rows, embeddings, started, self._clock() - started)
 
     def _deliver(
         self, rows: list[Row], embeddings: NDArray[np.float32], started: float, seconds: float
-    ) -> None:
-        if not np.isfinite(embeddings).all():
-            broken = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+    ) -> bool:
+        """Hands out what is finite and returns whether anything was."""
+        finite = np.isfinite(embeddings).all(axis=1)
+        if not finite.all():
+            broken = np.flatnonzero(~finite)
             logger.error("%d of %d embeddings are not finite", len(broken), len(rows))
             self._give_up([rows[position] for position in broken], "non_finite")
         for row, embedding in zip(rows, embeddings, strict=True):
             row.request.embeddings[row.position] = embedding
         self._post(self._answer, Counter(row.request for row in rows), started, seconds)
         self._observe(rows, seconds)
+        return bool(finite.any())
 
     def _give_up(self, rows: Sequence[Row], reason: str) -> None:
         """Fails the requests of these rows; what else of them waits is not run in vain."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batcher import Batcher, EmbedRequest, Row
+from service.batcher import Batch, Batcher, EmbedRequest, Row
 
 NO_FUTURE: Any = None  # the batcher never looks at it
 
@@ -29,7 +29,7 @@ def batcher(**limits: Any) -> Batcher:
 def take(rows: Batcher) -> list[Row]:
     batch = rows.next_batch()
     assert batch is not None
-    return batch
+    return batch.rows
 
 
 def lengths_of(batch: list[Row]) -> list[int]:
@@ -168,12 +168,72 @@ def test_oldest_request_is_the_one_whose_age_is_told() -> None:
 
 def test_close_wakes_the_thread_that_waits() -> None:
     rows = batcher()
-    batches: list[list[Row] | None] = []
+    batches: list[Batch | None] = []
     thread = threading.Thread(target=lambda: batches.append(rows.next_batch()))
     thread.start()
     rows.close()
     thread.join(10)
     assert batches == [None]
+
+
+class Takers:
+    """Threads that come for a batch and then hold it, as inference threads do."""
+
+    def __init__(self, rows: Batcher, count: int) -> None:
+        self._rows = rows
+        self._left = threading.Semaphore(0)
+        self.taken: list[Batch] = []
+        self._threads = [threading.Thread(target=self._take) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        while rows.idle < count:
+            assert all(thread.is_alive() for thread in self._threads)
+
+    def until_taken(self, count: int) -> list[Batch]:
+        for _ in range(count):
+            assert self._left.acquire(timeout=10)
+        return self.taken
+
+    def end(self) -> None:
+        self._rows.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _take(self) -> None:
+        batch = self._rows.next_batch()
+        if batch:
+            self.taken.append(batch)
+            self._left.release()
+
+
+def test_much_work_is_shared_between_idle_takers() -> None:
+    rows = batcher(takers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(*[10] * 20))
+    batches = takers.until_taken(2)
+    takers.end()
+    assert [len(batch.rows) for batch in batches] == [10, 10]
+    assert [batch.alone for batch in batches] == [False, False]
+
+
+def test_little_work_is_not_shared_and_runs_alone() -> None:
+    rows = batcher(takers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(10, 10))
+    batches = takers.until_taken(1)
+    takers.end()
+    assert [(len(batch.rows), batch.alone) for batch in batches] == [(2, True)]
+
+
+def test_a_batch_is_not_alone_while_another_runs() -> None:
+    rows = batcher(takers=2)
+    takers = Takers(rows, 2)
+    rows.submit(request(10))
+    takers.until_taken(1)
+    rows.submit(request(10))
+    batches = takers.until_taken(1)
+    takers.end()
+    assert [batch.alone for batch in batches] == [True, False]
 
 
 @pytest.mark.parametrize("cost", [0, 8, 50])

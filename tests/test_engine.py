@@ -63,6 +63,7 @@ class FakeTokenizer:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.everything_becomes = ""  # a text to put in the place of every other
         self.gate = threading.Event()
         self.gate.set()
 
@@ -73,7 +74,8 @@ class FakeTokenizer:
         self.calls += 1
         assert self.gate.wait(PATIENCE_SECONDS)
         rows = []
-        for index, text in enumerate(texts):
+        for index, original in enumerate(texts):
+            text = self.everything_becomes or original
             ids = [ord(letter) for letter in prompt + text] if isinstance(text, str) else list(text)
             if len(ids) > 32 and not truncate:
                 raise InputTooLong(index, f"input {index} has {len(ids)} tokens; the limit is 32.")
@@ -83,7 +85,7 @@ class FakeTokenizer:
 
 class FakeEncoder:
     """Embeds by hash. ``gate`` can hold a run, ``entered`` counts runs begun, ``clock`` is moved
-    on by a tenth of a second per token."""
+    on by an eighth of a second per token."""
 
     dim = DIM
     max_seq_length = 32
@@ -96,13 +98,13 @@ class FakeEncoder:
         self.entered = threading.Semaphore(0)
         self._clock = clock
 
-    def run(self, sequences: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
         texts = ["".join(map(chr, ids)) for ids in sequences]
         self.batches.append(texts)
         self.entered.release()
         assert self.gate.wait(PATIENCE_SECONDS)
         if self._clock:
-            self._clock.now += 0.1 * sum(map(len, texts))
+            self._clock.now += 0.125 * sum(map(len, texts))
         letters = set("".join(texts))
         if LETHAL in letters:
             raise SystemExit
@@ -127,6 +129,7 @@ class Harness:
         self, clock: Clock | None = None, artifact: Artifact | None = None, **settings: Any
     ) -> None:
         limits = {"max_batch_tokens": 64, "max_batch_texts": 8, "max_queue_tokens": 256}
+        limits["concurrent_runs"] = 1
         self.metrics = Metrics()
         self.encoder = FakeEncoder(clock)
         self.tokenizer = FakeTokenizer()
@@ -278,7 +281,7 @@ async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> No
         await harness.queued(3)
         refused = await outcome(harness.send("12345"))
         assert isinstance(refused, Overloaded)
-        assert refused.retry_after_seconds == 6  # 60 tokens at 0.1 s each
+        assert refused.retry_after_seconds == 8  # 60 tokens at 0.125 s each
         assert harness.value("requests_rejected_total", reason="queue_full") == 1
         harness.encoder.gate.set()
         await asyncio.gather(held, waiting)
@@ -413,6 +416,41 @@ async def test_output_of_the_wrong_shape_fails_the_batch() -> None:
     assert harness.value("requests_failed_total", reason="wrong_shape") == 1
 
 
+async def test_batches_run_side_by_side() -> None:
+    async with serving(concurrent_runs=2) as harness:
+        first = await harness.hold("first")
+        second = harness.send("second")
+        await harness.encoder.until_entered()  # while the first is still running
+        harness.encoder.gate.set()
+        assert (await first).embeddings.tolist() == [vector("first")]
+        assert (await second).embeddings.tolist() == [vector("second")]
+
+
+async def test_a_thread_that_dies_leaves_the_other_serving() -> None:
+    async with serving(concurrent_runs=2) as harness:
+        dying = await harness.hold(LETHAL)
+        neighbour = harness.send("neighbour")
+        await harness.encoder.until_entered()
+        harness.encoder.gate.set()
+        assert isinstance(await outcome(dying), NotReady)
+        assert (await neighbour).embeddings.tolist() == [vector("neighbour")]
+        await harness.until(lambda: harness.engine.readiness().ready)
+        assert harness.value("engine_restarts_total") == 1
+
+
+@pytest.mark.parametrize("trouble", [POISON, NOT_A_NUMBER, MISSHAPEN])
+async def test_an_encoder_that_embeds_nothing_any_more_is_found_out(
+    tmp_path: Path, trouble: str
+) -> None:
+    harness = Harness(artifact=artifact(tmp_path, right_canary()))
+    await harness.start()
+    harness.tokenizer.everything_becomes = trouble
+    assert isinstance(await outcome(harness.send("innocent")), InferenceFailed)
+    await harness.until(lambda: not harness.engine.readiness().ready)
+    await harness.until(lambda: bool(harness.fatal))  # no successor can prove the canary right
+    await harness.engine.drain(PATIENCE_SECONDS)
+
+
 async def test_dead_thread_fails_its_batch_and_its_successor_serves_the_rest() -> None:
     async with serving() as harness:
         held = await harness.hold(LETHAL)
@@ -526,8 +564,8 @@ async def test_new_thread_proves_the_canary_right_before_it_serves(tmp_path: Pat
 
 async def test_warm_up_that_fails_is_a_sentence_and_no_start() -> None:
     harness = Harness()
-    harness.encoder.run = lambda sequences: np.zeros((0, 0), np.float32)  # type: ignore[method-assign]  # the fake's own knob
-    with pytest.raises(EngineStartFailed, match="the first run of 1 x 7 tokens failed"):
+    harness.tokenizer.everything_becomes = MISSHAPEN
+    with pytest.raises(EngineStartFailed, match="the first run of 1 x 1 tokens failed"):
         await harness.engine.start()
     assert harness.engine.readiness().reason == "engine could not start"
 
@@ -535,7 +573,8 @@ async def test_warm_up_that_fails_is_a_sentence_and_no_start() -> None:
 async def test_warm_up_runs_the_longest_batch() -> None:
     harness = Harness()
     await harness.engine.start()
-    assert [(len(batch), len(batch[0])) for batch in harness.encoder.batches] == [(1, 7), (2, 32)]
+    shapes = [(len(batch), len(batch[0])) for batch in harness.encoder.batches]
+    assert shapes == [(1, 7), (1, 7), (2, 32), (2, 32)]  # alone and not alone
     await harness.engine.drain(1)
 
 
@@ -607,9 +646,9 @@ def allowed(plan: list[tuple[str, Any]]) -> list[tuple[list[str], set[Kind]]]:
     return requests
 
 
-async def play(plan: list[tuple[str, Any]]) -> None:
+async def play(plan: list[tuple[str, Any]], concurrent_runs: int) -> None:
     sent: list[asyncio.Task[EmbedResult]] = []
-    async with serving(max_queue_tokens=512) as harness:
+    async with serving(max_queue_tokens=512, concurrent_runs=concurrent_runs) as harness:
         for action, argument in plan:
             if action.startswith("send"):
                 limit = 0.0 if action == "send with no time" else FOREVER_SECONDS
@@ -635,8 +674,8 @@ async def play(plan: list[tuple[str, Any]]) -> None:
 
 
 @hypothesis_settings(max_examples=100, deadline=None)
-@given(steps)
+@given(steps, st.sampled_from([1, 3]))
 def test_whatever_happens_every_request_gets_an_answer_of_its_own(
-    plan: list[tuple[str, Any]],
+    plan: list[tuple[str, Any]], concurrent_runs: int
 ) -> None:
-    asyncio.run(play(plan))
+    asyncio.run(play(plan, concurrent_runs))
