@@ -1,14 +1,19 @@
 # Each verb makes what it needs. `make serve` never installs torch.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-SERVE  := .venv/serve
-DEV    := .venv/dev
+SERVE   := .venv/serve
+DEV     := .venv/dev
+CLIENTS := .venv/clients
+FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
 
-.PHONY: serve test check fix bench clean
+.PHONY: serve test test-clients check fix bench clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
 test: $(DEV)/installed          ## run every test
 	$(DEV)/bin/python -m pytest
+
+test-clients: $(DEV)/installed $(FAMILIES:%=$(CLIENTS)/%/installed) ## real client libraries
+	$(DEV)/bin/python -m tests.clients $(FAMILIES)
 
 check: $(DEV)/installed         ## lint, format and types
 	$(DEV)/bin/ruff check . && $(DEV)/bin/ruff format --check . && $(DEV)/bin/mypy
@@ -27,6 +32,11 @@ $(SERVE)/installed: pyproject.toml constraints.txt
 $(DEV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
+	touch $@
+
+$(CLIENTS)/%/installed: tests/clients/requirements/%.txt
+	$(PYTHON) -m venv $(CLIENTS)/$*
+	$(CLIENTS)/$*/bin/pip install --quiet --requirement $<
 	touch $@
 
 clean:                          ## remove the environments and caches
