@@ -108,7 +108,8 @@ class Batcher:
         self._run_cost_tokens = run_cost_tokens
         self._takers = takers
         self._clock = clock
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
+        self._idle: list[threading.Condition] = []  # of the takers that wait, the last one last
         self._heaps: dict[int, list[Row]] = {}  # rows by length; no heap is empty
         self._lengths: list[int] = []  # its keys, sorted
         self._waiting: dict[EmbedRequest, None] = {}  # an ordered set, oldest first
@@ -117,7 +118,11 @@ class Batcher:
         self._closed = False
         self.texts = 0
         self.tokens = 0
-        self.idle = 0  # takers that wait for a batch
+
+    @property
+    def idle_takers(self) -> int:
+        """How many threads wait for a batch."""
+        return len(self._idle)
 
     @property
     def is_full(self) -> bool:
@@ -126,7 +131,7 @@ class Batcher:
 
     def oldest_seconds(self) -> float:
         """Returns how long the oldest waiting request has waited, 0 when none does."""
-        with self._condition:
+        with self._lock:
             oldest = next(iter(self._waiting), None)
             return 0.0 if oldest is None else self._clock() - oldest.arrival
 
@@ -135,16 +140,16 @@ class Batcher:
 
         An empty queue takes any request: one above the limit would otherwise never be served.
         """
-        with self._condition:
+        with self._lock:
             if self.tokens and self.tokens + request.tokens > self._max_queue_tokens:
                 return False
             self._push(request)
-            self._condition.notify()
+            self._wake()
             return True
 
     def drop(self, request: EmbedRequest) -> None:
         """Forgets the rows of ``request`` that wait and gives their room back at once."""
-        with self._condition:
+        with self._lock:
             request.dropped = True
             if not request.waiting_texts:
                 return
@@ -158,24 +163,30 @@ class Batcher:
 
     def next_batch(self) -> Batch | None:
         """Waits for rows and returns the next batch of them; None once the batcher is closed."""
-        with self._condition:
-            self.idle += 1
+        bell = threading.Condition(self._lock)
+        with self._lock:
             while not (self.texts or self._closed):
-                self._condition.wait()
-            rows = None if self._closed else self._form(self._share())
-            self.idle -= 1
-            if rows is None:
+                self._idle.append(bell)
+                bell.wait()
+            if self._closed:
                 return None
-            if self.texts and self.idle:
-                self._condition.notify()  # the rest is another taker's share
-            alone = not self.texts and self.idle == self._takers - 1
+            rows = self._form(self._share())
+            alone = not self.texts and len(self._idle) == self._takers - 1
+            if self.texts:
+                self._wake()  # the rest is another taker's share
             return Batch(rows, alone)
 
     def close(self) -> None:
         """Makes every call of `next_batch` return None from now on."""
-        with self._condition:
+        with self._lock:
             self._closed = True
-            self._condition.notify_all()
+            while self._idle:
+                self._wake()
+
+    def _wake(self) -> None:
+        """Wakes the taker that has waited the shortest: what it needs is still in the caches."""
+        if self._idle:
+            self._idle.pop().notify()
 
     def _push(self, request: EmbedRequest) -> None:
         tag = self._served_tokens
@@ -197,7 +208,7 @@ class Batcher:
     def _share(self) -> int:
         """How many rows one of the idle takers should have; a share is worth a few runs' cost."""
         worth_sharing = self.tokens // (SHARE_RUN_COSTS * self._run_cost_tokens or 1)
-        shares = max(1, min(self.idle, worth_sharing))
+        shares = max(1, min(len(self._idle) + 1, worth_sharing))
         return min(self._max_batch_texts, -(-self.texts // shares))
 
     def _form(self, max_texts: int) -> list[Row]:

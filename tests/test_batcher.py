@@ -186,7 +186,7 @@ class Takers:
         self._threads = [threading.Thread(target=self._take) for _ in range(count)]
         for thread in self._threads:
             thread.start()
-        while rows.idle < count:
+        while rows.idle_takers < count:
             assert all(thread.is_alive() for thread in self._threads)
 
     def until_taken(self, count: int) -> list[Batch]:
