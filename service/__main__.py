@@ -69,11 +69,15 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
 
 def _serve(settings: Settings) -> None:
     """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
-    # Imported here: it loads ONNX Runtime, and --help should be instant.
+    # Imported here: --help should be instant, and the web framework takes as long to import as
+    # the model takes to open, so the two are done side by side.
+    from service.loading import LoadedModel
+
+    model = LoadedModel.opening(settings)
     from service.server import CannotListen, serve
 
     try:
-        raise typer.Exit(serve(settings))
+        raise typer.Exit(serve(settings, model))
     except CannotListen as error:
         _stop(str(error), code=1)
     except SettingsError as error:

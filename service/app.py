@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from service.context import EmbeddingEngine, Service
 from service.engine import Engine, EngineStartFailed
 from service.envelopes import on_client_disconnect, on_http_exception, on_service_error
 from service.errors import ServiceError
+from service.loading import LoadedModel
 from service.metrics import Metrics
 from service.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.openapi import COST_HEADERS, RAW_HEADERS, describe
@@ -44,6 +46,7 @@ def create_app(
     settings: Settings,
     *,
     engine: EmbeddingEngine | None = None,
+    model: Future[LoadedModel] | None = None,
     metrics: Metrics | None = None,
     tracer_provider: "TracerProvider | None" = None,
     on_fatal: OnFatal = log_fatal,
@@ -51,13 +54,14 @@ def create_app(
     """The service as an ASGI application.
 
     The engine starts in the background when the application does, so the port answers /health at
-    once and /ready when the model is loaded. ``on_fatal`` is called with one sentence when the
+    once and /ready when the model is loaded. ``model`` is one that is being opened already.
+    ``on_fatal`` is called with one sentence when the
     engine cannot start, or has died for good. Raises SettingsError when traces are asked for and
     the packages that send them are not installed.
     """
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
-    engine = engine or Engine(settings, metrics, on_fatal=on_fatal)
+    engine = engine or Engine(settings, metrics, model=model, on_fatal=on_fatal)
     app = FastAPI(
         title="S2Sent",
         summary="Sentence embeddings and similarity.",

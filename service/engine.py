@@ -10,7 +10,7 @@ answered also while the inference thread hangs.
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,10 +18,9 @@ from model.artifact import Artifact
 from model.tokenizer import TokenizedText, TruncationDirection, UnusableInput
 from service.admission import Admission, Rate, State, not_ready, refuse_empty
 from service.batcher import Batcher, EmbedRequest
-from service.cpu import usable_cpus
 from service.errors import DeadlineExceeded, InvalidInput, ServiceError
 from service.in_flight import InFlight
-from service.loading import EngineStartFailed, LoadedModel, TextTokenizer, TokenEncoder
+from service.loading import EngineStartFailed, LoadedModel, Parallelism, TokenEncoder
 from service.metrics import Metrics
 from service.results import EmbedResult, Readiness
 from service.settings import Settings
@@ -36,8 +35,6 @@ Result = TypeVar("Result")
 RUN_COST_TOKENS = {"cpu": 12, "cuda": 2048}
 
 MAX_TOKENIZER_THREADS = 4
-# More cores than this wait for memory. On a GPU one batch is made ready while another runs.
-MAX_CONCURRENT_RUNS = {"cpu": 16, "cuda": 2}
 # Up to here a request is tokenised on the loop: that takes about 0.1 ms, and waking a thread for it
 # takes longer on a busy machine. docs/performance.md has what it gained.
 INLINE_CHARACTERS = 500
@@ -47,8 +44,8 @@ STOP_TIMEOUT_SECONDS = 1.0  # for the thread to end when a run outlives the drai
 class Engine:
     """Embeds texts for many callers at one time, on one event loop.
 
-    The model is loaded as the settings say unless an ``artifact``, or an ``encoder`` with its
-    ``tokenizer``, is given. ``on_fatal`` is called on the loop, with a sentence, when the engine
+    The model is opened at the start, as the settings say, unless it is being opened already and
+    will be in ``model``. ``on_fatal`` is called on the loop, with a sentence, when the engine
     cannot go on and the process should end.
     """
 
@@ -57,22 +54,15 @@ class Engine:
         settings: Settings,
         metrics: Metrics,
         *,
-        artifact: Artifact | None = None,
-        encoder: TokenEncoder | None = None,
-        tokenizer: TextTokenizer | None = None,
+        model: Future[LoadedModel] | None = None,
         on_fatal: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.threads = settings.threads or usable_cpus()
-        self.concurrent_runs = settings.concurrent_runs or min(
-            self.threads, MAX_CONCURRENT_RUNS[settings.device]
-        )
+        self._parallelism = Parallelism.of(settings)
         self._settings = settings
         self._metrics = metrics
-        self._artifact = artifact
+        self._opening = model
         self._model: LoadedModel | None = None
-        if encoder and tokenizer:
-            self._model = LoadedModel(encoder, tokenizer, artifact)
         self._on_fatal = on_fatal
         self._clock = clock
         self._state: State = "starting"
@@ -87,7 +77,7 @@ class Engine:
             max_batch_texts=settings.max_batch_texts,
             max_queue_tokens=settings.max_queue_tokens,
             run_cost_tokens=RUN_COST_TOKENS[settings.device],
-            takers=self.concurrent_runs,
+            takers=self._parallelism.concurrent_runs,
             clock=clock,
         )
         self._admission = Admission(settings, metrics, self._batcher, self._rate)
@@ -102,9 +92,10 @@ class Engine:
     @property
     def artifact(self) -> Artifact:
         """The artifact that is served; like all the properties, NotReady before it is loaded."""
-        if self._artifact is None:
+        artifact = self._loaded.artifact
+        if artifact is None:
             raise not_ready("starting")
-        return self._artifact
+        return artifact
 
     @property
     def dim(self) -> int:
@@ -117,12 +108,17 @@ class Engine:
         return self._loaded.encoder.max_seq_length
 
     @property
+    def threads(self) -> int:
+        """Threads of a run that is alone."""
+        return self._parallelism.threads
+
+    @property
     def provider(self) -> str:
         """ONNX Runtime's name of what the encoder runs on."""
         return self._loaded.encoder.provider
 
     async def start(self) -> None:
-        """Loads, warms up and verifies the encoder off the loop, then starts the inference thread.
+        """Loads, warms up and verifies the encoder off the loop, then starts to take batches.
 
         Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
         """
@@ -221,15 +217,14 @@ class Engine:
         return self._model
 
     async def _prepare(self) -> InferenceWorkers:
-        if self._model is None:
-            self._model = await self._off_the_loop(self._open)
-        model = self._model
+        opening = self._opening or LoadedModel.opening(self._settings)
+        model = self._model = await asyncio.wrap_future(opening)
         worker = InferenceWorkers(
             model.encoder,
             self._batcher,
             self._metrics,
             self._rate,
-            count=self.concurrent_runs,
+            count=self._parallelism.concurrent_runs,
             verify=lambda: model.check_canary(worker.run),
             on_fatal=self._fail,
             clock=self._clock,
@@ -238,15 +233,6 @@ class Engine:
         await self._off_the_loop(warm_up, worker.run)
         await self._off_the_loop(model.check_canary, worker.run)
         return worker
-
-    def _open(self) -> LoadedModel:
-        self._artifact = self._artifact or Artifact.open(self._settings.artifact)
-        return LoadedModel.open(
-            self._artifact,
-            device=self._settings.device,
-            threads=self.threads,
-            concurrent_runs=self.concurrent_runs,
-        )
 
     async def _off_the_loop(self, function: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._pool, function, *arguments)

@@ -1,6 +1,8 @@
 """From a folder to an encoder that is known to be right: opened, warmed up, its canary checked."""
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -8,14 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import Artifact, ArtifactError
-from model.onnx_encoder import Device, OnnxEncoder, ProviderUnavailable
+from model.onnx_encoder import OnnxEncoder, ProviderUnavailable
 from model.tokenizer import TokenizedText, TruncationDirection
+from service.cpu import usable_cpus
 from service.metrics import Metrics
+from service.settings import Settings
 
 # Largest difference of a component between the canary's embedding here and the exporter's, both of
 # length 1. Other processors and TF32 move a component by less than 1e-4; another pooling, tokenizer
 # or set of weights by more than 1e-2. float16 keeps 11 bits, hence its wider band.
 CANARY_TOLERANCE = {"fp32": 1e-3, "weight-int8": 1e-3, "fp16": 5e-3}
+
+# More cores than this wait for memory. On a GPU one batch is made ready while another runs.
+MAX_CONCURRENT_RUNS = {"cpu": 16, "cuda": 2}
 
 
 class EngineStartFailed(Exception):
@@ -63,6 +70,21 @@ class TextTokenizer(Protocol):
 
 
 @dataclass(frozen=True)
+class Parallelism:
+    """How the machine is divided: threads of a run that is alone, and runs side by side."""
+
+    threads: int
+    concurrent_runs: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What the settings say, and where they say 0 what suits the cores there are."""
+        threads = settings.threads or usable_cpus()
+        most = min(threads, MAX_CONCURRENT_RUNS[settings.device])
+        return cls(threads, settings.concurrent_runs or most)
+
+
+@dataclass(frozen=True)
 class LoadedModel:
     """The parts that serve. Without an artifact, as in tests, there is no canary to check."""
 
@@ -71,16 +93,16 @@ class LoadedModel:
     artifact: Artifact | None = None
 
     @classmethod
-    def open(
-        cls, artifact: Artifact, *, device: Device, threads: int, concurrent_runs: int
-    ) -> Self:
-        """Loads the session. Raises ArtifactError, ProviderUnavailable or EngineStartFailed."""
+    def open(cls, settings: Settings) -> Self:
+        """Opens what the settings name; ArtifactError, ProviderUnavailable, EngineStartFailed."""
+        artifact = Artifact.open(settings.artifact)
+        parallelism = Parallelism.of(settings)
         try:
             encoder = OnnxEncoder(
                 artifact,
-                device=device,
-                intra_op_num_threads=threads,
-                concurrent_runs=concurrent_runs,
+                device=settings.device,
+                intra_op_num_threads=parallelism.threads,
+                concurrent_runs=parallelism.concurrent_runs,
             )
         except (ArtifactError, ProviderUnavailable):
             raise
@@ -90,8 +112,22 @@ class LoadedModel:
             ) from error
         return cls(encoder, encoder.tokenizer, artifact)
 
+    @classmethod
+    def opening(cls, settings: Settings) -> "Future[Self]":
+        """`open` in a thread that does not keep the process from ending."""
+        future: Future[Self] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(cls.open(settings))
+            except Exception as error:  # handed to whoever waits
+                future.set_exception(error)
+
+        threading.Thread(target=work, name="load", daemon=True).start()
+        return future
+
     def warm_up(self, run: Run, *, max_batch_tokens: int) -> None:
-        """Runs a short text, and as many of the longest as a batch may hold, alone and not alone.
+        """Runs a short text in both ways, and as many of the longest as a batch may hold.
 
         So no client pays for a first time, and a batch that does not fit into memory is known now:
         raises EngineStartFailed.
@@ -99,10 +135,10 @@ class LoadedModel:
         limit = self.encoder.max_seq_length
         short = self.tokenizer.tokenize(["warm up"])[0].input_ids
         longest = (short * limit)[:limit]
-        for batch in ([short], [longest] * max(1, max_batch_tokens // limit)):
+        full = [longest] * max(1, max_batch_tokens // limit)
+        for batch, alone in (([short], True), ([short], False), (full, True)):
             try:
-                run(batch, alone=True)
-                run(batch, alone=False)
+                run(batch, alone=alone)
             except Exception as error:  # the encoder may raise anything, MemoryError too
                 raise EngineStartFailed(
                     f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "

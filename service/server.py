@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 
 import uvicorn
 import uvloop
@@ -22,6 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.app import create_app
 from service.context import EmbeddingEngine, Service
+from service.loading import LoadedModel
 from service.logs import logging_to
 from service.settings import Settings
 
@@ -52,10 +54,16 @@ class _Server(uvicorn.Server):
 class Process:
     """One run of the service; ``exit_code`` is 0 unless it failed or had to give up on requests."""
 
-    def __init__(self, settings: Settings, *, engine: EmbeddingEngine | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        engine: EmbeddingEngine | None = None,
+        model: Future[LoadedModel] | None = None,
+    ) -> None:
         self.exit_code = 0
         self._settings = settings
-        self._app = create_app(settings, engine=engine, on_fatal=self._fail)
+        self._app = create_app(settings, engine=engine, model=model, on_fatal=self._fail)
         service: Service = self._app.state.service
         self._engine: EmbeddingEngine = service.engine
         self._draining: asyncio.Task[None] | None = None
@@ -142,11 +150,14 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
 
 
-def serve(settings: Settings) -> int:
-    """Run the service until it ends; returns the exit code of the process."""
+def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
+    """Run the service until it ends; returns the exit code of the process.
+
+    ``model`` is one that is being opened already.
+    """
     listener = listen(settings.host, settings.port)
     with logging_to(sys.stdout, settings.log_level):
-        process = Process(settings)
+        process = Process(settings, model=model)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(process.run(listener))
         return process.exit_code

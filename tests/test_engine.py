@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
@@ -31,6 +32,7 @@ from service.errors import (
     PayloadTooLarge,
     ServiceError,
 )
+from service.loading import LoadedModel
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -134,12 +136,12 @@ class Harness:
         self.encoder = FakeEncoder(clock)
         self.tokenizer = FakeTokenizer()
         self.fatal: list[str] = []
+        model: Future[LoadedModel] = Future()
+        model.set_result(LoadedModel(self.encoder, self.tokenizer, artifact))
         self.engine = Engine(
             Settings(**(limits | settings)),
             self.metrics,
-            artifact=artifact,
-            encoder=self.encoder,
-            tokenizer=self.tokenizer,
+            model=model,
             on_fatal=self.fatal.append,
             clock=clock or time.monotonic,
         )
@@ -574,7 +576,7 @@ async def test_warm_up_runs_the_longest_batch() -> None:
     harness = Harness()
     await harness.engine.start()
     shapes = [(len(batch), len(batch[0])) for batch in harness.encoder.batches]
-    assert shapes == [(1, 7), (1, 7), (2, 32), (2, 32)]  # alone and not alone
+    assert shapes == [(1, 7), (1, 7), (2, 32)]  # the short one alone and not alone
     await harness.engine.drain(1)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
 
 import httpx
 import numpy as np
@@ -19,6 +20,7 @@ from model.artifact import Artifact
 from model.onnx_encoder import OnnxEncoder
 from service.app import create_app
 from service.engine import Engine
+from service.loading import LoadedModel
 from service.metrics import Metrics
 from service.server import listen
 from service.settings import Settings
@@ -69,12 +71,12 @@ class Stage:
         self.metrics = Metrics()
         self.fatal: list[str] = []
         self.settings = Settings(threads=1, **settings)  # type: ignore[arg-type]  # each has its type
+        model: Future[LoadedModel] = Future()
+        model.set_result(LoadedModel(self.switchboard, encoder.tokenizer, artifact))
         self.engine = Engine(
             self.settings,
             self.metrics,
-            artifact=artifact,
-            encoder=self.switchboard,
-            tokenizer=encoder.tokenizer,
+            model=model,
             on_fatal=self.fatal.append,
         )
         app = create_app(self.settings, engine=self.engine, metrics=self.metrics)
