@@ -30,13 +30,15 @@ SHARE_RUN_COSTS = 2
 class EmbedRequest:
     """One caller's texts on their way through the engine, and the one future it waits for.
 
+    ``positions`` are the sequences to embed, all of them unless some embeddings are known already.
+
     The inference thread writes rows of ``embeddings``; all else that changes after submission is
     changed either under the batcher's lock (``waiting_*``, ``started``, ``dropped``) or on the
     event loop (``unanswered``, ``*_seconds``).
     """
 
     __slots__ = (
-        *("sequences", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
+        *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
         *("waiting_tokens", "started", "dropped", "unanswered"),
         *("queue_seconds", "inference_seconds"),
     )
@@ -47,18 +49,20 @@ class EmbedRequest:
         dim: int,
         future: asyncio.Future[None],
         *,
+        positions: Sequence[int] | None = None,
         arrival: float = 0.0,
     ) -> None:
         self.sequences = sequences
+        self.positions = range(len(sequences)) if positions is None else positions
         self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
         self.future = future
         self.arrival = arrival
-        self.tokens = sum(map(len, sequences))
+        self.tokens = sum(len(sequences[position]) for position in self.positions)
         self.waiting_texts = 0
         self.waiting_tokens = 0
         self.started = False  # a row of it has been handed to the encoder
         self.dropped = False  # nobody waits for it any more
-        self.unanswered = len(sequences)
+        self.unanswered = len(self.positions)
         self.queue_seconds = 0.0  # summed over its texts
         self.inference_seconds = 0.0
 
@@ -190,8 +194,8 @@ class Batcher:
 
     def _push(self, request: EmbedRequest) -> None:
         tag = self._served_tokens
-        for position, sequence in enumerate(request.sequences):
-            length = len(sequence)
+        for position in request.positions:
+            length = len(request.sequences[position])
             heap = self._heaps.get(length)
             if heap is None:
                 heap = self._heaps[length] = []
@@ -199,7 +203,7 @@ class Batcher:
             heapq.heappush(heap, Row(tag, self._numbers, request, position))
             self._numbers += 1
             tag += length
-        request.waiting_texts = len(request.sequences)
+        request.waiting_texts = len(request.positions)
         request.waiting_tokens = request.tokens
         self.texts += request.waiting_texts
         self.tokens += request.waiting_tokens

@@ -18,6 +18,7 @@ from model.artifact import Artifact
 from model.tokenizer import TokenizedText, TruncationDirection, UnusableInput
 from service.admission import Admission, Rate, State, not_ready, refuse_empty
 from service.batcher import Batcher, EmbedRequest
+from service.cache import EmbeddingCache
 from service.errors import DeadlineExceeded, InvalidInput, ServiceError
 from service.in_flight import InFlight
 from service.loading import EngineStartFailed, LoadedModel, Parallelism, TokenEncoder
@@ -80,6 +81,7 @@ class Engine:
             takers=self._parallelism.concurrent_runs,
             clock=clock,
         )
+        self._cache = EmbeddingCache(settings.cache_bytes) if settings.cache_bytes else None
         self._admission = Admission(settings, metrics, self._batcher, self._rate)
         metrics.engine_threads.set(self.threads)
         metrics.watch(
@@ -87,6 +89,7 @@ class Engine:
             tokens=lambda: self._batcher.tokens,
             oldest_seconds=self._batcher.oldest_seconds,
             ready=lambda: self.readiness().ready,
+            cache_bytes=lambda: 0 if self._cache is None else self._cache.bytes,
         )
 
     @property
@@ -168,6 +171,7 @@ class Engine:
                 tokenized = self._clock()
                 request = self._submit(rows, tokenized)
                 await request.future
+                self._keep(request)
         except TimeoutError:
             raise self._out_of_time(request) from None
         except asyncio.CancelledError:
@@ -254,10 +258,26 @@ class Engine:
         return rows
 
     def _submit(self, rows: list[TokenizedText], now: float) -> EmbedRequest:
+        sequences = [row.input_ids for row in rows]
+        known = {} if self._cache is None else self._cache.find(sequences)
+        missing = [position for position in range(len(sequences)) if position not in known]
         future = asyncio.get_running_loop().create_future()
-        request = EmbedRequest([row.input_ids for row in rows], self.dim, future, arrival=now)
-        self._admission.submit(request)
+        request = EmbedRequest(sequences, self.dim, future, positions=missing, arrival=now)
+        for position, row in known.items():
+            request.embeddings[position] = row
+        if missing:
+            self._admission.submit(request)
+        else:
+            future.set_result(None)
+        if self._cache is not None:
+            self._metrics.cache_hits.inc(len(known))
+            self._metrics.cache_misses.inc(len(missing))
         return request
+
+    def _keep(self, request: EmbedRequest) -> None:
+        if self._cache is not None:
+            rows = {position: request.embeddings[position] for position in request.positions}
+            self._cache.keep(request.sequences, rows)
 
     def _result(
         self, request: EmbedRequest, rows: list[TokenizedText], tokenize_seconds: float

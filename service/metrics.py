@@ -62,6 +62,7 @@ class Metrics:
         self._declare_batches()
         self._declare_queue()
         self._declare_outcomes()
+        self._declare_reuse()
         self._declare_engine()
 
     def render(self) -> bytes:
@@ -75,12 +76,14 @@ class Metrics:
         tokens: Callable[[], float],
         oldest_seconds: Callable[[], float],
         ready: Callable[[], float],
+        cache_bytes: Callable[[], float],
     ) -> None:
-        """Makes the queue's gauges and the readiness gauge read live values at each scrape."""
+        """Makes the gauges of queue, readiness and cache read live values at each scrape."""
         self.queue_texts.set_function(texts)
         self.queue_tokens.set_function(tokens)
         self.queue_oldest_seconds.set_function(oldest_seconds)
         self.engine_ready.set_function(ready)
+        self.cache_bytes.set_function(cache_bytes)
 
     def describe_model(
         self, *, name: str, fingerprint: str, precision: str, provider: str, dim: int
@@ -167,6 +170,16 @@ class Metrics:
             self.timed_out.labels(stage)
         for reason in FAILURE_REASONS:
             self.failed.labels(reason)
+
+    def _declare_reuse(self) -> None:
+        self.coalesced_texts = self._counter(
+            "s2sent_coalesced_texts_total", "Texts run once with an equal one of their batch."
+        )
+        self.cache_hits = self._counter("s2sent_cache_hits_total", "Texts found in the cache.")
+        self.cache_misses = self._counter(
+            "s2sent_cache_misses_total", "Texts looked for in the cache and not found."
+        )
+        self.cache_bytes = self._gauge("s2sent_cache_bytes", "Memory the cache takes.")
 
     def _declare_engine(self) -> None:
         self.engine_restarts = self._counter(

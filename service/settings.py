@@ -105,6 +105,10 @@ class Settings(BaseSettings):
         _ByDevice(65_536, 1_048_576), "Batching", "Tokens that may wait; above it 429.",
         ge=16, le=16_777_216,
     )  # fmt: skip
+    cache_bytes: int = _setting(
+        0, "Batching", "Memory for embeddings that may come again; 0 keeps none.",
+        ge=0, le=1_099_511_627_776,
+    )  # fmt: skip
     stall_timeout_seconds: float = _setting(
         60.0, "Batching", "A single run longer than this turns /ready red.", gt=0, le=3_600
     )

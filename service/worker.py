@@ -180,9 +180,11 @@ class InferenceWorkers:
         rows = [row for row in rows if not row.request.dropped]
         if not rows:
             return True
+        places: dict[tuple[int, ...], int] = {}  # a text that comes twice is run once
+        place_of = [places.setdefault(tuple(row.sequence), len(places)) for row in rows]
         started = self._clock()
         try:
-            embeddings = self.run([row.sequence for row in rows], alone=alone)
+            embeddings = self.run(list(places), alone=alone)[place_of]
         except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(rows))
             wrong_shape = isinstance(error, WrongShape)  # no row is to blame, halving finds none
@@ -192,6 +194,7 @@ class InferenceWorkers:
             middle = len(rows) // 2
             first, second = rows[:middle], rows[middle:]
             return self._process(first, alone) | self._process(second, alone)
+        self._metrics.coalesced_texts.inc(len(rows) - len(places))
         return self._deliver(rows, embeddings, started, self._clock() - started)
 
     def _deliver(

@@ -491,6 +491,49 @@ async def test_deaths_far_apart_are_forgiven() -> None:
         assert harness.fatal == []
 
 
+# --- running nothing twice ---
+
+
+async def test_equal_texts_that_wait_together_are_run_once() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        tasks = [harness.send("same", "other"), harness.send("same")]
+        await harness.queued(3)
+        harness.encoder.gate.set()
+        both, one = await asyncio.gather(*tasks)
+        await held
+        assert both.embeddings.tolist() == [vector("same"), vector("other")]
+        assert one.embeddings.tolist() == [vector("same")]
+        assert sum(batch.count("same") for batch in harness.encoder.batches) == 1
+        assert harness.value("coalesced_texts_total") == 1
+
+
+async def test_text_that_comes_again_is_not_run_again() -> None:
+    async with serving(cache_bytes=10_000) as harness:
+        await harness.engine.embed(["known"])
+        result = await harness.engine.embed(["new", "known"])
+        assert result.embeddings.tolist() == [vector("new"), vector("known")]
+        assert (await harness.engine.embed(["known"])).tokens == [5]
+        assert harness.encoder.batches == [["known"], ["new"]]
+        assert harness.value("cache_hits_total") == harness.value("cache_misses_total") == 2
+        assert harness.value("cache_bytes") > 0
+
+
+async def test_without_a_cache_every_text_is_run() -> None:
+    async with serving() as harness:
+        await harness.engine.embed(["again"])
+        await harness.engine.embed(["again"])
+        assert harness.encoder.batches == [["again"], ["again"]]
+        assert harness.value("cache_hits_total") == harness.value("cache_misses_total") == 0
+
+
+async def test_failed_text_is_not_kept() -> None:
+    async with serving(cache_bytes=10_000) as harness:
+        assert isinstance(await outcome(harness.send(NOT_A_NUMBER)), InferenceFailed)
+        assert isinstance(await outcome(harness.send(NOT_A_NUMBER)), InferenceFailed)
+        assert harness.value("cache_bytes") == 0
+
+
 # --- readiness ---
 
 
@@ -648,9 +691,9 @@ def allowed(plan: list[tuple[str, Any]]) -> list[tuple[list[str], set[Kind]]]:
     return requests
 
 
-async def play(plan: list[tuple[str, Any]], concurrent_runs: int) -> None:
+async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
     sent: list[asyncio.Task[EmbedResult]] = []
-    async with serving(max_queue_tokens=512, concurrent_runs=concurrent_runs) as harness:
+    async with serving(max_queue_tokens=512, **settings) as harness:
         for action, argument in plan:
             if action.startswith("send"):
                 limit = 0.0 if action == "send with no time" else FOREVER_SECONDS
@@ -676,8 +719,8 @@ async def play(plan: list[tuple[str, Any]], concurrent_runs: int) -> None:
 
 
 @hypothesis_settings(max_examples=100, deadline=None)
-@given(steps, st.sampled_from([1, 3]))
+@given(steps, st.sampled_from([1, 3]), st.sampled_from([0, 1_000]))
 def test_whatever_happens_every_request_gets_an_answer_of_its_own(
-    plan: list[tuple[str, Any]], concurrent_runs: int
+    plan: list[tuple[str, Any]], concurrent_runs: int, cache_bytes: int
 ) -> None:
-    asyncio.run(play(plan, concurrent_runs))
+    asyncio.run(play(plan, concurrent_runs=concurrent_runs, cache_bytes=cache_bytes))

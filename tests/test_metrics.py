@@ -56,7 +56,7 @@ def test_queue_gauges_read_live_values() -> None:
     metrics, waiting = Metrics(), [1, 2, 3]
     metrics.watch(
         texts=lambda: len(waiting), tokens=lambda: sum(waiting), oldest_seconds=lambda: 0.5,
-        ready=lambda: True,
+        ready=lambda: True, cache_bytes=lambda: 0,
     )  # fmt: skip
     waiting.append(4)
     value = metrics.registry.get_sample_value
