@@ -85,9 +85,9 @@ class ObserveRequests:
 
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return (
-        given if _VALID_REQUEST_ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
-    )  # a name, not a secret
+    if _VALID_REQUEST_ID.fullmatch(given):
+        return given
+    return f"{random.getrandbits(128):032x}"  # a name and no secret, so it may be a cheap one
 
 
 def _route_label(scope: Scope) -> str:
