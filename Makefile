@@ -3,9 +3,11 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SERVE   := .venv/serve
 DEV     := .venv/dev
 CLIENTS := .venv/clients
+PEERS   := .venv/peers
+OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
 
-.PHONY: serve test test-clients check fix bench clean
+.PHONY: serve test test-clients check fix bench peers clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
@@ -21,8 +23,11 @@ check: $(DEV)/installed         ## lint, format and types
 fix: $(DEV)/installed           ## format and mend what can be mended
 	$(DEV)/bin/ruff check --fix . ; $(DEV)/bin/ruff format .
 
-bench: $(DEV)/installed         ## measure the service beside its bare session (needs wrk)
-	$(DEV)/bin/python -m benchmarks.serving
+bench: $(DEV)/installed         ## measure the service beside its peers (needs wrk), with BENCH=--options
+	-$(MAKE) --keep-going peers
+	$(DEV)/bin/python -m benchmarks $(BENCH)
+
+peers: $(OTHERS:%=$(PEERS)/%/installed)  ## install what bench compares with
 
 $(SERVE)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SERVE)
@@ -39,5 +44,10 @@ $(CLIENTS)/%/installed: tests/clients/requirements/%.txt
 	$(CLIENTS)/$*/bin/pip install --quiet --requirement $<
 	touch $@
 
+$(PEERS)/%/installed: benchmarks/peers/%.txt
+	$(PYTHON) -m venv $(PEERS)/$*
+	$(PEERS)/$*/bin/pip install --quiet --requirement $<
+	touch $@
+
 clean:                          ## remove the environments and caches
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf .venv .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
