@@ -7,7 +7,7 @@ PEERS   := .venv/peers
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
 
-.PHONY: serve test test-clients check fix bench peers clean
+.PHONY: soak serve test test-clients check fix bench peers clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
@@ -28,6 +28,9 @@ bench: $(DEV)/installed         ## measure the service beside its peers (needs w
 	$(DEV)/bin/python -m benchmarks $(BENCH)
 
 peers: $(OTHERS:%=$(PEERS)/%/installed)  ## install what bench compares with
+
+soak: $(DEV)/installed          ## twenty minutes of faults, leavers and restarts; MINUTES=2 for less
+	$(DEV)/bin/python -m tests.chaos --minutes $(or $(MINUTES),20)
 
 $(SERVE)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SERVE)

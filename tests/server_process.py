@@ -20,8 +20,9 @@ STOP_TIMEOUT_SECONDS = 60
 class ServerProcess:
     """A running `s2sent serve`; ``log`` holds its lines so far."""
 
-    def __init__(self, artifact: Path, *flags: str) -> None:
-        command = [sys.executable, "-m", "service", "serve", "--artifact", str(artifact)]
+    def __init__(self, artifact: Path, *flags: str, module: str = "service") -> None:
+        command = [sys.executable, "-m", module, *(["serve"] if module == "service" else [])]
+        command += ["--artifact", str(artifact)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("S2SENT_")}
         self.process = subprocess.Popen(
             [*command, "--port", "0", *flags],
@@ -61,9 +62,9 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(artifact: Path, *flags: str) -> Iterator[ServerProcess]:
+def running_server(artifact: Path, *flags: str, module: str = "service") -> Iterator[ServerProcess]:
     """A server that is ready, ended at the latest when the block ends."""
-    server = ServerProcess(artifact, *flags)
+    server = ServerProcess(artifact, *flags, module=module)
     try:
         server.wait_until_ready()
         yield server
