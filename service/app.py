@@ -67,6 +67,7 @@ def create_app(
         summary="Sentence embeddings and similarity.",
         version=package_version(),
         redoc_url=None,
+        redirect_slashes=False,  # a redirect has no envelope, and names the host it was sent to
         swagger_ui_oauth2_redirect_url=None,
         telemetry=telemetry_config(tracer_provider),
         lifespan=_lifespan(engine, settings, tracer_provider, on_fatal),

@@ -54,12 +54,21 @@ async def on_http_exception(request: Request, error: Any) -> Response:
     """Answer an HTTPException of the framework, mostly 404 and 405; its headers are kept."""
     response = error_response(request, _translate(request, error.status_code))
     response.headers.update(error.headers or {})
+    if error.status_code == 405:
+        response.headers["Allow"] = _methods(request)
     return response
 
 
 async def on_client_disconnect(_request: Request, _error: Exception) -> Response:
     """End a request whose client has gone: the server drops this, the log keeps the status."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+def _methods(request: Request) -> str:
+    """Every method the path has; the framework tells those of the first of its routes."""
+    path = request.scope["path"]
+    routes = (route for route in request.app.routes if route.path == path)
+    return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 
 def _native_body(error: ServiceError) -> dict[str, object]:

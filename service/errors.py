@@ -9,6 +9,7 @@ ServiceError                            status  error_type   | OpenAI status, ty
 ├── PayloadTooLarge                        413  PayloadTooLarge  | 413 invalid_request_error
 ├── UnsupportedMediaType                   415  UnsupportedMediaType | 415 invalid_request_error
 ├── InvalidInput                           422  Validation   | 400 invalid_request_error
+├── HeadTooLarge                           431  HeadTooLarge | 431 invalid_request_error
 ├── InferenceFailed                        424  Backend      | 500 server_error
 ├── Overloaded                             429  Overloaded   | 429 rate_limit_error   (Retry-After)
 ├── InternalError                          500  Internal     | 500 server_error
@@ -98,6 +99,13 @@ class InvalidInput(ServiceError):
 
     status, error_type = 422, "Validation"
     openai_status, openai_type = 400, "invalid_request_error"
+
+
+class HeadTooLarge(ServiceError):
+    """The request's line and headers are above their limit."""
+
+    status, error_type = 431, "HeadTooLarge"
+    openai_status, openai_type = 431, "invalid_request_error"
 
 
 class InferenceFailed(ServiceError):

@@ -12,19 +12,19 @@ from service.errors import EmptyInput, InvalidInput, PayloadTooLarge
 
 Text = str | list[int]  # a text, or the token ids of one
 
-_TEXT_SCHEMA = {"type": "string", "minLength": 1}
+TEXT_SCHEMA = {"type": "string", "minLength": 1}
 _IDS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _INPUTS_SCHEMA = {
     "description": "A text, a list of texts, the token ids of one text, or a list of both.",
     "oneOf": [
-        _TEXT_SCHEMA,
+        TEXT_SCHEMA,
         {**_IDS_SCHEMA, "title": "Token ids of one text"},
-        {"type": "array", "items": {"oneOf": [_TEXT_SCHEMA, _IDS_SCHEMA]}, "minItems": 1},
+        {"type": "array", "items": {"oneOf": [TEXT_SCHEMA, _IDS_SCHEMA]}, "minItems": 1},
     ],
 }
 _STRINGS_SCHEMA = {
     "description": "A text or a list of texts. Token ids are refused.",
-    "oneOf": [_TEXT_SCHEMA, {"type": "array", "items": _TEXT_SCHEMA, "minItems": 1}],
+    "oneOf": [TEXT_SCHEMA, {"type": "array", "items": TEXT_SCHEMA, "minItems": 1}],
 }
 _TOKEN_IDS_SCHEMA = {
     "description": "The token ids of one text, or a list of such lists.",
@@ -43,7 +43,7 @@ def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
     if not value:
         raise EmptyInput("inputs is empty. Send at least one text.", param="inputs")
     if set(map(type, value)) == {int}:
-        return [_checked_ids(value, "inputs")]
+        return [_non_negative(value, "inputs")]
     check_count(len(value), info)
     return [_parse_text(item, f"inputs[{index}]") for index, item in enumerate(value)]
 
@@ -80,16 +80,25 @@ def checked_text(text: str, path: str) -> str:
 def _checked_ids(ids: list[Any], path: str) -> list[int]:
     if not ids:
         raise EmptyInput(f"{path} is an empty list. Leave it out.", param=path)
-    if set(map(type, ids)) == {int} and min(ids) >= 0:
-        return ids
-    for index, token_id in enumerate(ids):
-        if type(token_id) is not int or token_id < 0:
-            given = token_id if type(token_id) is int else kind_of(token_id)
-            raise InvalidInput(
-                f"{path}[{index}] must be a token id, an integer of at least 0, got {given}.",
-                param=f"{path}[{index}]",
-            )
+    if set(map(type, ids)) != {int}:
+        raise _bad_id(ids, path)
+    return _non_negative(ids, path)
+
+
+def _non_negative(ids: list[int], path: str) -> list[int]:
+    if min(ids) < 0:
+        raise _bad_id(ids, path)
     return ids
+
+
+def _bad_id(ids: list[Any], path: str) -> InvalidInput:
+    """The error that names the first item that cannot be a token id."""
+    index, token_id = next((i, id_) for i, id_ in enumerate(ids) if type(id_) is not int or id_ < 0)
+    given = token_id if type(token_id) is int else kind_of(token_id)
+    return InvalidInput(
+        f"{path}[{index}] must be a token id, an integer of at least 0, got {given}.",
+        param=f"{path}[{index}]",
+    )
 
 
 def _parse_strings(value: object, info: ValidationInfo) -> list[str]:

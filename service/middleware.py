@@ -83,11 +83,14 @@ class ObserveRequests:
             logger.log(level, "request", extra={"fields": fields})
 
 
+def new_request_id() -> str:
+    """An id for a request that brings none; a name, not a secret."""
+    return f"{random.getrandbits(128):032x}"
+
+
 def _request_id(scope: Scope) -> str:
     given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    if _VALID_REQUEST_ID.fullmatch(given):
-        return given
-    return f"{random.getrandbits(128):032x}"  # a name and no secret, so it may be a cheap one
+    return given if _VALID_REQUEST_ID.fullmatch(given) else new_request_id()
 
 
 def _route_label(scope: Scope) -> str:

@@ -17,6 +17,7 @@ from service.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
+from service.structure import Structure
 
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
@@ -90,7 +91,7 @@ def _check_media_type(request: Request) -> None:
 
 async def _collect(request: Request) -> bytes:
     settings = service_of(request).settings
-    limit = settings.max_body_bytes
+    limit, structure = settings.max_body_bytes, Structure(settings)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
         raise _too_large(limit)
@@ -101,6 +102,7 @@ async def _collect(request: Request) -> bytes:
                 body += chunk
                 if len(body) > limit:
                     raise _too_large(limit)
+                structure.add(chunk)
     except TimeoutError:
         raise DeadlineExceeded(
             f"The body had not arrived after {settings.request_timeout_seconds:g} s."

@@ -83,6 +83,7 @@ async def create_embeddings(request: Request) -> Response:
     return answer(request, result, content, serialized_since=since)
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get(
     "/v1/models",
     summary="The model that is served",

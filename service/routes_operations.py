@@ -61,6 +61,7 @@ class Status(BaseModel):
     status: str
 
 
+@router.head("/info", include_in_schema=False)
 @router.get(
     "/info",
     summary="The model and the limits",
@@ -74,7 +75,8 @@ async def info(request: Request) -> Response:
     return Response(_info(service_of(request)).model_dump_json(), media_type=JSON)
 
 
-@router.get("/ping", include_in_schema=False)
+@router.api_route("/ping", methods=["GET", "HEAD"], include_in_schema=False)
+@router.head("/health", include_in_schema=False)
 @router.get(
     "/health",
     summary="Whether the process is alive",
@@ -85,6 +87,7 @@ async def health() -> Response:
     return Response(b'{"status":"alive"}', media_type=JSON)
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get(
     "/ready",
     summary="Whether requests should be sent here",
@@ -101,6 +104,7 @@ async def ready(request: Request) -> Response:
     return Response(b'{"status":"ready"}', media_type=JSON)
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get(
     "/metrics",
     summary="Metrics for Prometheus",
@@ -123,7 +127,7 @@ def metrics(request: Request) -> Response:
     return Response(body, headers={"Content-Type": content_type})
 
 
-@router.get("/", include_in_schema=False)
+@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
 async def root(request: Request) -> Response:
     """Where to go from here."""
     return Response(b'{"name":"s2sent","docs":"/docs","info":"/info"}', media_type=JSON)

@@ -4,7 +4,7 @@ Every optional field also takes null, which means its default; unknown fields ar
 are strict, so ``"true"`` is not a boolean and ``1.5`` not an integer.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,6 +23,7 @@ from pydantic import (
 from model.tokenizer import TruncationDirection
 from service.errors import EmptyInput
 from service.inputs import (
+    TEXT_SCHEMA,
     Inputs,
     OpenAIInput,
     Strings,
@@ -67,10 +68,31 @@ def _lower_case(value: object) -> object:
     return value.lower() if value in ("Left", "Right") and isinstance(value, str) else value
 
 
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Say in a JSON schema that each optional field also takes null."""
+    fields = schema["properties"]
+    for name in fields.keys() - schema.get("required", []):
+        kind = {**fields[name]}
+        about = {key: kind.pop(key) for key in ("title", "description", "default") if key in kind}
+        if {"type": "null"} not in kind.get("anyOf", []):
+            fields[name] = {"anyOf": [kind, {"type": "null"}], **about}
+
+
+_PAIR_SCHEMA = {"type": "array", "items": TEXT_SCHEMA, "minItems": 2, "maxItems": 2}
 # FailFast: a list of a million numbers shall not become a million findings.
-Texts = Annotated[list[str], FailFast(), AfterValidator(_refuse_empty)]
+Texts = Annotated[
+    list[str],
+    FailFast(),
+    AfterValidator(_refuse_empty),
+    WithJsonSchema({"type": "array", "items": TEXT_SCHEMA, "minItems": 1}),
+]
 Pair = Annotated[list[str], FailFast(), Field(min_length=2, max_length=2)]
-Pairs = Annotated[list[Pair], FailFast(), AfterValidator(_refuse_empty_pairs)]
+Pairs = Annotated[
+    list[Pair],
+    FailFast(),
+    AfterValidator(_refuse_empty_pairs),
+    WithJsonSchema({"type": "array", "items": _PAIR_SCHEMA, "minItems": 1}),
+]
 Direction = Annotated[
     TruncationDirection,
     BeforeValidator(_lower_case),
@@ -80,7 +102,9 @@ Dimensions = Annotated[int, Field(ge=1)]
 
 
 class _Schema(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", json_schema_extra=_allow_null
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -119,7 +143,13 @@ class EmbedRequest(TokenizeOptions):
 class SourceForm(_Schema):
     """One sentence against many."""
 
-    source_sentence: Annotated[str, Field(description="The sentence compared with the others.")]
+    source_sentence: Annotated[
+        str,
+        Field(
+            description="The sentence compared with the others.",
+            json_schema_extra={"minLength": 1},
+        ),
+    ]
     sentences: Texts
 
     def texts(self) -> list[str]:

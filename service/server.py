@@ -25,6 +25,7 @@ from service.app import create_app
 from service.context import EmbeddingEngine, Service
 from service.loading import LoadedModel
 from service.logs import logging_to
+from service.protocol import Protocol
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -71,7 +72,7 @@ class Process:
             uvicorn.Config(
                 self._answer,
                 interface="asgi3",  # it cannot be seen from a method
-                http="httptools",
+                http=Protocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,
