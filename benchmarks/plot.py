@@ -21,6 +21,9 @@ def save_plot(results: Results, path: Path) -> None:
     _draw_throughput(results, over_connections)
     _draw_percentiles(results, percentiles)
     _draw_open_loop(results, open_loop)
+    lines, labels = over_connections.get_legend_handles_labels()
+    if lines:
+        figure.legend(lines, labels, loc="outside lower center", ncols=len(lines))
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
@@ -34,7 +37,7 @@ def _draw_throughput(results: Results, axes: Axes) -> None:
     if limit is not None:
         axes.axhline(limit, color="grey", linestyle="--", label=results["systems"][RAW]["label"])
     axes.set(title="One text a request", xlabel="connections", ylabel="texts/s", ylim=(0, None))
-    _add_legend(axes)
+    axes.grid(alpha=0.3)
 
 
 def _draw_percentiles(results: Results, axes: Axes) -> None:
@@ -42,7 +45,7 @@ def _draw_percentiles(results: Results, axes: Axes) -> None:
         values = [median_at(results, name, "loads", "c64", f"p{p}_ms") for p in PERCENTILES]
         _draw_line(axes, list(PERCENTILES), values, results, name)
     axes.set(title="64 connections x 1 text", xlabel="percentile", ylabel="ms", yscale="log")
-    _add_legend(axes)
+    axes.grid(alpha=0.3)
 
 
 def _draw_open_loop(results: Results, axes: Axes) -> None:
@@ -58,7 +61,7 @@ def _draw_open_loop(results: Results, axes: Axes) -> None:
         ylabel="p99, ms",
         yscale="log",
     )
-    _add_legend(axes)
+    axes.grid(alpha=0.3)
 
 
 def _servers(results: Results) -> list[str]:
@@ -73,9 +76,3 @@ def _draw_line(
     heights = [float("nan") if value is None else value for value in values]
     label = results["systems"][name]["label"]
     axes.plot(places, heights, marker="o", color=colour, label=label)
-
-
-def _add_legend(axes: Axes) -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
-    axes.grid(alpha=0.3)

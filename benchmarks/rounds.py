@@ -17,7 +17,7 @@ from benchmarks.usage import memory_mb
 
 OPEN_LOOP = "open"
 OPEN_LOOP_PERCENTS = (50, 80, 95, 120)
-OVERLOAD_TIMES_LONGER = 4  # above 100 % a queue takes a while to fill
+OVERLOAD_TIMES_LONGER = 3  # above 100 % a queue takes a while to fill
 ONE_TEXT_LOADS = [
     load.name for load in LOADS if load.texts_per_request == 1 and load.kind == "short"
 ]

@@ -80,3 +80,7 @@ def growth_percent(values: Sequence[float]) -> float:
     """By how many percent the median of the last quarter is above that of the second."""
     quarter = len(values) // 4
     return 100 * (median(values[-quarter:]) / median(values[quarter : 2 * quarter]) - 1)
+
+
+if __name__ == "__main__":
+    main()
