@@ -5,8 +5,8 @@
 
 Each round starts every system once, in another order, checks its vectors, loads it and ends it.
 Needs wrk (https://github.com/wg/wrk) and the peers' environments (`make peers`). Writes
-results.json, results.md and plot.svg into FOLDER. Absolute times mean little on a shared machine:
-read the ratios, which are taken within a round.
+results.json, results.md, plot.svg and logs/ into FOLDER. Absolute times mean little on a shared
+machine: read the ratios, which are taken within a round.
 """
 
 import argparse
@@ -50,9 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     every = all_systems(models, check_texts, options.peers, shlex.split(options.serve))
     systems = [system for system in every if system.name in options.systems]
     results = _begin(options, texts, systems)
-    options.out.mkdir(parents=True, exist_ok=True)
+    logs = options.out / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        plan = Plan(frozenset(options.loads), texts, options.seconds, Path(folder))
+        plan = Plan(frozenset(options.loads), texts, options.seconds, Path(folder), logs)
         for number in range(options.rounds):
             turn = number % len(systems)
             turned = systems[turn:] + systems[:turn]

@@ -31,7 +31,8 @@ class Plan:
     loads: frozenset[str]
     texts: Texts
     seconds: int
-    folder: Path  # for request bodies and logs
+    bodies: Path  # a folder for what is sent
+    logs: Path  # a folder for what the systems print
 
 
 def run_round(systems: Sequence[System], plan: Plan, not_measured: dict[str, str]) -> Round:
@@ -55,7 +56,7 @@ def run_round(systems: Sequence[System], plan: Plan, not_measured: dict[str, str
 def _measure(system: System, plan: Plan) -> dict[str, Any]:
     """Start, check, load and end one system."""
     route = system.route
-    with running(system, plan.folder / f"{system.name}.log") as started:
+    with running(system, plan.logs / f"{system.name}.log") as started:
         cosine = smallest_cosine(started)
         if not cosine >= MIN_COSINE:
             raise NotMeasured(f"its vectors differ: cosine {cosine:.6f} at the worst text.")
@@ -73,7 +74,7 @@ def _measure(system: System, plan: Plan) -> dict[str, Any]:
 def _run_loads(started: Running, route: Route, plan: Plan) -> dict[str, Any]:
     def run(load: Load, seconds: int) -> dict[str, Any]:
         try:
-            bodies = prepare_bodies(started.system.name, route, load, plan.texts, plan.folder)
+            bodies = prepare_bodies(started.system.name, route, load, plan.texts, plan.bodies)
             return run_load(started, load, bodies, seconds)
         except NotMeasured as reason:  # the other loads may still do
             return {"not_measured": str(reason)}
@@ -102,7 +103,7 @@ def capacity(loads: Round) -> float:
 
 def _run_open_loop(started: Running, route: Route, plan: Plan, most: float) -> dict[str, Any]:
     """Each percentage of the capacity ``most``, in texts/s."""
-    bodies = prepare_bodies(started.system.name, route, WARM_UP, plan.texts, plan.folder)
+    bodies = prepare_bodies(started.system.name, route, WARM_UP, plan.texts, plan.bodies)
     figures = {}
     for percent in OPEN_LOOP_PERCENTS:
         rate = most * percent / 100

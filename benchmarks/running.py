@@ -150,7 +150,8 @@ def _is_ready(url: str) -> bool:
 
 def _describe_end(process: psutil.Popen, log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"ended with {process.wait()} at the start: {lines[-1] if lines else 'no output'}"
+    last = lines[-1] if lines else "no output"
+    return f"ended with {process.wait()} at the start: {last} (all of it: {log})"
 
 
 def _stop(process: psutil.Popen) -> None:

@@ -307,7 +307,7 @@ def test_a_round_measures_what_works_and_names_what_does_not(tmp_path: Path) -> 
         a_worker("wrong", embedding=(0.8, 0.6)),
     ]
     reasons: dict[str, str] = {}
-    plan = Plan(frozenset(["c1", "batch"]), TEXTS, 1, tmp_path)
+    plan = Plan(frozenset(["c1", "batch"]), TEXTS, 1, tmp_path, tmp_path)
     figures = run_round(systems, plan, reasons)
     assert list(figures) == ["good"]
     assert figures["good"]["cosine"] == pytest.approx(1)
