@@ -1,10 +1,11 @@
-"""The ``s2sent`` command: serve, settings, healthcheck.
+"""The ``s2sent`` command: serve, settings, hash-key, healthcheck.
 
 The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 """
 
 import http.client
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
@@ -91,6 +92,28 @@ app.command("serve")(_with_settings(_serve))
 def settings_command() -> None:
     """Print every setting as a Markdown table, as it stands in docs/operations.md."""
     typer.echo(settings_table())
+
+
+@app.command("hash-key")
+def hash_key(
+    name: Annotated[str, typer.Argument(help="Whose key it is; log lines have it.")],
+    from_stdin: Annotated[
+        bool, typer.Option("--from-stdin", help="Take the key from standard input.")
+    ] = False,
+) -> None:
+    """Make an API key: it goes to standard error, its line for api_keys_file to standard output."""
+    from service.keys import UnusableKeys, key_line, new_key
+
+    key = sys.stdin.readline().strip() if from_stdin else new_key()
+    if not key:
+        _stop("Standard input has no key. Write one line to it.", code=2)
+    try:
+        line = key_line(name, key)
+    except UnusableKeys as error:
+        _stop(f"No line was made: {error}", code=2)
+    if not from_stdin:
+        typer.echo(key, err=True)
+    typer.echo(line)
 
 
 @app.command()

@@ -57,7 +57,7 @@ def create_app(
     once and /ready when the model is loaded. ``model`` is one that is being opened already.
     ``on_fatal`` is called with one sentence when the
     engine cannot start, or has died for good. Raises SettingsError when traces are asked for and
-    the packages that send them are not installed.
+    the packages that send them are not installed, and when the file of API keys cannot be used.
     """
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
@@ -87,8 +87,7 @@ def create_app(
 
 def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     """Innermost first: the one added last sees a request first."""
-    if settings.api_keys:
-        keys = ApiKeys([key.get_secret_value() for key in settings.api_keys])
+    if keys := ApiKeys.of(settings):
         app.add_middleware(
             RequireApiKey, keys=keys, metrics_require_key=settings.metrics_require_key
         )

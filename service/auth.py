@@ -5,33 +5,49 @@ documentation use. Keys are kept and compared as SHA-256 digests, each given key
 accepted one, so the time taken tells nothing about a key or its length.
 """
 
-import hashlib
 import hmac
 from collections.abc import Sequence
+from typing import Self
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from service.context import context_of
 from service.envelopes import error_response
 from service.errors import Unauthorized
+from service.keys import Key, KeyFile, UnusableKeys, digest_of
+from service.settings import Settings, SettingsError
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"})
 METRICS_PATH = "/metrics"
 
 
 class ApiKeys:
-    """A fixed set of accepted keys."""
+    """The accepted keys: some that stay, and those of a file, which may change."""
 
-    def __init__(self, keys: Sequence[str]) -> None:
-        self._digests = [_digest(key) for key in keys]
+    def __init__(self, keys: Sequence[str], file: KeyFile | None = None) -> None:
+        self._keys = tuple(Key(digest_of(key)) for key in keys)
+        self._file = file
 
-    def accepts(self, authorization: str | None) -> bool:
-        """Whether an ``Authorization`` header holds a key, in the form ``Bearer <key>``."""
-        scheme, _, key = (authorization or "").partition(" ")
-        given = _digest(key.strip())
-        # Not any(): it would stop at the key that fits.
-        fits = sum(hmac.compare_digest(given, accepted) for accepted in self._digests)
-        return scheme.lower() == "bearer" and fits > 0
+    @classmethod
+    def of(cls, settings: Settings) -> Self | None:
+        """Those of the settings, None when they ask for no key; raises SettingsError."""
+        keys = [key.get_secret_value() for key in settings.api_keys]
+        if settings.api_keys_file is None:
+            return cls(keys) if keys else None
+        try:
+            return cls(keys, KeyFile(settings.api_keys_file))
+        except UnusableKeys as error:
+            raise SettingsError([f"api_keys_file: {error}"]) from None
+
+    def find(self, authorization: str | None) -> Key | None:
+        """The key that an ``Authorization`` header holds, in the form ``Bearer <key>``."""
+        scheme, _, given = (authorization or "").partition(" ")
+        digest = digest_of(given.strip())
+        accepted = self._keys + (self._file.current() if self._file else ())
+        # The whole list: a search that ends where it finds would tell how far it came.
+        found = [key for key in accepted if hmac.compare_digest(digest, key.digest)]
+        return found[0] if found and scheme.lower() == "bearer" else None
 
 
 class RequireApiKey:
@@ -48,13 +64,11 @@ class RequireApiKey:
             return
         connection = HTTPConnection(scope)
         authorization = connection.headers.get("authorization")
-        if self._keys.accepts(authorization):
+        key = self._keys.find(authorization)
+        if key is not None:
+            context_of(connection).key_name = key.name
             await self._app(scope, receive, send)
             return
         problem = "is not known" if authorization else "is missing"
         error = Unauthorized(f"The API key {problem}. Send Authorization: Bearer <key>.")
         await error_response(connection, error)(scope, receive, send)
-
-
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

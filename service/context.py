@@ -106,6 +106,7 @@ class RequestContext:
     started: float = field(default_factory=time.perf_counter)  # seconds, monotonic
     body_read: float = 0.0  # the moment the body was complete, same clock
     characters: int = 0  # sent by the client; for token ids their number
+    key_name: str | None = None  # of the API key it came with, where the key has one
     result: EmbedResult | None = None  # once the engine has answered
 
     def elapsed_seconds(self) -> float:

@@ -78,6 +78,7 @@ class ObserveRequests:
                 "route": route,
                 "status": status,
                 "duration_ms": round(seconds * 1000, 3),
+                **({"key": context.key_name} if context.key_name else {}),
                 **_work(context),
             }
             logger.log(level, "request", extra={"fields": fields})

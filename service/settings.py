@@ -116,6 +116,9 @@ class Settings(BaseSettings):
     api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = _setting(
         (), "Access", "Accepted API keys, separated by commas; none leaves the service open."
     )
+    api_keys_file: Path | None = _setting(
+        None, "Access", "File of API keys as digests, read again when it changes."
+    )
     metrics_require_key: bool = _setting(False, "Access", "Whether /metrics also needs a key.")
 
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
@@ -153,8 +156,10 @@ class Settings(BaseSettings):
                 f"max_queue_tokens is {self.max_queue_tokens}, below max_batch_tokens "
                 f"{self.max_batch_tokens}: a full batch could never wait. Raise max_queue_tokens."
             )
-        if self.metrics_require_key and not self.api_keys:
-            raise ValueError("metrics_require_key is set without api_keys. Set api_keys as well.")
+        if self.metrics_require_key and not (self.api_keys or self.api_keys_file):
+            raise ValueError(
+                "metrics_require_key is set without api_keys. Set them or api_keys_file as well."
+            )
         return self
 
 
@@ -229,7 +234,10 @@ def _describe(name: str, field: FieldInfo) -> FieldDescription:
     )
 
 
-_KINDS: dict[object, str] = {bool: "boolean", int: "integer", float: "number", Path: "path"}
+_KINDS: dict[object, str] = {
+    **{bool: "boolean", int: "integer", float: "number"},
+    **{Path: "path", Path | None: "path"},
+}
 
 
 def _shown_default(value: object) -> str:

@@ -1,8 +1,13 @@
 """API keys: who gets in, and what stays open."""
 
+import logging
+from pathlib import Path
+
 import pytest
 
 from service.auth import ApiKeys
+from service.keys import key_line
+from service.settings import SettingsError
 from tests.fake_engine import FakeEngine, client_of
 
 PROTECTED = ["/info", "/v1/models", "/", "/nope", "/v1/nope"]
@@ -29,7 +34,7 @@ OPEN = ["/health", "/ping", "/ready", "/docs", "/openapi.json", "/metrics"]
 def test_any_of_the_keys_and_nothing_else_is_accepted(
     authorization: str | None, accepted: bool
 ) -> None:
-    assert ApiKeys(["first", "second"]).accepts(authorization) is accepted
+    assert (ApiKeys(["first", "second"]).find(authorization) is not None) is accepted
 
 
 @pytest.mark.parametrize("path", PROTECTED)
@@ -72,6 +77,29 @@ async def test_metrics_can_be_protected() -> None:
     assert (await client.get("/metrics")).status_code == 401
     headers = {"Authorization": "Bearer k1"}
     assert (await client.get("/metrics", headers=headers)).status_code == 200
+
+
+async def test_keys_of_the_settings_and_of_the_file_are_accepted(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(key_line("alice", "filed"))
+    client = client_of(FakeEngine(), api_keys="plain", api_keys_file=tmp_path / "keys")
+    for key, status in (("plain", 200), ("filed", 200), ("alice", 401)):
+        response = await client.get("/info", headers={"Authorization": f"Bearer {key}"})
+        assert response.status_code == status
+
+
+def test_a_file_that_cannot_be_used_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"api_keys_file: .*nowhere cannot be read"):
+        client_of(FakeEngine(), api_keys_file=tmp_path / "nowhere")
+
+
+async def test_the_log_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By the name in the file, so that a key's last user can be found before it is taken out."""
+    caplog.set_level(logging.INFO)
+    (tmp_path / "keys").write_text(key_line("alice", "secret"))
+    client = client_of(FakeEngine(), api_keys_file=tmp_path / "keys")
+    await client.get("/info", headers={"Authorization": "Bearer secret"})
+    (record,) = [record for record in caplog.records if record.getMessage() == "request"]
+    assert vars(record)["fields"]["key"] == "alice"
 
 
 async def test_any_authorization_is_accepted_when_no_key_is_configured() -> None:
