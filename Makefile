@@ -4,10 +4,11 @@ SERVE   := .venv/serve
 DEV     := .venv/dev
 CLIENTS := .venv/clients
 PEERS   := .venv/peers
+FUZZ    := .venv/fuzz
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
 
-.PHONY: soak serve test test-clients check fix bench peers clean
+.PHONY: fuzz soak serve test test-clients check fix bench peers clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
@@ -32,6 +33,9 @@ peers: $(OTHERS:%=$(PEERS)/%/installed)  ## install what bench compares with
 soak: $(DEV)/installed          ## twenty minutes of faults, leavers and restarts; MINUTES=2 for less
 	$(DEV)/bin/python -m tests.chaos --minutes $(or $(MINUTES),20)
 
+fuzz: $(DEV)/installed $(FUZZ)/installed ## 10,000 cases made from the OpenAPI document
+	$(DEV)/bin/python -m tests.fuzz
+
 $(SERVE)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu]'
@@ -40,6 +44,11 @@ $(SERVE)/installed: pyproject.toml constraints.txt
 $(DEV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
+	touch $@
+
+$(FUZZ)/installed: tests/fuzz/requirements.txt
+	$(PYTHON) -m venv $(FUZZ)
+	$(FUZZ)/bin/pip install --quiet --requirement $<
 	touch $@
 
 $(CLIENTS)/%/installed: tests/clients/requirements/%.txt

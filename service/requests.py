@@ -91,7 +91,7 @@ def _check_media_type(request: Request) -> None:
 
 async def _collect(request: Request) -> bytes:
     settings = service_of(request).settings
-    limit, structure = settings.max_body_bytes, Structure(settings)
+    limit, structure = settings.max_body_bytes, Structure.allowed_by(settings)
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
         raise _too_large(limit)

@@ -6,6 +6,8 @@ more than a second. orjson holds Python's lock from the first byte to the last, 
 not help; only not beginning does.
 """
 
+from typing import Self
+
 from service.errors import PayloadTooLarge
 from service.settings import Settings
 
@@ -18,13 +20,21 @@ BYTES_PER_VALUE = 8
 
 
 class Structure:
-    """The strings, lists, objects and values of one body, within what its settings allow."""
+    """The parts (strings, keys, lists, objects) and the values of one body, within limits."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._max_parts = PARTS_PER_TEXT * settings.max_client_batch_size + OTHER_PARTS
-        self._max_values = settings.max_body_bytes // BYTES_PER_VALUE
+    def __init__(self, *, max_parts: int, max_values: int) -> None:
+        self._max_parts = max_parts
+        self._max_values = max_values
         self._quotes = self._brackets = self._commas = 0
         self._backslash = b""
+
+    @classmethod
+    def allowed_by(cls, settings: Settings) -> Self:
+        """A body's structure within what the settings allow."""
+        return cls(
+            max_parts=PARTS_PER_TEXT * settings.max_client_batch_size + OTHER_PARTS,
+            max_values=settings.max_body_bytes // BYTES_PER_VALUE,
+        )
 
     def add(self, piece: bytes) -> None:
         """Count the next piece of the body; raises PayloadTooLarge when there is too much.
