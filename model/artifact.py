@@ -86,7 +86,8 @@ class Manifest:
     ``selector`` is the configuration the module was built with, None where there is no selector,
     and ``pooling`` is then all that stands behind the backbone. ``training`` is the recipe with its
     seed and corpus hash, ``scores`` the evaluation by task, ``parity`` the export's comparison
-    with torch, ``fused`` the count of each fused operator in the graph.
+    with torch, ``fused`` the count of each fused operator in the graph. ``depths`` are the blocks
+    after which the encoder can stop early; manifests from before it have none.
     """
 
     name: str
@@ -105,6 +106,7 @@ class Manifest:
     fused: dict[str, int]
     versions: dict[str, str]
     files: dict[str, FileEntry]
+    depths: tuple[int, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:
@@ -122,6 +124,7 @@ class Manifest:
                 f" Use a matching version of s2sent. {REEXPORT}"
             )
         types = get_type_hints(cls)
+        fields = {"depths": []} | fields
         if wrong := sorted(set(types) ^ set(fields)):
             raise MalformedManifest(
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"
@@ -134,7 +137,9 @@ class Manifest:
                     f"{MANIFEST}: {name} must be {names}, got {fields[name]!r}. {REEXPORT}"
                 )
         return cls(
-            **fields | {"inputs": tuple(fields["inputs"]), "files": _parse_files(fields["files"])}
+            **fields
+            | {name: tuple(fields[name]) for name in ("inputs", "depths")}
+            | {"files": _parse_files(fields["files"])}
         )
 
 

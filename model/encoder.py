@@ -1,8 +1,10 @@
 """The encoder: backbone, selector (or none) and pooling as one sentence-transformers pipeline."""
 
 import json
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
@@ -107,18 +109,23 @@ def get_pooling(encoder: SentenceTransformer) -> Pooling:
 class PooledEncoder(nn.Module):
     """The encoder as a function of tensors, in the pooled form that is exported.
 
-    Gives (sentence_embedding [B, D], pooled_embedding [B, D], block_1 .. block_N [B, L, D]): the
-    pipeline's output, the same before normalisation, and the blocks that are pooled, oldest first:
-    those that the selector fuses, or the last one where there is no selector.
+    Gives (sentence_embedding [B, D], pooled_embedding [B, D], blocks [B, L, D]): the pipeline's
+    output, the same before normalisation, and the blocks that are pooled, oldest first: those that
+    the selector fuses, or the last one where there is no selector. With `depths` the blocks that
+    would be pooled if the backbone ended there are among them: `exits` has their numbers by depth.
+    Raises CheckpointError for a depth that cannot be an exit.
     """
 
-    def __init__(self, encoder: SentenceTransformer) -> None:
+    def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
         super().__init__()
         self.backbone = encoder[0].get_submodule("auto_model")
         self.selector = find_selector(encoder)
-        self.num_blocks = self.selector.config.num_blocks if self.selector else 1
         self.pooling_mode = str(get_pooling(encoder).pooling_mode)
         self.normalize = isinstance(encoder[-1], Normalize)
+        full = int(cast(Any, self.backbone).config.num_hidden_layers)
+        self._check(depths, full)
+        self.exits = {depth: self._block_numbers(full, depth) for depth in (*sorted(depths), full)}
+        self.blocks = sorted(set().union(*self.exits.values()))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
@@ -128,14 +135,46 @@ class PooledEncoder(nn.Module):
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
+        states = outputs.hidden_states
         if self.selector is None:
-            blocks = [outputs.last_hidden_state]
-            pooled = pool_tokens(blocks[0], attention_mask, self.pooling_mode)
+            states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
+            pooled = pool_tokens(states[-1], attention_mask, self.pooling_mode)
         else:
-            blocks = self.selector.select_blocks(outputs.hidden_states)
-            pooled = self.selector.pool(blocks, attention_mask)
+            pooled = self.selector.pool(self.selector.select_blocks(states), attention_mask)
         sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
-        return (sentence, pooled, *blocks)
+        return (sentence, pooled, *(states[number] for number in self.blocks))
+
+    def _block_numbers(self, full: int, depth: int) -> range:
+        if self.selector is None:
+            return range(depth, depth + 1)
+        return self.selector.block_numbers(full, depth)
+
+    def _check(self, depths: Collection[int], full: int) -> None:
+        least = self.selector.config.num_blocks if self.selector else 1
+        for depth in depths:
+            if not least <= depth < full:
+                raise CheckpointError(
+                    f"depth {depth} cannot be an exit: this encoder pools {least} of {full} blocks."
+                    f" Choose depths from {least} to {full - 1}."
+                )
+
+
+@contextmanager
+def stopped_at(encoder: SentenceTransformer, depth: int) -> Iterator[None]:
+    """Inside the block ``encoder.encode`` uses the first `depth` blocks of the backbone only.
+
+    In the way in which sentence-transformers' AdaptiveLayerLoss trains a depth: what the backbone
+    gives as its token embeddings is block `depth`, and selector and pooling go on from there.
+    """
+
+    def cut(_module: nn.Module, _inputs: object, features: dict[str, Any]) -> dict[str, Any]:
+        return features | {"token_embeddings": features["all_layer_embeddings"][depth]}
+
+    hook = encoder[0].register_forward_hook(cut)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def _load_transformer(

@@ -1,7 +1,7 @@
 """Checkpoint to artifact: trace with optimum, fuse, round, prove equal to torch, seal.
 
     load_encoder -> PooledEncoder -> optimum trace -> split -> fuse [-> fp16 | int8] -> join
-        -> parity with torch -> sealed folder
+        [-> early exits] -> parity with torch, at every depth -> sealed folder
 
 Nothing is put in place unless every step succeeded.
 """
@@ -10,6 +10,7 @@ import copy
 import json
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -29,14 +30,15 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does 
 
 from model import artifact, graph
 from model.artifact import Artifact, Manifest
-from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder
-from model.onnx_encoder import OnnxEncoder
-from model.parity import check_parity, parity_sentences
+from model.early_exit import add_depth_input
+from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder, stopped_at
+from model.onnx_encoder import POOLED_OUTPUT, OnnxEncoder
+from model.parity import ParityReport, check_parity, parity_sentences
 from model.selector import SelectorConfig
 
 Precision = Literal["fp32", "fp16", "weight-int8"]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUTS = ("sentence_embedding", "pooled_embedding")
+OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 CANARY_TEXT = "A canary sings while the air is good."
 _RECORDED_VERSIONS = (
     "torch",
@@ -58,6 +60,7 @@ class ExportOptions:
 
     ``backbone`` names the backbone and its licence; ``prompts`` maps prompt names to texts put
     before an input. ``sentences`` are what parity is checked on, the built-in ones when empty.
+    ``depths`` are the blocks after which the encoder can also stop, besides the last one.
     """
 
     precision: Precision = "fp32"
@@ -65,6 +68,7 @@ class ExportOptions:
     backbone: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, Any] = field(default_factory=dict)
     sentences: Sequence[str] = ()
+    depths: Sequence[int] = ()
     allow_unfused_attention: bool = False
     overwrite: bool = False
 
@@ -88,7 +92,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
         _refuse_batch_dependence(selector.config)
     sentences = list(options.sentences or parity_sentences())
     sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
-    unrounded = _encode(encoder, sentences)
+    unrounded = encoder
     if options.precision == "weight-int8":
         encoder = round_weights(encoder)
     with artifact.staged(target, overwrite=options.overwrite) as folder:
@@ -96,14 +100,20 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
         _write_companions(encoder, folder)
         manifest = _describe(encoder, checkpoint, options, inputs, fused)
         served = OnnxEncoder(Artifact(folder, manifest))
-        report = check_parity(
-            options.precision,
-            sentences,
-            onnx=partial(served.encode, batch_size=len(sentences)),
-            torch=_encode(encoder, sentences),
-            unrounded=unrounded,
-        )
-        artifact.seal(folder, replace(manifest, parity=asdict(report)))
+
+        def compare(depth: int | None = None) -> ParityReport:
+            return check_parity(
+                options.precision,
+                sentences,
+                onnx=partial(served.encode, batch_size=len(sentences), depth=depth),
+                torch=_encode(encoder, sentences, depth),
+                unrounded=_encode(unrounded, sentences, depth),
+            )
+
+        parity = asdict(compare())
+        if manifest.depths:
+            parity["depths"] = {str(depth): asdict(compare(depth)) for depth in manifest.depths}
+        artifact.seal(folder, replace(manifest, parity=parity))
     return Artifact.open(target)
 
 
@@ -140,17 +150,20 @@ def _write_graph(
     encoder: SentenceTransformer, path: Path, options: ExportOptions
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Trace, fuse and store the graph at ``path``; returns its inputs and the fused operators."""
-    network: Any = PooledEncoder(copy.deepcopy(encoder)).eval()
+    network: Any = PooledEncoder(copy.deepcopy(encoder), options.depths).eval()
     network.config = config = _backbone_config(encoder)  # the tracer asks for it
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
-    blocks = [f"block_{index}" for index in range(network.num_blocks)]
+    exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
+    blocks = [*map(_block, network.blocks)]
+    pooled = exits[max(exits)]
     path.parent.mkdir(parents=True)
     with warnings.catch_warnings():
         # What the trace holds constant is part of the mask's arithmetic; parity proves the rest.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
         trace(network, _PooledEncoderConfig(config, inputs, blocks), path, opset=graph.OPSET)
-    front, pooling = graph.split(onnx.load(path), inputs, blocks, OUTPUTS)
+    also = [block for block in blocks if block not in pooled]
+    front, pooling = graph.split(onnx.load(path), inputs, pooled, OUTPUTS, also=also)
     heads, width = int(config.num_attention_heads), int(config.hidden_size)
     front, fused = graph.fuse(front, num_heads=heads, width=width)
     if not options.allow_unfused_attention:
@@ -159,8 +172,13 @@ def _write_graph(
         front = graph.to_half(front)
     elif options.precision == "weight-int8":
         graph.store_int8(front)
-    graph.save(graph.join(front, pooling), str(path))
+    whole = graph.join(front, pooling)
+    graph.save(add_depth_input(whole, exits) if options.depths else whole, str(path))
     return inputs, fused
+
+
+def _block(number: int) -> str:
+    return f"block_{number}"
 
 
 def round_weights(encoder: SentenceTransformer) -> SentenceTransformer:
@@ -221,6 +239,7 @@ def _describe(
         fused=fused,
         versions={name: version(name) for name in _RECORDED_VERSIONS},
         files={},
+        depths=tuple(sorted(set(options.depths))),
     )
 
 
@@ -238,7 +257,12 @@ def _max_seq_length(encoder: SentenceTransformer) -> int:
     return int(encoder.max_seq_length)
 
 
-def _encode(encoder: SentenceTransformer, sentences: Sequence[str]) -> NDArray[np.float32]:
-    """Embeddings [n, dim] float32, L2-normalised, by torch."""
-    embeddings = encoder.encode(list(sentences), normalize_embeddings=True, convert_to_numpy=True)
+def _encode(
+    encoder: SentenceTransformer, sentences: Sequence[str], depth: int | None = None
+) -> NDArray[np.float32]:
+    """Embeddings [n, dim] float32, L2-normalised, by torch; of the whole encoder or at a depth."""
+    with stopped_at(encoder, depth) if depth else nullcontext():
+        embeddings = encoder.encode(
+            list(sentences), normalize_embeddings=True, convert_to_numpy=True
+        )
     return cast(NDArray[np.float32], embeddings.astype(np.float32))

@@ -39,12 +39,21 @@ class GraphError(Exception):
 
 
 def split(
-    graph: ModelProto, inputs: Sequence[str], blocks: Sequence[str], outputs: Sequence[str]
+    graph: ModelProto,
+    inputs: Sequence[str],
+    blocks: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    also: Sequence[str] = (),
 ) -> tuple[ModelProto, ModelProto]:
-    """Cut at the block states into (encoder: inputs -> blocks, pooling: blocks -> outputs)."""
-    encoder = Extractor(graph).extract_model(list(inputs), list(blocks))
+    """Cut at the block states into (encoder: inputs -> blocks, pooling: blocks -> outputs).
+
+    The encoder gives the states ``also`` too, which the pooling does not read.
+    """
+    encoder = Extractor(graph).extract_model(list(inputs), [*also, *blocks])
     pooling = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
     _require_pooled_form(pooling, blocks)
+    _rename_initializers(pooling, prefix="pooling/")
     return encoder, pooling
 
 
@@ -82,11 +91,8 @@ def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
     produced = {name for node in encoder.graph.node for name in node.output}
     if clash := produced & {name for node in pooling.graph.node for name in node.output}:
         raise GraphError(f"both halves of the graph produce {sorted(clash)[:3]}")
-    known = {tensor.name for tensor in encoder.graph.initializer}
     encoder.graph.node.extend(pooling.graph.node)
-    encoder.graph.initializer.extend(
-        tensor for tensor in pooling.graph.initializer if tensor.name not in known
-    )
+    encoder.graph.initializer.extend(pooling.graph.initializer)
     del encoder.graph.output[:]
     encoder.graph.output.extend(pooling.graph.output)
     del encoder.graph.value_info[:]  # shapes of tensors that fusion removed
@@ -137,6 +143,15 @@ def _require_pooled_form(pooling: ModelProto, blocks: Iterable[str]) -> None:
                 f"the states {block} feed {readers or 'nothing'}; the pooled form"
                 " reads them in one MatMul. Export a selector with num_frequencies of 1 or more."
             )
+
+
+def _rename_initializers(half: ModelProto, *, prefix: str) -> None:
+    """The tracer merges equal initializers of both halves, and only one half may be rounded."""
+    known = {tensor.name for tensor in half.graph.initializer}
+    for node in half.graph.node:
+        node.input[:] = [prefix + name if name in known else name for name in node.input]
+    for tensor in half.graph.initializer:
+        tensor.name = prefix + tensor.name
 
 
 def _quantize(

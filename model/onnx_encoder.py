@@ -57,13 +57,18 @@ class OnnxEncoder:
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
         _return_freed_memory()
 
-    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
         """Embed token id sequences, special tokens included.
 
         Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
         padded to the longest, so close lengths save work; no row depends on the others. ``alone``
-        says that no other run is expected meanwhile.
+        says that no other run is expected meanwhile. Blocks behind ``depth``, which is one of the
+        manifest's depths or None, are not run. Raises ValueError for a depth that is not there.
         """
+        if depth is not None and depth not in self.artifact.manifest.depths:
+            raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
         input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
@@ -71,20 +76,30 @@ class OnnxEncoder:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask.astype(np.int64)}
         if self._takes_token_types:
             inputs["token_type_ids"] = np.zeros_like(input_ids)
+        if depth is not None:
+            inputs["depth"] = np.array(depth)
         session = self._session if alone else self._crowded_session
         embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
         return embeddings
 
     def encode(
-        self, texts: Sequence[str], *, batch_size: int = 32, normalize: bool = True
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 32,
+        normalize: bool = True,
+        depth: int | None = None,
     ) -> NDArray[np.float32]:
-        """Embed texts [n, dim] offline: lengths together, the order of ``texts`` kept."""
+        """Embed texts [n, dim] offline: lengths together, the order of ``texts`` kept.
+
+        ``depth`` as in `run`.
+        """
         rows = [row.input_ids for row in self.tokenizer.tokenize(texts)]
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         embeddings = np.empty((len(rows), self.dim), dtype=np.float32)
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
-            embeddings[indices] = self.run([rows[index] for index in indices])
+            embeddings[indices] = self.run([rows[index] for index in indices], depth=depth)
         if normalize:
             embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
         return embeddings
@@ -109,6 +124,8 @@ def _open_session(artifact: Artifact, provider: str, threads: int) -> ort.Infere
     # Threads wait this long for the next operator before they sleep. The default, a millisecond
     # and more, burns time that the event loop and other runs need; none at all slows a lone run.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
+    if artifact.manifest.depths:
+        options.log_severity_level = 3  # it warns that depth has a default, which is what we want
     session = ort.InferenceSession(str(artifact.onnx_path), options, providers=[provider])
     if session.get_providers()[0] != provider:
         raise ProviderUnavailable(

@@ -321,10 +321,16 @@ class S2SentSelector(Module):
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
         """The N blocks to fuse, oldest first, of `states` (embedding output, then every block).
 
+        Raises ValueError where the whole backbone has too few.
+        """
+        return [states[number] for number in self.block_numbers(len(states) - 1, depth)]
+
+    def block_numbers(self, full: int, depth: int | None = None) -> range:
+        """Which states are fused at `depth`, of a backbone with `full` blocks; 0 is its embedding.
+
         Below full depth (layer dropping in training) there may be fewer than N. Raises ValueError
         where the whole backbone has too few.
         """
-        full = len(states) - 1
         depth = full if depth is None else depth
         lowest, stop = (1, depth + 1) if self.config.block_choice == "last" else (0, depth)
         start = stop - self.config.num_blocks
@@ -333,7 +339,7 @@ class S2SentSelector(Module):
                 f"num_blocks is {self.config.num_blocks} but the backbone offers {stop - lowest}: "
                 "choose fewer."
             )
-        return list(states[max(start, lowest) : stop]) or [states[depth]]
+        return range(max(start, lowest), stop) or range(depth, depth + 1)
 
     def fuse(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
         """Token embeddings [B, L, D] from the blocks [B, L, D] of `select_blocks`."""
@@ -460,8 +466,10 @@ def _pooling_row(mask: Tensor, pooling: str) -> Tensor:
 
 def _project(rows: Tensor, block: Tensor) -> Tensor:
     """rows [B, F, L] @ block [B, L, D], in full precision also under autocast."""
+    if block.dtype != rows.dtype:  # a trace would keep a conversion that changes nothing
+        block = block.to(rows.dtype)
     with torch.autocast(block.device.type, enabled=False):
-        return rows @ block.to(rows.dtype)
+        return rows @ block
 
 
 def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:

@@ -80,6 +80,9 @@ def export(
     sentences: Annotated[
         Path | None, typer.Option(help="File of sentences to check parity on, one a line.")
     ] = None,
+    depths: Annotated[
+        str, typer.Option(help="Blocks after which it can also stop, such as 2,4.")
+    ] = "",
     allow_unfused_attention: Annotated[
         bool, typer.Option(help="Accept attention that ONNX Runtime cannot fuse.")
     ] = False,
@@ -97,14 +100,24 @@ def export(
         name=name,
         backbone=read_record(folder).get("backbone", known),
         sentences=sentences.read_text(encoding="utf-8").splitlines() if sentences else (),
+        depths=_numbers(depths),
         allow_unfused_attention=allow_unfused_attention,
         overwrite=overwrite,
     )
     made = export_checkpoint(folder, artifact, options)
     megabytes = sum(file.bytes for file in made.manifest.files.values()) / 1e6
     print(f"{artifact}: {precision}, {megabytes:.1f} MB")
-    for figure, value in made.manifest.parity.items():
-        print(f"  {figure}: {value}")
+    parity = dict(made.manifest.parity)
+    by_depth = parity.pop("depths", {})
+    for depth, report in {"full": parity, **by_depth}.items():
+        print(f"  depth {depth}:", ", ".join(f"{name} {value}" for name, value in report.items()))
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of block numbers such as 2,4.") from None
 
 
 def _row(head: str, cells: list[str]) -> str:
