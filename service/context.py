@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -59,6 +60,10 @@ class Service:
     engine: EmbeddingEngine
     metrics: Metrics
     started_at: int = field(default_factory=lambda: int(time.time()))  # seconds since the epoch
+    # One thread: large bodies are parsed one at a time, so that the loop waits for one at most.
+    body_reader: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, "read-body")
+    )
 
     @property
     def manifest(self) -> Manifest:
