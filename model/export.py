@@ -61,6 +61,8 @@ class ExportOptions:
     ``backbone`` names the backbone and its licence; ``prompts`` maps prompt names to texts put
     before an input. ``sentences`` are what parity is checked on, the built-in ones when empty.
     ``depths`` are the blocks after which the encoder can also stop, besides the last one.
+    With ``standard_operators`` nothing is fused: the graph has operators of the ONNX standard only,
+    which TensorRT and other runtimes ask for.
     """
 
     precision: Precision = "fp32"
@@ -70,6 +72,7 @@ class ExportOptions:
     sentences: Sequence[str] = ()
     depths: Sequence[int] = ()
     allow_unfused_attention: bool = False
+    standard_operators: bool = False
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -165,9 +168,13 @@ def _write_graph(
     also = [block for block in blocks if block not in pooled]
     front, pooling = graph.split(onnx.load(path), inputs, pooled, OUTPUTS, also=also)
     heads, width = int(config.num_attention_heads), int(config.hidden_size)
-    front, fused = graph.fuse(front, num_heads=heads, width=width)
-    if not options.allow_unfused_attention:
-        graph.require_fused_attention(fused, int(config.num_hidden_layers))
+    fused: dict[str, int] = {}
+    if not options.standard_operators:
+        front, fused = graph.fuse(
+            front, num_heads=heads, width=width, right_padded=options.precision == "fp16"
+        )
+        if not options.allow_unfused_attention:
+            graph.require_fused_attention(fused, int(config.num_hidden_layers))
     if options.precision == "fp16":
         front = graph.to_half(front)
     elif options.precision == "weight-int8":

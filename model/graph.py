@@ -57,11 +57,20 @@ def split(
     return encoder, pooling
 
 
-def fuse(encoder: ModelProto, *, num_heads: int, width: int) -> tuple[ModelProto, dict[str, int]]:
-    """Fuse attention, LayerNorm, GELU and the embeddings; also returns the count per operator."""
+def fuse(
+    encoder: ModelProto, *, num_heads: int, width: int, right_padded: bool = False
+) -> tuple[ModelProto, dict[str, int]]:
+    """Fuse attention, LayerNorm, GELU and the embeddings; also returns the count per operator.
+
+    With ``right_padded`` attention reads the lengths of the rows, not their mask: on a GPU ONNX
+    Runtime has one-kernel attention for the first only (mask_type in its CUDA Attention), and on
+    Hopper and later cuDNN's. Rows padded on the left then come out wrong.
+    """
     encoder.producer_name = "pytorch"  # the optimiser asks who traced the graph
     logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
-    optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, FusionOptions("bert"))
+    options = FusionOptions("bert")
+    options.use_raw_attention_mask(not right_padded)
+    optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, options)
     counts = optimizer.get_fused_operator_statistics()
     if all(entry.domain != "com.microsoft" for entry in optimizer.model.opset_import):
         optimizer.model.opset_import.append(helper.make_opsetid("com.microsoft", 1))

@@ -2,32 +2,23 @@
 
 import ctypes
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model.artifact import Artifact
+from model.sessions import PROVIDERS, Device, TensorRTPlan, open_session, run_bound
 from model.tokenizer import Tokenizer
 
-Device = Literal["cpu", "cuda"]
-
-SPIN_MICROSECONDS = "50"
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
-PROVIDERS: dict[Device, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-
-
-class ProviderUnavailable(RuntimeError):
-    """The device that was asked for is not one this installation of ONNX Runtime can use."""
 
 
 class OnnxEncoder:
     """The encoder that serves: any batch of token ids in, one row per sequence out.
 
     Safe to call from several threads; `run` blocks and releases the GIL while a session works.
-    Raises `ProviderUnavailable` when ``device`` cannot be used: ONNX Runtime itself would go on
-    with the CPU and only log it.
+    Raises `model.sessions.ProviderUnavailable` when ``device`` cannot be used.
 
     With ``concurrent_runs`` above 1 runs are expected side by side. On a CPU each of them then has
     one thread, which keeps the cores busier than threads that work in step, and a run that is
@@ -41,17 +32,21 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
+        tensorrt: TensorRTPlan | None = None,
     ) -> None:
         manifest = artifact.manifest
         self.artifact = artifact
         self.dim = manifest.dim
         self.max_seq_length = manifest.max_seq_length
         self.tokenizer = Tokenizer(artifact.tokenizer_path, manifest.max_seq_length)
-        self.provider = PROVIDERS[device]
-        self._session = _open_session(artifact, self.provider, intra_op_num_threads)
+        self.provider = PROVIDERS[device][0]
+        self._session = open_session(
+            artifact, device, threads=intra_op_num_threads, tensorrt=tensorrt
+        )
         self._crowded_session = self._session
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
-            self._crowded_session = _open_session(artifact, self.provider, 1)
+            self._crowded_session = open_session(artifact, device, threads=1)
+        self._has_memory_of_its_own = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
@@ -73,12 +68,17 @@ class OnnxEncoder:
         attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
         input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
         input_ids[attention_mask] = np.concatenate([np.asarray(ids) for ids in sequences])
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask.astype(np.int64)}
+        inputs: dict[str, NDArray[Any]] = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask.astype(np.int64),
+        }
         if self._takes_token_types:
             inputs["token_type_ids"] = np.zeros_like(input_ids)
         if depth is not None:
             inputs["depth"] = np.array(depth)
         session = self._session if alone else self._crowded_session
+        if self._has_memory_of_its_own:
+            return run_bound(session, POOLED_OUTPUT, inputs)
         embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
         return embeddings
 
@@ -103,36 +103,6 @@ class OnnxEncoder:
         if normalize:
             embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
         return embeddings
-
-
-def _open_session(artifact: Artifact, provider: str, threads: int) -> ort.InferenceSession:
-    available = ort.get_available_providers()
-    if provider not in available:
-        raise ProviderUnavailable(
-            f"ONNX Runtime {ort.__version__} here has {', '.join(available)}, not {provider}."
-            " Install s2sent[gpu] without s2sent[cpu] beside it, or choose the device cpu."
-        )
-    if provider != "CPUExecutionProvider" and hasattr(ort, "preload_dlls"):
-        ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Plans made for one shape are of no use to the next batch, and an arena keeps for ever what
-    # the largest one took; without it memory goes back, at no loss of speed that could be measured.
-    options.enable_mem_pattern = False
-    options.enable_cpu_mem_arena = False
-    # Threads wait this long for the next operator before they sleep. The default, a millisecond
-    # and more, burns time that the event loop and other runs need; none at all slows a lone run.
-    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
-    if artifact.manifest.depths:
-        options.log_severity_level = 3  # it warns that depth has a default, which is what we want
-    session = ort.InferenceSession(str(artifact.onnx_path), options, providers=[provider])
-    if session.get_providers()[0] != provider:
-        raise ProviderUnavailable(
-            f"{provider} could not be started; ONNX Runtime offered {session.get_providers()}."
-            " Check the driver and the CUDA and cuDNN libraries, or choose the device cpu."
-        )
-    return session
 
 
 def _return_freed_memory() -> None:

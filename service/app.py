@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from model.artifact import ArtifactError
-from model.onnx_encoder import ProviderUnavailable
+from model.sessions import ProviderUnavailable
 from service import routes_native, routes_openai, routes_operations, routes_tokenize
 from service.auth import ApiKeys, RequireApiKey
 from service.context import EmbeddingEngine, Service

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 # What a run costs beyond its tokens, in tokens. On a CPU core MiniLM's fixed part of a run takes as
 # long as 9 to 12 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
-RUN_COST_TOKENS = {"cpu": 12, "cuda": 2048}
+RUN_COST_TOKENS = {"cpu": 12, "gpu": 2048}
 
 MAX_TOKENIZER_THREADS = 4
 # Up to here a request is tokenised on the loop: that takes about 0.1 ms, and waking a thread for it
@@ -77,7 +77,7 @@ class Engine:
             max_batch_tokens=settings.max_batch_tokens,
             max_batch_texts=settings.max_batch_texts,
             max_queue_tokens=settings.max_queue_tokens,
-            run_cost_tokens=RUN_COST_TOKENS[settings.device],
+            run_cost_tokens=RUN_COST_TOKENS[settings.processor],
             takers=self._parallelism.concurrent_runs,
             clock=clock,
         )
@@ -146,10 +146,12 @@ class Engine:
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        depth: int | None = None,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """Embeds texts, or rows of token ids, which are taken verbatim.
 
+        ``depth``, one of the artifact's, is the last block that is run; None runs all.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops what of it still waits.
         """
@@ -169,7 +171,7 @@ class Engine:
                     truncation_direction=truncation_direction,
                 )
                 tokenized = self._clock()
-                request = self._submit(rows, tokenized)
+                request = self._submit(rows, depth, tokenized)
                 await request.future
                 self._keep(request)
         except TimeoutError:
@@ -257,12 +259,14 @@ class Engine:
         refuse_empty(rows)
         return rows
 
-    def _submit(self, rows: list[TokenizedText], now: float) -> EmbedRequest:
+    def _submit(self, rows: list[TokenizedText], depth: int | None, now: float) -> EmbedRequest:
         sequences = [row.input_ids for row in rows]
-        known = {} if self._cache is None else self._cache.find(sequences)
+        known = {} if self._cache is None else self._cache.find(sequences, depth=depth)
         missing = [position for position in range(len(sequences)) if position not in known]
         future = asyncio.get_running_loop().create_future()
-        request = EmbedRequest(sequences, self.dim, future, positions=missing, arrival=now)
+        request = EmbedRequest(
+            sequences, self.dim, future, positions=missing, depth=depth, arrival=now
+        )
         for position, row in known.items():
             request.embeddings[position] = row
         if missing:
@@ -277,7 +281,7 @@ class Engine:
     def _keep(self, request: EmbedRequest) -> None:
         if self._cache is not None:
             rows = {position: request.embeddings[position] for position in request.positions}
-            self._cache.keep(request.sequences, rows)
+            self._cache.keep(request.sequences, rows, depth=request.depth)
 
     def _result(
         self, request: EmbedRequest, rows: list[TokenizedText], tokenize_seconds: float

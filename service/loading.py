@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import Artifact, ArtifactError
-from model.onnx_encoder import OnnxEncoder, ProviderUnavailable
+from model.onnx_encoder import OnnxEncoder
+from model.sessions import ProviderUnavailable, TensorRTPlan
 from model.tokenizer import TokenizedText, TruncationDirection
 from service.cpu import usable_cpus
 from service.metrics import Metrics
@@ -22,7 +23,7 @@ from service.settings import Settings
 CANARY_TOLERANCE = {"fp32": 1e-3, "weight-int8": 1e-3, "fp16": 5e-3}
 
 # More cores than this wait for memory. On a GPU one batch is made ready while another runs.
-MAX_CONCURRENT_RUNS = {"cpu": 16, "cuda": 2}
+MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
 
 
 class EngineStartFailed(Exception):
@@ -36,10 +37,13 @@ class TokenEncoder(Protocol):
     max_seq_length: int
     provider: str
 
-    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
         """Returns one row [dim] per sequence, not normalised; blocks.
 
         ``alone`` says that no other run is expected meanwhile, so this one may use all there is.
+        ``depth`` is the last block to run, one of the artifact's depths; None runs all.
         """
         ...
 
@@ -48,7 +52,7 @@ class Run(Protocol):
     """`TokenEncoder.run`, or what measures it."""
 
     def __call__(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
     ) -> NDArray[np.float32]:
         """Returns one row [dim] per sequence."""
         ...
@@ -80,7 +84,7 @@ class Parallelism:
     def of(cls, settings: Settings) -> Self:
         """What the settings say, and where they say 0 what suits the cores there are."""
         threads = settings.threads or usable_cpus()
-        most = min(threads, MAX_CONCURRENT_RUNS[settings.device])
+        most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
         return cls(threads, settings.concurrent_runs or most)
 
 
@@ -103,6 +107,11 @@ class LoadedModel:
                 device=settings.device,
                 intra_op_num_threads=parallelism.threads,
                 concurrent_runs=parallelism.concurrent_runs,
+                tensorrt=TensorRTPlan(
+                    max_batch_texts=settings.max_batch_texts,
+                    max_batch_tokens=settings.max_batch_tokens,
+                    cache=settings.tensorrt_cache,
+                ),
             )
         except (ArtifactError, ProviderUnavailable):
             raise

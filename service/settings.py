@@ -40,14 +40,14 @@ class _ByDevice:
     """A default that depends on the field ``device``, which must stand before it."""
 
     cpu: int
-    cuda: int
+    gpu: int
 
     def __call__(self, values: dict[str, Any]) -> int:
         device = values.get("device", "cpu")  # not there when it was refused itself
-        return int(getattr(self, device))
+        return self.cpu if device == "cpu" else self.gpu
 
     def __str__(self) -> str:
-        return f"{self.cpu}, on cuda {self.cuda}"
+        return f"{self.cpu}, on a GPU {self.gpu}"
 
 
 class Settings(BaseSettings):
@@ -79,12 +79,17 @@ class Settings(BaseSettings):
     served_name: str | None = _setting(
         None, "Model", "Name of the model in answers; by default the artifact's own."
     )
-    device: Literal["cpu", "cuda"] = _setting("cpu", "Model", "Where the encoder runs.")
+    device: Literal["cpu", "cuda", "tensorrt"] = _setting(
+        "cpu", "Model", "Where the encoder runs; tensorrt is a GPU too."
+    )
+    tensorrt_cache: Path | None = _setting(
+        None, "Model", "Folder that keeps TensorRT's engines; without it each start builds them."
+    )
     threads: int = _setting(
         0, "Model", "Threads of the encoder; 0 counts the cores this process may use.", ge=0, le=512
     )
     concurrent_runs: int = _setting(
-        0, "Model", "Batches run side by side; 0 for one per thread, at most 16, on cuda 2.",
+        0, "Model", "Batches run side by side; 0 for one per thread, at most 16, on a GPU 2.",
         ge=0, le=64,
     )  # fmt: skip
     auto_truncate: bool = _setting(
@@ -129,6 +134,11 @@ class Settings(BaseSettings):
         None, "Logging", "Base URL of an OTLP/HTTP collector; without it no traces are made."
     )
 
+    @property
+    def processor(self) -> Literal["cpu", "gpu"]:
+        """What the device is: what suits one GPU provider suits the other."""
+        return "cpu" if self.device == "cpu" else "gpu"
+
     @field_validator("api_keys", "cors_allow_origins", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
@@ -155,6 +165,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"max_queue_tokens is {self.max_queue_tokens}, below max_batch_tokens "
                 f"{self.max_batch_tokens}: a full batch could never wait. Raise max_queue_tokens."
+            )
+        if self.tensorrt_cache and self.device != "tensorrt":
+            raise ValueError(
+                f"tensorrt_cache is set and device is {self.device}, which builds no engines."
+                " Set device to tensorrt, or leave tensorrt_cache out."
             )
         if self.metrics_require_key and not (self.api_keys or self.api_keys_file):
             raise ValueError(

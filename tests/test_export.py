@@ -157,9 +157,14 @@ def test_int8_weights_are_small_and_their_rounding_is_reported(
     assert 0.997 <= rounded.manifest.parity["min_cosine"] < 1
 
 
-def test_half_precision_keeps_float_inputs_and_outputs(checkpoint: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def half(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    target = tmp_path_factory.mktemp("half") / "fp16"
+    return export_checkpoint(checkpoint, target, ExportOptions(precision="fp16"))
+
+
+def test_half_precision_keeps_float_inputs_and_outputs(half: Artifact) -> None:
     """fp16 inside, float32 outside, cosine at least 0.9995."""
-    half = export_checkpoint(checkpoint, tmp_path / "fp16", ExportOptions(precision="fp16"))
     graph = onnx.load(half.onnx_path).graph
     kinds = {tensor.data_type for tensor in graph.initializer}
     assert onnx.TensorProto.FLOAT16 in kinds
@@ -167,6 +172,49 @@ def test_half_precision_keeps_float_inputs_and_outputs(checkpoint: Path, tmp_pat
         onnx.TensorProto.FLOAT
     }
     assert half.manifest.parity["min_cosine"] >= 0.9995
+
+
+def test_half_precision_leaves_no_float32_between_the_ids_and_the_pooling(half: Artifact) -> None:
+    """Every weight of an encoder operator is fp16, and states become float32 once, at the end."""
+    graph = onnx.load(half.onnx_path).graph
+    kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
+    made_by = {name: node for node in graph.node for name in node.output}
+    encoder = [node for node in graph.node if node.op_type in half.manifest.fused]
+    encoder += [n for n in graph.node if n.op_type == "MatMul" and n.input[1] in kinds]
+    assert len(encoder) == sum(half.manifest.fused.values()) + 4 * 3  # blocks x products
+    weights = {kinds[name] for node in encoder for name in node.input if name in kinds}
+    assert weights == {onnx.TensorProto.FLOAT16}
+    sources = {made_by[name].op_type for node in encoder for name in node.input if name in made_by}
+    casts = [made_by[name] for node in encoder for name in node.input if name in made_by]
+    assert "Cast" in sources  # the ids and the mask, to what the kernels read
+    assert {node.input[0] for node in casts if node.op_type == "Cast"} == set(half.manifest.inputs)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_attention_in_half_precision_reads_lengths(tmp_path: Path, family: str) -> None:
+    """With a mask of two dimensions ONNX Runtime's CUDA attention is many kernels, not one."""
+    checkpoint = a_checkpoint(tmp_path, family)
+    exported = export_checkpoint(checkpoint, tmp_path / "half", ExportOptions(precision="fp16"))
+    model = onnx.load(exported.onnx_path)
+    masks = {node.input[3] for node in model.graph.node if node.op_type == "Attention"}
+    assert len(masks) == 1
+    model.graph.output.append(onnx.helper.make_empty_tensor_value_info(masks.pop()))
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    mask = np.array([[1, 1, 1, 0], [1, 0, 0, 0]])
+    lengths = session.run(None, dict.fromkeys(exported.manifest.inputs, mask))[-1]
+    assert lengths.tolist() == [3, 1]
+
+
+def test_standard_operators_are_all_there_are_when_asked_for(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """TensorRT and other runtimes know no operators of ONNX Runtime's own."""
+    options = ExportOptions(standard_operators=True)
+    exported = export_checkpoint(checkpoint, tmp_path / "standard", options)
+    assert exported.manifest.fused == {}
+    assert {node.domain for node in onnx.load(exported.onnx_path).graph.node} <= {"", "ai.onnx"}
+    expected = torch_embeddings(load_encoder(checkpoint), TEXTS)
+    np.testing.assert_allclose(OnnxEncoder(exported).encode(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SERVING_HALF = ("artifact", "tokenizer", "onnx_encoder")
+SERVING_HALF = ("artifact", "tokenizer", "sessions", "onnx_encoder")
 HEAVY = ("torch", "transformers", "sentence_transformers", "optimum", "onnx", "scipy", "sklearn")
 
 SERVING_MODULES = [
@@ -75,7 +75,7 @@ def test_folders_import_only_what_they_may(folder: str, forbidden: tuple[str, ..
 
 
 def test_service_uses_the_serving_half_of_model_only() -> None:
-    """artifact, tokenizer and onnx_encoder; nothing that would need torch."""
+    """Those that open and run an artifact; nothing that would need torch."""
     for path in (ROOT / "service").glob("*.py"):
         for name in imported_packages(path):
             parts = name.split(".")

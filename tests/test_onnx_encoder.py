@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model.artifact import Artifact
-from model.onnx_encoder import OnnxEncoder, ProviderUnavailable
+from model.onnx_encoder import OnnxEncoder
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
 
@@ -40,12 +40,6 @@ def test_a_text_of_the_longest_length_is_embedded(encoder: OnnxEncoder) -> None:
     """The last position the tokenizer can give is one the graph knows."""
     rows = encoder.encode(["a " * 10 * encoder.max_seq_length])
     assert np.isfinite(rows).all()
-
-
-def test_a_device_that_is_not_there_is_refused_by_name(tiny_artifact: Artifact) -> None:
-    """ONNX Runtime itself would go on with the CPU."""
-    with pytest.raises(ProviderUnavailable, match=r"not CUDAExecutionProvider.*s2sent\[gpu\]"):
-        OnnxEncoder(tiny_artifact, device="cuda")
 
 
 def test_the_runtime_reports_nothing_and_writes_nothing(

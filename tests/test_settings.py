@@ -97,11 +97,20 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
         {"max_batch_texts": 128, "max_batch_tokens": 64},
         {"max_batch_tokens": 4096, "max_queue_tokens": 100},
         {"metrics_require_key": True},
+        {"device": "cuda", "tensorrt_cache": "/engines"},
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(given: dict[str, object]) -> None:
     (sentence,) = problems_of(**given)
     assert re.search(r"(Raise|Set) ", sentence)  # the cure
+
+
+@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
+def test_a_gpu_is_fed_larger_batches_unless_told_otherwise(device: str) -> None:
+    on_cpu, on_gpu = load_settings(), load_settings(device=device)
+    for name in ("max_batch_tokens", "max_batch_texts", "max_queue_tokens"):
+        assert getattr(on_gpu, name) > getattr(on_cpu, name)
+    assert load_settings(device=device, max_batch_tokens=2048).max_batch_tokens == 2048
 
 
 def test_settings_do_not_change() -> None:

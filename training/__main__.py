@@ -86,6 +86,9 @@ def export(
     allow_unfused_attention: Annotated[
         bool, typer.Option(help="Accept attention that ONNX Runtime cannot fuse.")
     ] = False,
+    standard_operators: Annotated[
+        bool, typer.Option(help="Fuse nothing, for TensorRT and other runtimes.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
@@ -102,6 +105,7 @@ def export(
         sentences=sentences.read_text(encoding="utf-8").splitlines() if sentences else (),
         depths=_numbers(depths),
         allow_unfused_attention=allow_unfused_attention,
+        standard_operators=standard_operators,
         overwrite=overwrite,
     )
     made = export_checkpoint(folder, artifact, options)

@@ -1,0 +1,128 @@
+"""ONNX Runtime as it is on a machine with a GPU, faked at its own boundary.
+
+Sessions are real ones on the CPU, so what they compute is true. What they were asked for is
+recorded, and what they say about providers is what a test wants to hear.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import onnxruntime as ort
+import pytest
+
+REAL_SESSION = ort.InferenceSession
+GPU_PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+
+
+class FakeRuntime:
+    """An installation of onnxruntime-gpu; `install` puts it in the place of the real one.
+
+    ``offered`` is what sessions say they got, by default what was asked for. ``placed`` moves an
+    operator to another provider than the first one. ``failure`` is raised instead of a session.
+    """
+
+    def __init__(
+        self,
+        *,
+        offered: Sequence[str] = (),
+        placed: Mapping[str, str] | None = None,
+        failure: Exception | None = None,
+    ) -> None:
+        self.offered = offered
+        self.placed = dict(placed or {})
+        self.failure = failure
+        self.sessions: list[FakeSession] = []
+        self.libraries_loaded = 0
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeRuntime":
+        """Replaces ONNX Runtime's functions for the length of a test."""
+        available = [*GPU_PROVIDERS, "CPUExecutionProvider"]
+        monkeypatch.setattr(ort, "get_available_providers", lambda: available)
+        monkeypatch.setattr(ort, "preload_dlls", self._preload)
+        monkeypatch.setattr(ort, "InferenceSession", self._open)
+        return self
+
+    @property
+    def session(self) -> "FakeSession":
+        """The only session that was opened."""
+        (session,) = self.sessions
+        return session
+
+    def _preload(self) -> None:
+        self.libraries_loaded += 1
+
+    def _open(
+        self, path: str, options: ort.SessionOptions, *, providers: Any, **keywords: Any
+    ) -> "FakeSession":
+        if self.failure:
+            raise self.failure
+        self.sessions.append(FakeSession(self, path, options, dict(providers), keywords))
+        return self.sessions[-1]
+
+
+class FakeSession:
+    """A session on the CPU that says it is on a GPU, and remembers how it was used."""
+
+    def __init__(
+        self,
+        runtime: FakeRuntime,
+        path: str,
+        options: ort.SessionOptions,
+        providers: dict[str, dict[str, str]],
+        keywords: dict[str, Any],
+    ) -> None:
+        self._runtime = runtime
+        self._real = REAL_SESSION(path, options, providers=["CPUExecutionProvider"])
+        self.providers = providers  # what was asked for: options by provider, in order
+        self.keywords = keywords
+        self.bindings: list[FakeBinding] = []
+
+    def get_providers(self) -> list[str]:
+        return list(self._runtime.offered or self.providers)
+
+    def get_provider_graph_assignment_info(self) -> list[SimpleNamespace]:
+        """The real session's nodes, each on the provider where the test wants it."""
+        nodes = [
+            node
+            for part in self._real.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        ]
+        first = next(iter(self.providers))
+        return [
+            SimpleNamespace(
+                ep_name=self._runtime.placed.get(node.op_type, first), get_nodes=lambda n=node: [n]
+            )
+            for node in nodes
+        ]
+
+    def io_binding(self) -> "FakeBinding":
+        self.bindings.append(FakeBinding(self._real.io_binding()))
+        return self.bindings[-1]
+
+    def run_with_iobinding(self, binding: "FakeBinding") -> None:
+        binding.calls.append("run")
+        self._real.run_with_iobinding(binding.real)
+
+
+class FakeBinding:
+    """A binding that notes the order of what is done with it."""
+
+    def __init__(self, real: ort.IOBinding) -> None:
+        self.real = real
+        self.calls: list[str] = []
+
+    def bind_cpu_input(self, name: str, array: Any) -> None:
+        self.calls.append(f"copy {name}")
+        self.real.bind_cpu_input(name, array)
+
+    def bind_output(self, name: str, device: str) -> None:
+        self.calls.append(f"take {name} on {device}")
+        self.real.bind_output(name, device)
+
+    def synchronize_inputs(self) -> None:
+        self.calls.append("wait for copies")
+        self.real.synchronize_inputs()
+
+    def copy_outputs_to_cpu(self) -> Any:
+        return self.real.copy_outputs_to_cpu()

@@ -1,0 +1,183 @@
+"""Sessions are opened as the device needs it, and one that would not run there is refused."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.artifact import Artifact
+from model.onnx_encoder import OnnxEncoder
+from model.sessions import Device, ProviderUnavailable, TensorRTPlan, open_session
+from service.loading import LoadedModel
+from service.settings import load_settings
+from tests.fake_runtime import FakeRuntime
+
+CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
+
+
+@pytest.fixture(scope="module")
+def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The tiny encoder, fp16, in operators of the ONNX standard."""
+    from model.export import ExportOptions, export_checkpoint
+
+    target = tmp_path_factory.mktemp("standard") / "artifact"
+    options = ExportOptions(precision="fp16", standard_operators=True)
+    return export_checkpoint(tiny_checkpoint, target, options)
+
+
+def rows(encoder: OnnxEncoder) -> list[list[int]]:
+    return [list(row.input_ids) for row in encoder.tokenizer.tokenize(TEXTS)]
+
+
+@pytest.mark.parametrize(("device", "provider"), [("cuda", CUDA), ("tensorrt", TENSORRT)])
+def test_a_device_that_is_not_installed_is_refused_by_name(
+    tiny_artifact: Artifact, device: Device, provider: str
+) -> None:
+    """ONNX Runtime itself would go on with the CPU."""
+    with pytest.raises(ProviderUnavailable, match=rf"not {provider}.*s2sent\[gpu\]"):
+        OnnxEncoder(tiny_artifact, device=device)
+
+
+def test_a_gpu_session_asks_for_cuda_first(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the libraries of its wheels loaded, float32 kept as it is, and no second try."""
+    runtime = FakeRuntime().install(monkeypatch)
+    encoder = OnnxEncoder(tiny_artifact, device="cuda")
+    assert encoder.provider == CUDA
+    assert list(runtime.session.providers) == [CUDA, CPU]
+    assert runtime.session.providers[CUDA]["use_tf32"] == "0"
+    assert runtime.session.keywords == {"enable_fallback": 0}
+    assert runtime.libraries_loaded == 1
+
+
+def test_a_silent_fallback_to_the_cpu_is_refused(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where CUDA's libraries are missing ONNX Runtime logs it and opens a session on the CPU."""
+    FakeRuntime(offered=[CPU]).install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=f"{CUDA} could not be started.*Check the driver"):
+        OnnxEncoder(tiny_artifact, device="cuda")
+
+
+def test_a_provider_that_fails_is_refused_in_one_sentence(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT's raises where its libraries are missing."""
+    FakeRuntime(failure=RuntimeError("Please install TensorRT.\n")).install(monkeypatch)
+    with pytest.raises(
+        ProviderUnavailable, match=r": Please install TensorRT\. Check .*TensorRT, or"
+    ):
+        open_session(standard_artifact, "tensorrt")
+
+
+@pytest.mark.parametrize("operator", ["Attention", "MatMul", "SkipLayerNormalization"])
+def test_an_encoder_that_is_partly_on_the_cpu_is_refused(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, operator: str
+) -> None:
+    """One node without a kernel costs a round trip of the states through main memory."""
+    FakeRuntime(placed={operator: CPU}).install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=f"{CUDA} has no kernel for {operator}.*Export"):
+        OnnxEncoder(tiny_artifact, device="cuda")
+
+
+def test_shapes_may_be_computed_on_the_cpu(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime puts them there, where they are needed."""
+    shapes = dict.fromkeys(("Shape", "Gather", "Slice", "Add", "Mul", "Div", "Concat"), CPU)
+    FakeRuntime(placed=shapes).install(monkeypatch)
+    assert OnnxEncoder(tiny_artifact, device="cuda").provider == CUDA
+
+
+def test_a_bound_run_computes_what_a_plain_run_does(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs are copied and waited for before the run; only the pooled rows come back."""
+    plain = OnnxEncoder(tiny_artifact)
+    runtime = FakeRuntime().install(monkeypatch)
+    bound = OnnxEncoder(tiny_artifact, device="cuda")
+    np.testing.assert_array_equal(bound.run(rows(bound)), plain.run(rows(plain)))
+    (binding,) = runtime.session.bindings
+    inputs = [f"copy {name}" for name in sorted(tiny_artifact.manifest.inputs)]
+    assert sorted(binding.calls[: len(inputs)]) == inputs
+    rest = ["take pooled_embedding on cpu", "wait for copies", "run"]
+    assert binding.calls[len(inputs) :] == rest
+
+
+def test_runs_side_by_side_share_a_session_and_no_binding(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets its own rows: a binding that is shared would mix them up."""
+    runtime = FakeRuntime().install(monkeypatch)
+    encoder = OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
+    one_by_one = [encoder.run([row]) for row in rows(encoder)] * 8
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda row: encoder.run([row], alone=False), rows(encoder) * 8))
+    np.testing.assert_allclose(together, one_by_one, atol=1e-6)
+    assert len(runtime.session.bindings) == len(TEXTS) * 9
+
+
+def test_tensorrt_comes_before_cuda(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = FakeRuntime().install(monkeypatch)
+    assert OnnxEncoder(standard_artifact, device="tensorrt").provider == TENSORRT
+    assert list(runtime.session.providers) == [TENSORRT, CUDA, CPU]
+    assert runtime.session.providers[CUDA]["use_tf32"] == "0"
+
+
+def test_tensorrt_is_told_every_shape_a_batch_can_have(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shape outside of the profile would build another engine while requests wait."""
+    runtime = FakeRuntime().install(monkeypatch)
+    plan = TensorRTPlan(max_batch_texts=512, max_batch_tokens=2048)
+    open_session(standard_artifact, "tensorrt", tensorrt=plan)
+    options = runtime.session.providers[TENSORRT]
+    longest = standard_artifact.manifest.max_seq_length
+    for name in standard_artifact.manifest.inputs:
+        assert f"{name}:1x1" in options["trt_profile_min_shapes"].split(",")
+        assert f"{name}:256x{longest // 8}" in options["trt_profile_opt_shapes"].split(",")
+        assert f"{name}:512x{longest}" in options["trt_profile_max_shapes"].split(",")
+
+
+@pytest.mark.parametrize(
+    ("precision", "half"), [("fp32", "0"), ("weight-int8", "0"), ("fp16", "1")]
+)
+def test_tensorrt_rounds_only_what_was_exported_in_half(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, precision: str, half: str
+) -> None:
+    """The parity report of the manifest is of the precision that is served."""
+    runtime = FakeRuntime().install(monkeypatch)
+    manifest = replace(standard_artifact.manifest, precision=precision)
+    open_session(Artifact(standard_artifact.path, manifest), "tensorrt")
+    assert runtime.session.providers[TENSORRT]["trt_fp16_enable"] == half
+
+
+def test_tensorrt_refuses_operators_it_does_not_know(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run the rest in pieces between them."""
+    FakeRuntime().install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match="has Attention.*--standard-operators"):
+        OnnxEncoder(tiny_artifact, device="tensorrt")
+
+
+def test_settings_reach_the_session(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The largest batch is TensorRT's profile, and its cache keeps artifacts apart."""
+    runtime = FakeRuntime().install(monkeypatch)
+    folder = standard_artifact.path
+    settings = load_settings(
+        artifact=folder, device="tensorrt", tensorrt_cache=tmp_path, max_batch_texts=77
+    )
+    assert LoadedModel.open(settings).encoder.provider == TENSORRT
+    options = runtime.session.providers[TENSORRT]
+    assert ":77x" in options["trt_profile_max_shapes"]
+    assert options["trt_engine_cache_path"] == str(tmp_path)
+    assert options["trt_engine_cache_prefix"] == standard_artifact.fingerprint[:16]
