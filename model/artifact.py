@@ -8,13 +8,14 @@
 
 Writing and opening are the two ends of a contract between programs that never meet: the exporter
 writes a folder that either opens or does not exist, and opening trusts nothing it has not hashed.
-Only the standard library is imported here.
+Only the standard library is needed here.
 
 ArtifactError
 ├── MissingFile          the folder, the manifest or a listed file is not there
 ├── MalformedManifest    the manifest is not what this version of the format says
 ├── UnsupportedSchema    the manifest has a schema_version this program does not know
-└── ChecksumMismatch     a file differs from what was exported
+├── ChecksumMismatch     a file differs from what was exported
+└── UnsafeFile           a file leads out of the folder, or the graph may do more than compute
 """
 
 import dataclasses
@@ -25,11 +26,13 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import UnionType
-from typing import Any, Self, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeGuard, get_args, get_origin, get_type_hints
+
+from model.graph_rules import GraphRefused, check_graph
 
 SCHEMA_VERSION = 1
 
@@ -39,6 +42,8 @@ TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
+KEPT_FILES = (TOKENIZER, CONFIG, CANARY)  # small, and wanted as long as the artifact is used
+MAX_MANIFEST_BYTES = 16_777_216
 
 REEXPORT = "Export the checkpoint again with s2sent-train export."
 
@@ -61,6 +66,10 @@ class UnsupportedSchema(ArtifactError):
 
 class ChecksumMismatch(ArtifactError):
     """A file is not the one that was exported."""
+
+
+class UnsafeFile(ArtifactError):
+    """A file is no part of the folder, or is a graph that may not be served."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +125,7 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read a manifest; raises MalformedManifest or UnsupportedSchema."""
-        fields = _parse_object(text)
+        fields = _parse_object(text, MANIFEST)
         version = fields.get("schema_version")
         if version != SCHEMA_VERSION:
             raise UnsupportedSchema(
@@ -145,30 +154,46 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact whose every file was found to be the one the manifest describes."""
+    """An artifact whose every file was found to be the one the manifest describes.
+
+    ``fingerprint`` is the manifest's sha256 in hex, which covers the hash of every other file;
+    ``contents`` are the KEPT_FILES as they were verified.
+    """
 
     path: Path
     manifest: Manifest
+    fingerprint: str = ""
+    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """Read and verify the folder at ``path``; raises ArtifactError."""
         folder = Path(path)
-        manifest_path = folder / MANIFEST
-        try:
-            text = manifest_path.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            raise MissingFile(
-                f"{manifest_path} is not there, so {folder} is not an artifact. {REEXPORT}"
-            ) from None
-        except UnicodeDecodeError as error:
-            raise MalformedManifest(f"{manifest_path} is not UTF-8 text. {REEXPORT}") from error
-        manifest = Manifest.from_json(text)
+        content = _read_manifest(folder)
+        manifest = Manifest.from_json(_decode(content, MANIFEST))
         if missing := sorted(set(REQUIRED_FILES) - set(manifest.files)):
             raise MalformedManifest(f"{MANIFEST} does not list {', '.join(missing)}. {REEXPORT}")
-        for name, entry in manifest.files.items():
-            _verify(folder / name, entry)
-        return cls(folder, manifest)
+        opened = cls(folder, manifest, hashlib.sha256(content).hexdigest(), {})
+        kept = {}
+        for name in manifest.files:
+            file = opened.read(name)
+            if name == MODEL:
+                _require_safe(folder / name, file)
+            if name in KEPT_FILES:
+                kept[name] = file
+        return dataclasses.replace(opened, contents=kept)
+
+    def read(self, name: str) -> bytes:
+        """The content of a file the manifest lists, verified as it is read; raises ArtifactError.
+
+        Use these bytes, not the path: the file behind it may be another one by then. Of an
+        artifact that is being made, whose manifest lists nothing yet, there is nothing to verify.
+        """
+        if name in self.contents:
+            return self.contents[name]
+        if not self.manifest.files:
+            return (self.path / name).read_bytes()
+        return _read_verified(self.path, name, self.manifest.files[name])
 
     @property
     def onnx_path(self) -> Path:
@@ -183,17 +208,18 @@ class Artifact:
     @cached_property
     def config(self) -> dict[str, Any]:
         """The backbone's configuration."""
-        return _parse_object((self.path / CONFIG).read_text(encoding="utf-8"))
+        return _parse_object(_decode(self.read(CONFIG), CONFIG), CONFIG)
 
     @cached_property
     def canary(self) -> Canary:
-        """The text and embedding that prove a loaded encoder right."""
-        return Canary(**_parse_object((self.path / CANARY).read_text(encoding="utf-8")))
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of the manifest in hex; it covers the hash of every other file."""
-        return hashlib.sha256((self.path / MANIFEST).read_bytes()).hexdigest()
+        """The text and embedding that prove a loaded encoder right; raises MalformedManifest."""
+        fields = _parse_object(_decode(self.read(CANARY), CANARY), CANARY)
+        text, embedding = fields.get("text"), fields.get("embedding")
+        if not isinstance(text, str) or not _is_vector(embedding, self.manifest.dim):
+            raise MalformedManifest(
+                f"{CANARY} needs a text and its {self.manifest.dim} numbers. {REEXPORT}"
+            )
+        return Canary(text, embedding)
 
 
 @contextmanager
@@ -258,15 +284,61 @@ def _describe(path: Path) -> FileEntry:
         return FileEntry(digest, os.fstat(file.fileno()).st_size)
 
 
-def _verify(path: Path, entry: FileEntry) -> None:
-    if not path.is_file():
-        raise MissingFile(f"{path} is listed in the manifest and is not there. {REEXPORT}")
-    found = _describe(path)
-    if found != entry:
+def _read_manifest(folder: Path) -> bytes:
+    path = folder / MANIFEST
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingFile(
+            f"{path} is not there, so {folder} is not an artifact. {REEXPORT}"
+        ) from None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise MalformedManifest(
+            f"{path} is above the limit of {MAX_MANIFEST_BYTES} bytes. {REEXPORT}"
+        )
+    return content
+
+
+def _read_verified(folder: Path, name: str, entry: FileEntry) -> bytes:
+    path = folder / name
+    try:
+        if not path.is_file():
+            raise MissingFile(f"{path} is listed in the manifest and is not there. {REEXPORT}")
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise UnsafeFile(
+                f"{path} leads out of the artifact through a link. Copy the files (cp -rL)."
+            )
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            content = file.read(entry.bytes + 1)  # never more than what can be right
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    digest = hashlib.sha256(content).hexdigest()
+    if FileEntry(digest, len(content)) != entry:
         raise ChecksumMismatch(
-            f"{path} has {found.bytes} bytes and sha256 {found.sha256[:12]}..., the manifest says"
+            f"{path} has {size} bytes and sha256 {digest[:12]}..., the manifest says"
             f" {entry.bytes} and {entry.sha256[:12]}... Copy the artifact again, or export it anew."
         )
+    return content
+
+
+def _unreadable(path: Path, error: OSError) -> MissingFile:
+    reason = (error.strerror or type(error).__name__).lower()
+    return MissingFile(f"{path} cannot be read: {reason}. Copy the artifact again.")
+
+
+def _require_safe(path: Path, content: bytes) -> None:
+    try:
+        check_graph(content)
+    except GraphRefused as error:
+        raise UnsafeFile(f"{path} may not be served: {error}. {REEXPORT}") from None
+
+
+def _is_vector(value: object, dim: int) -> TypeGuard[list[float]]:
+    return isinstance(value, list) and len(value) == dim and {*map(type, value)} <= {int, float}
 
 
 def _json_kinds(hint: Any) -> list[type]:
@@ -276,13 +348,22 @@ def _json_kinds(hint: Any) -> list[type]:
     return [list if kind is tuple else kind for kind in kinds]
 
 
-def _parse_object(text: str) -> dict[str, Any]:
+def _decode(content: bytes, name: str) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise MalformedManifest(f"{name} is not UTF-8 text. {REEXPORT}") from None
+
+
+def _parse_object(text: str, name: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MalformedManifest(f"{MANIFEST} is not JSON: {error}. {REEXPORT}") from error
+    except RecursionError:
+        raise MalformedManifest(f"{name} is nested too deep. {REEXPORT}") from None
+    except ValueError as error:  # JSONDecodeError, or a number of too many digits
+        raise MalformedManifest(f"{name} is not JSON: {error}. {REEXPORT}") from None
     if not isinstance(value, dict):
-        raise MalformedManifest(f"{MANIFEST} must hold one object. {REEXPORT}")
+        raise MalformedManifest(f"{name} must hold one object. {REEXPORT}")
     return value
 
 
@@ -294,10 +375,11 @@ def _parse_files(files: Mapping[str, Any]) -> dict[str, FileEntry]:
             raise MalformedManifest(
                 f"{MANIFEST} lists {name!r}, which does not stay inside the artifact. {REEXPORT}"
             )
-        try:
-            entries[name] = FileEntry(str(entry["sha256"]), int(entry["bytes"]))
-        except (TypeError, KeyError, ValueError):
-            raise MalformedManifest(
-                f"{MANIFEST}: files[{name!r}] needs sha256 and bytes. {REEXPORT}"
-            ) from None
+        match entry:
+            case {"sha256": str(digest), "bytes": int(size)} if size >= 0:
+                entries[name] = FileEntry(digest, size)
+            case _:
+                raise MalformedManifest(
+                    f"{MANIFEST}: files[{name!r}] needs sha256 and bytes. {REEXPORT}"
+                )
     return entries

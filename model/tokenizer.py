@@ -8,7 +8,7 @@ different wishes would fight over.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import tokenizers
 
@@ -46,11 +46,25 @@ class TokenizedText:
         return len(self.input_ids)
 
 
+class Piece(NamedTuple):
+    """A token, and the characters of the text it stands for; (0, 0) for a special token."""
+
+    id: int
+    token: str
+    offsets: tuple[int, int]
+    special: bool
+
+
 class Tokenizer:
     """Turns texts into at most ``max_seq_length`` token ids each. Safe to share between threads."""
 
-    def __init__(self, path: str | Path, max_seq_length: int) -> None:
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    def __init__(self, source: str | Path | bytes, max_seq_length: int) -> None:
+        """``source`` is the path of a tokenizer.json, or what it holds."""
+        self._tokenizer = (
+            tokenizers.Tokenizer.from_buffer(source)
+            if isinstance(source, bytes)
+            else tokenizers.Tokenizer.from_file(str(source))
+        )
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.max_seq_length = max_seq_length
@@ -104,6 +118,18 @@ class Tokenizer:
                 ids = [*self._prefix, *ids, *self._suffix]
             rows.append(TokenizedText(ids, truncated))
         return rows
+
+    def pieces(self, text: str, *, add_special_tokens: bool) -> list[Piece]:
+        """Every token of a text, which is not cut."""
+        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        specials = map(bool, encoding.special_tokens_mask)
+        columns = (encoding.ids, encoding.tokens, encoding.offsets, specials)
+        return [Piece(*values) for values in zip(*columns, strict=True)]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of token ids, which must be of this vocabulary."""
+        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        return text
 
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if len(texts) == 1:  # the batch call's thread pool costs more than one short text

@@ -6,6 +6,8 @@ from typing import TypeVar
 
 import orjson
 
+from model.artifact import TOKENIZER
+from model.tokenizer import Tokenizer
 from service.context import EmbeddingEngine
 from service.engine import INLINE_CHARACTERS
 from service.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
@@ -99,7 +101,9 @@ class TokenWork:
         artifact = self._engine.artifact
         async with self._turn:
             if self._vocabulary is None:
-                self._vocabulary = await asyncio.to_thread(Vocabulary, artifact.tokenizer_path)
+                # Of what was read when the artifact was opened: its folder may be gone by now.
+                content, limit = artifact.read(TOKENIZER), artifact.manifest.max_seq_length
+                self._vocabulary = Vocabulary(await asyncio.to_thread(Tokenizer, content, limit))
         return self._vocabulary
 
 

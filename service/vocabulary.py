@@ -1,16 +1,12 @@
-"""The model's vocabulary as clients look at it: the pieces of a text, and the text of token ids.
-
-The engine needs ids alone and keeps no offsets, so this reads the artifact's tokenizer.json itself.
-"""
+"""The model's vocabulary as clients look at it: the pieces of a text, and the text of token ids."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
 
+from model.tokenizer import Tokenizer
 from service.errors import InvalidInput
 
 
@@ -27,32 +23,29 @@ class Piece(TypedDict):
 class Vocabulary:
     """Takes texts apart and puts them together. Safe to share between threads."""
 
-    def __init__(self, tokenizer: Path) -> None:
-        self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
 
     def pieces(self, text: str, *, add_special_tokens: bool) -> list[Piece]:
         """Every token of a text, however long it is."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         byte = _byte_offsets(text)
-        columns = (encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask)
         return [
             Piece(id=id_, text=token, special=True, start=None, stop=None)
             if special
             else Piece(id=id_, text=text[a:b], special=False, start=byte[a], stop=byte[b])
-            for id_, token, (a, b), special in zip(*columns, strict=True)
+            for id_, token, (a, b), special in self._tokenizer.pieces(
+                text, add_special_tokens=add_special_tokens
+            )
         ]
 
     def text(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids. Raises InvalidInput for an id that is not of this vocabulary."""
-        if max(ids) >= self._size:
+        size = self._tokenizer.vocab_size
+        if max(ids) >= size:
             raise InvalidInput(
-                f"ids has {max(ids)}; this vocabulary has ids 0 to {self._size - 1}.", param="ids"
+                f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}.", param="ids"
             )
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
-        return text
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
 def _byte_offsets(text: str) -> Sequence[int]:

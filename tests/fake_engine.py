@@ -55,8 +55,7 @@ class FakeEngine:
     drains_cleanly: bool = True
 
     def __post_init__(self) -> None:
-        self.artifact = Artifact(Path("unused"), manifest(self.dim))
-        self.artifact.__dict__["fingerprint"] = "f" * 64  # what it caches from the file
+        self.artifact = Artifact(Path("unused"), manifest(self.dim), "f" * 64)
 
     async def start(self) -> None:
         self.started.set()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import pytest
 
 from model.artifact import (
     MANIFEST,
+    MAX_MANIFEST_BYTES,
+    MODEL,
     REQUIRED_FILES,
     Artifact,
     ArtifactError,
@@ -19,6 +22,7 @@ from model.artifact import (
     MalformedManifest,
     Manifest,
     MissingFile,
+    UnsafeFile,
     UnsupportedSchema,
     record_scores,
     seal,
@@ -26,6 +30,7 @@ from model.artifact import (
 )
 
 CANARY = {"text": "hello", "embedding": [0.6, 0.8]}
+GRAPH = b"\x08\x08\x3a\x00"  # ir_version 8 and a graph without nodes, as protocol buffers write it
 
 
 def a_manifest() -> Manifest:
@@ -53,6 +58,7 @@ def fill(folder: Path) -> None:
     for name in REQUIRED_FILES:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(json.dumps(CANARY if name == "canary.json" else {"is": name}))
+    (folder / MODEL).write_bytes(GRAPH)
 
 
 def write_artifact(target: Path, **options: bool) -> Artifact:
@@ -142,7 +148,10 @@ def test_a_path_that_leaves_the_folder_is_refused(artifact: Artifact, name: str)
         ({"dim": "2"}, "dim must be int"),
         ({"normalize": 1}, "normalize must be bool"),
         ({"selector": []}, "selector must be dict or NoneType"),
-        ({"files": {"onnx/model.onnx": {"sha256": "0"}}}, "needs sha256 and bytes"),
+        ({"files": {MODEL: {"sha256": "0"}}}, "needs sha256 and bytes"),
+        ({"files": {MODEL: {"sha256": "0", "bytes": "1"}}}, "needs sha256 and bytes"),
+        ({"files": {MODEL: {"sha256": "0", "bytes": -1}}}, "needs sha256 and bytes"),
+        ({"files": {MODEL: {"sha256": "0", "bytes": float("inf")}}}, "needs sha256 and bytes"),
         ({"files": {}}, "does not list"),
     ],
 )
@@ -155,12 +164,79 @@ def test_a_manifest_of_another_shape_is_refused(
         Artifact.open(artifact.path)
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff\xfe"])
+BROKEN = [b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"1" * 5_000]
+
+
+@pytest.mark.parametrize("content", BROKEN, ids=lambda content: repr(content[:2]))
 def test_a_manifest_that_is_no_json_object_is_refused(artifact: Artifact, content: bytes) -> None:
-    """Broken JSON, a list and broken UTF-8 all end in one sentence."""
+    """Broken JSON, a list, broken UTF-8, nesting and a long number all end in one sentence."""
     (artifact.path / MANIFEST).write_bytes(content)
     with pytest.raises(MalformedManifest):
         Artifact.open(artifact.path)
+
+
+def test_a_manifest_that_is_too_large_is_not_read_to_its_end(artifact: Artifact) -> None:
+    os.truncate(artifact.path / MANIFEST, MAX_MANIFEST_BYTES + 1)
+    with pytest.raises(MalformedManifest, match=f"above the limit of {MAX_MANIFEST_BYTES} bytes"):
+        Artifact.open(artifact.path)
+
+
+@pytest.mark.parametrize("canary", [{}, {"text": "a", "embedding": [1]}, {"text": 1}, [1]])
+def test_a_canary_of_another_shape_is_refused(artifact: Artifact, canary: object) -> None:
+    """One number would be compared with every component and prove nothing."""
+    (artifact.path / "canary.json").write_text(json.dumps(canary))
+    with pytest.raises(MalformedManifest, match=r"canary\.json (needs a text|must hold)"):
+        _ = seal(artifact.path, a_manifest()).canary
+
+
+@pytest.mark.parametrize("name", REQUIRED_FILES)
+def test_a_link_that_leads_out_of_the_folder_is_refused(
+    artifact: Artifact, tmp_path: Path, name: str
+) -> None:
+    """Also where the file behind it is the right one: it is not the artifact's."""
+    path = artifact.path / name
+    path.rename(tmp_path / "outside")
+    path.symlink_to(tmp_path / "outside")
+    with pytest.raises(UnsafeFile, match=rf"{name} leads out of the artifact.*cp -rL"):
+        Artifact.open(artifact.path)
+
+
+def test_a_folder_of_files_that_leads_out_is_refused(artifact: Artifact, tmp_path: Path) -> None:
+    (artifact.path / "onnx").rename(tmp_path / "outside")
+    (artifact.path / "onnx").symlink_to(tmp_path / "outside")
+    with pytest.raises(UnsafeFile, match="leads out of the artifact"):
+        Artifact.open(artifact.path)
+
+
+def test_links_to_and_within_the_artifact_are_followed(artifact: Artifact, tmp_path: Path) -> None:
+    """As a mounted volume has them."""
+    (artifact.path / "config.json").rename(artifact.path / "data")
+    (artifact.path / "config.json").symlink_to("data")
+    (tmp_path / "link").symlink_to(artifact.path)
+    assert Artifact.open(tmp_path / "link").fingerprint == artifact.fingerprint
+
+
+def test_a_graph_that_does_more_than_compute_is_refused(artifact: Artifact) -> None:
+    """By the artifact, with its path; tests/test_graph_rules.py has what is refused."""
+    (artifact.path / MODEL).write_bytes(b"\x3a\x05\x0a\x03\x3a\x01x")  # a node of the domain x
+    with pytest.raises(UnsafeFile, match=r"onnx/model\.onnx may not be served.*domain 'x'"):
+        seal(artifact.path, a_manifest())
+
+
+def test_what_was_verified_is_what_is_used(artifact: Artifact) -> None:
+    """A folder that changes, or goes, after it was opened changes nothing."""
+    before = artifact.fingerprint, artifact.contents
+    shutil.rmtree(artifact.path)
+    assert (artifact.fingerprint, artifact.contents) == before
+    assert artifact.canary.embedding == [0.6, 0.8]
+    assert artifact.config == {"is": "config.json"}
+
+
+def test_a_file_is_verified_each_time_it_is_read(artifact: Artifact) -> None:
+    assert artifact.read(MODEL) == GRAPH
+    (artifact.path / MODEL).write_bytes(GRAPH[::-1])
+    with pytest.raises(ChecksumMismatch, match=MODEL):
+        artifact.read(MODEL)
 
 
 def test_an_exception_while_writing_leaves_nothing(tmp_path: Path) -> None:
@@ -217,6 +293,6 @@ def test_the_fingerprint_follows_the_weights(artifact: Artifact, tmp_path: Path)
     """Two artifacts with one differing file have different fingerprints."""
     with staged(tmp_path / "other") as folder:
         fill(folder)
-        (folder / "onnx/model.onnx").write_text("other weights")
+        (folder / MODEL).write_bytes(GRAPH + b"\x12\x01a")  # another producer
         other = seal(folder, a_manifest())
         assert other.fingerprint != artifact.fingerprint

@@ -26,7 +26,7 @@ def engine_with_tokenizer() -> FakeEngine:
     """A fake that serves the default artifact's vocabulary, and a prompt."""
     engine, artifact = FakeEngine(), default_artifact()
     manifest = replace(artifact.manifest, prompts={"query": "query: "})
-    engine.artifact = Artifact(artifact.path, manifest)
+    engine.artifact = replace(artifact, manifest=manifest)
     return engine
 
 

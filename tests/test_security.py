@@ -1,5 +1,6 @@
 """What a stranger, or a key's owner, must not be able to see or do, on the real server."""
 
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model.artifact import Artifact
+from model.artifact import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER, Artifact
 from service.keys import key_line
 from tests.server_process import ServerProcess, running_server
 
@@ -20,9 +21,15 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tiny_artifact: Artifact, keys_file: Path) -> Iterator[ServerProcess]:
+def folder(tiny_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the artifact, which a test may spoil: nothing is read of it after the start."""
+    return Path(shutil.copytree(tiny_artifact.path, tmp_path_factory.mktemp("served") / "artifact"))
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, keys_file: Path) -> Iterator[ServerProcess]:
     put(keys_file, {"old": OLD})
-    with running_server(tiny_artifact.path, "--api-keys-file", str(keys_file)) as server:
+    with running_server(folder, "--api-keys-file", str(keys_file)) as server:
         yield server
 
 
@@ -95,3 +102,21 @@ def test_a_key_is_replaced_under_load_and_no_request_is_lost(
         clients.end()
     assert len(clients.statuses) > 20
     assert set(clients.statuses) == {200}
+
+
+def test_serving_goes_on_when_the_artifact_changes_and_when_it_is_gone(
+    server: ServerProcess, folder: Path, keys_file: Path
+) -> None:
+    """Also what was never asked for before: the first /tokenize reads nothing either."""
+    put(keys_file, {"old": OLD})
+    ask_until(200, server, OLD)
+    server.client.headers["Authorization"] = f"Bearer {OLD}"
+    before = server.client.post("/embed", json={"inputs": "a man plays"}).json()
+    for name in (MODEL, TOKENIZER, CONFIG, CANARY, MANIFEST):
+        (folder / name).write_bytes(b"changed")
+    assert server.client.post("/embed", json={"inputs": "a man plays"}).json() == before
+    shutil.rmtree(folder)
+    assert server.client.post("/embed", json={"inputs": "a man plays"}).json() == before
+    assert server.client.post("/tokenize", json={"inputs": "a man"}).status_code == 200
+    assert server.client.get("/info").json()["dim"] == len(before[0])
+    assert server.client.get("/ready").status_code == 200

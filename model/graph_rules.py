@@ -1,0 +1,119 @@
+"""What an ONNX graph may hold to be served, checked on its bytes before a session is made of them.
+
+A graph computes; it has no business with files or with code that does not come with ONNX Runtime.
+Refused are tensors outside the file, operators of other domains than ONNX's and ONNX Runtime's own,
+EPContext (which loads what a device's compiler wrote, from any path) and ONNX Runtime's own file
+format. ONNX Runtime refuses most of this itself; here it is refused on every version and device.
+
+The format is protocol buffers (https://protobuf.dev/programming-guides/encoding/), the numbers are
+those of onnx.proto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). Only the standard
+library is imported: serving does without the package ``onnx``.
+"""
+
+from collections.abc import Iterator
+
+ALLOWED_DOMAINS = frozenset({b"", b"ai.onnx", b"com.microsoft"})
+FORBIDDEN_OPERATORS = frozenset({b"EPContext"})
+
+# The messages that can hold a node or a tensor, and in which fields they hold one another.
+MESSAGES: dict[str, dict[int, str]] = {
+    "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
+    "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
+    "GraphProto": {1: "NodeProto", 5: "TensorProto", 15: "SparseTensorProto"},
+    "FunctionProto": {7: "NodeProto", 11: "AttributeProto"},
+    "NodeProto": {5: "AttributeProto"},
+    "AttributeProto": {
+        **{5: "TensorProto", 10: "TensorProto", 6: "GraphProto", 11: "GraphProto"},
+        **{22: "SparseTensorProto", 23: "SparseTensorProto"},
+    },
+    "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
+    "TensorProto": {},
+}
+_VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+_MAX_VARINT_BYTES = 10
+_MAX_FIELDS = 1 << 29
+
+Value = int | memoryview
+
+
+class GraphRefused(ValueError):
+    """The graph may not be served; the message says what it holds."""
+
+
+def check_graph(content: bytes) -> None:
+    """Raise GraphRefused unless ``content`` is an ONNX model that only computes."""
+    if content[4:8] == b"ORTM":
+        raise GraphRefused("it is in ONNX Runtime's own format")
+    waiting = [("ModelProto", memoryview(content))]
+    seen = set()
+    while waiting:  # no recursion: its depth would be the file's choice
+        kind, message = waiting.pop()
+        seen.add(kind)
+        for number, value in _fields(message):
+            _check_field(kind, number, value)
+            if number in MESSAGES[kind]:
+                waiting.append((MESSAGES[kind][number], _content(value)))
+    if "GraphProto" not in seen:
+        raise GraphRefused("it has no graph")
+
+
+def _check_field(kind: str, number: int, value: Value) -> None:
+    match kind, number:
+        case ("NodeProto", 7) | ("FunctionProto", 10):  # domain
+            domain = bytes(_content(value))
+            if domain not in ALLOWED_DOMAINS:
+                raise GraphRefused(f"it has an operator of the domain {_shown(domain)}")
+        case ("NodeProto", 4):  # op_type
+            operator = bytes(_content(value))
+            if operator in FORBIDDEN_OPERATORS:
+                raise GraphRefused(f"it has the operator {_shown(operator)}")
+        case ("TensorProto", 13 | 14) if number == 13 or value != 0:  # external_data, data_location
+            raise GraphRefused("it has a tensor whose data is in another file")
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, Value]]:
+    """The fields of a message in order: number and value, those with a length as their bytes."""
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        number, wire_type = tag >> 3, tag & 7
+        if not 0 < number < _MAX_FIELDS:  # other readers take 32 bits of it and see another field
+            raise _malformed()
+        if wire_type == _VARINT:
+            value, place = _varint(message, place)
+            yield number, value
+            continue
+        if wire_type == _LENGTH:
+            length, place = _varint(message, place)
+        elif wire_type in (_EIGHT_BYTES, _FOUR_BYTES):
+            length = 8 if wire_type == _EIGHT_BYTES else 4
+        else:  # groups, which onnx.proto does not have
+            raise _malformed()
+        if length > len(message) - place:
+            raise _malformed()
+        yield number, message[place : place + length]
+        place += length
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    """A number of seven bits a byte, lowest first, and the place behind it."""
+    value = 0
+    for shift, byte in enumerate(message[place : place + _MAX_VARINT_BYTES]):
+        value |= (byte & 0x7F) << (7 * shift)
+        if byte < 0x80:
+            return value, place + shift + 1
+    raise _malformed()
+
+
+def _content(value: Value) -> memoryview:
+    if isinstance(value, int):
+        raise _malformed()
+    return value
+
+
+def _shown(name: bytes) -> str:
+    return repr(name[:80].decode("utf-8", "replace"))
+
+
+def _malformed() -> GraphRefused:
+    return GraphRefused("it is not ONNX, or was cut off")
