@@ -23,7 +23,7 @@ LOADS = (BY_NAME["c1"], BY_NAME["c64"])
 WARM_UP_SECONDS = 1
 REQUEST = "s2sent_request_duration_seconds"
 STAGES = {
-    "read and parse the body": "s2sent_parse_duration_seconds",
+    "parse the body": "s2sent_parse_duration_seconds",
     "tokenise": "s2sent_tokenize_duration_seconds",
     "wait in the queue": "s2sent_queue_duration_seconds",
     "run": "s2sent_inference_duration_seconds",

@@ -111,6 +111,10 @@ class Metrics:
         )
 
     def _declare_stages(self) -> None:
+        self.parse_duration = self._histogram(
+            "s2sent_parse_duration_seconds",
+            "Time a body took to become a request, once it was read.",
+        )
         self.tokenize_duration = self._histogram(
             "s2sent_tokenize_duration_seconds", "Time a request took to be tokenised."
         )

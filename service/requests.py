@@ -41,8 +41,12 @@ async def read_body(request: Request, schema: type[Body]) -> Body:
     context_of(request).body_read = time.perf_counter()
     parse = partial(_parse, raw, schema, max_texts=service.settings.max_client_batch_size)
     if len(raw) <= INLINE_BYTES:
-        return parse()
-    return await asyncio.get_running_loop().run_in_executor(service.body_reader, parse)
+        body = parse()
+    else:
+        body = await asyncio.get_running_loop().run_in_executor(service.body_reader, parse)
+    seconds = time.perf_counter() - context_of(request).body_read
+    service.metrics.parse_duration.observe(seconds)
+    return body
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:

@@ -70,6 +70,7 @@ async def test_serialisation_is_measured() -> None:
     client = client_of(FakeEngine())
     await client.post("/embed", json={"inputs": "a"})
     registry = registry_of(client)
+    assert registry.get_sample_value("s2sent_parse_duration_seconds_count") == 1
     assert registry.get_sample_value("s2sent_serialize_duration_seconds_count") == 1
 
 
