@@ -73,7 +73,7 @@ def open_session(
     """
     _require_provider(device)
     if device == "tensorrt":
-        _refuse_fused_operators(artifact)
+        _refuse_what_tensorrt_lacks(artifact)
     if device == "cpu":
         return _create(artifact, _session_options(artifact, threads), device, {})
     ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
@@ -98,12 +98,13 @@ def run_bound(
 ) -> NDArray[np.float32]:
     """One run whose inputs are copied to where the graph reads them before it starts.
 
-    May be called from several threads: the binding is the call's own. Only ``output``, the pooled
-    rows [n, dim], is copied back; the other outputs are not computed for anyone.
+    May be called from several threads: the binding is the call's own. Of the outputs only
+    ``output``, the pooled rows [n, dim], is copied back.
     """
     binding = session.io_binding()
     for name, array in inputs.items():
-        binding.bind_cpu_input(name, array)
+        # `bind_cpu_input` would refuse an input that has a default value, as depth has.
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
     binding.bind_output(output, "cpu")
     # The copies are in the default stream, which the stream of a run does not wait for.
     binding.synchronize_inputs()
@@ -156,12 +157,18 @@ def _require_provider(device: Device) -> None:
         )
 
 
-def _refuse_fused_operators(artifact: Artifact) -> None:
+def _refuse_what_tensorrt_lacks(artifact: Artifact) -> None:
     if fused := artifact.manifest.fused:
         raise ProviderUnavailable(
             f"the graph has {', '.join(fused)}, which are ONNX Runtime's own operators and unknown"
             " to TensorRT. Export the checkpoint with --standard-operators, or choose the device"
             " cuda."
+        )
+    if depths := artifact.manifest.depths:
+        # A compiler may take an input's default value for a constant and answer at full depth.
+        raise ProviderUnavailable(
+            f"the graph can stop at depth {', '.join(map(str, depths))}, which was never tried with"
+            " TensorRT. Export the checkpoint without --depths, or choose the device cuda."
         )
 
 

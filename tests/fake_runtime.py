@@ -112,9 +112,9 @@ class FakeBinding:
         self.real = real
         self.calls: list[str] = []
 
-    def bind_cpu_input(self, name: str, array: Any) -> None:
+    def bind_ortvalue_input(self, name: str, value: ort.OrtValue) -> None:
         self.calls.append(f"copy {name}")
-        self.real.bind_cpu_input(name, array)
+        self.real.bind_ortvalue_input(name, value)
 
     def bind_output(self, name: str, device: str) -> None:
         self.calls.append(f"take {name} on {device}")
