@@ -40,6 +40,7 @@ def _ids(count: int, length: int) -> bytes:
 
 # What a body holds, the route it is for, and the body.
 BODIES: dict[str, tuple[str, Callable[[], bytes]]] = {
+    "64 texts of 4,000 characters": ("/embed", lambda: _texts(64, 4000)),
     "2048 texts of 4,000 characters": ("/embed", lambda: _texts(2048, 4000)),
     "2048 lists of 500 ids": ("/embed", lambda: _ids(2048, 500)),
     "one list of 1,000,000 ids": ("/embed", lambda: _ids(1, 1_000_000)),
