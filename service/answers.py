@@ -19,7 +19,7 @@ from service.context import context_of, service_of
 from service.engine import EmbedResult
 from service.inputs import Text
 from service.requests import unless_disconnected
-from service.schemas import TokenizeOptions
+from service.schemas import EmbedOptions
 from service.tracing import trace_serialize, trace_stages, trace_texts
 
 Rows = NDArray[np.float32]  # [n, dim], C-contiguous
@@ -31,12 +31,14 @@ RAW = "application/octet-stream"
 _ROWS_PER_SLICE = 64
 
 
-async def embed(request: Request, texts: Sequence[Text], options: TokenizeOptions) -> EmbedResult:
+async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) -> EmbedResult:
     """The embeddings of ``texts``, not normalised, for as long as the client waits.
 
-    Raises what the engine raises, InvalidInput for an unknown prompt, and ClientDisconnect.
+    Raises what the engine raises, InvalidInput for an unknown prompt or depth, and
+    ClientDisconnect.
     """
     service, context = service_of(request), context_of(request)
+    service.check_depth(options.depth)
     settings = service.settings
     truncate = settings.auto_truncate if options.truncate is None else options.truncate
     work = service.engine.embed(
@@ -44,6 +46,7 @@ async def embed(request: Request, texts: Sequence[Text], options: TokenizeOption
         truncate=truncate,
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
+        depth=options.depth,
         timeout_seconds=max(0.001, settings.request_timeout_seconds - context.elapsed_seconds()),
     )
     context.characters = sum(map(len, texts))

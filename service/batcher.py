@@ -10,18 +10,23 @@ measured rate and no clock.
 
 Lengths. The encoder pads a batch to its longest row, so the leader is joined by the rows nearest to
 it in length, until the batch is full or its padding costs as much as a run of its own would.
+
+Depths. A run stops at one depth, so only rows of the leader's depth join it. A token counts the
+same at every depth.
 """
 
 import asyncio
 import heapq
 import threading
 import time
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+Shape = tuple[int | None, int]  # depth and length
 
 # Work is split between idle takers in parts of at least so many times what a run costs by itself.
 SHARE_RUN_COSTS = 2
@@ -31,6 +36,7 @@ class EmbedRequest:
     """One caller's texts on their way through the engine, and the one future it waits for.
 
     ``positions`` are the sequences to embed, all of them unless some embeddings are known already.
+    ``depth`` is where the encoder stops, None for nowhere.
 
     The inference thread writes rows of ``embeddings``; all else that changes after submission is
     changed either under the batcher's lock (``waiting_*``, ``started``, ``dropped``) or on the
@@ -40,7 +46,7 @@ class EmbedRequest:
     __slots__ = (
         *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
         *("waiting_tokens", "started", "dropped", "unanswered"),
-        *("queue_seconds", "inference_seconds"),
+        *("queue_seconds", "inference_seconds", "depth"),
     )
 
     def __init__(
@@ -50,9 +56,11 @@ class EmbedRequest:
         future: asyncio.Future[None],
         *,
         positions: Sequence[int] | None = None,
+        depth: int | None = None,
         arrival: float = 0.0,
     ) -> None:
         self.sequences = sequences
+        self.depth = depth
         self.positions = range(len(sequences)) if positions is None else positions
         self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
         self.future = future
@@ -81,7 +89,7 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows that run together; ``alone`` says that no other batch runs or waits meanwhile."""
+    """Rows of one depth; ``alone`` says that no other batch runs or waits meanwhile."""
 
     rows: list[Row]
     alone: bool
@@ -91,7 +99,8 @@ class Batcher:
     """A queue bounded in tokens that hands out batches. Safe to share between threads.
 
     A batch is formed when a thread comes for it, never earlier, so that what arrives while one
-    runs can join the next. Forming costs O(distinct lengths + rows taken * log(rows waiting)).
+    runs can join the next. Forming costs O(lengths * log(lengths) + rows taken * log(rows
+    waiting)), where lengths are the distinct ones that wait, of all depths.
     ``run_cost_tokens`` is what a run costs beyond its tokens, in tokens: the padding worth taking.
     Where several threads take batches (``takers``), what waits is shared between the idle ones.
     """
@@ -114,8 +123,7 @@ class Batcher:
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[threading.Condition] = []  # of the takers that wait, the last one last
-        self._heaps: dict[int, list[Row]] = {}  # rows by length; no heap is empty
-        self._lengths: list[int] = []  # its keys, sorted
+        self._heaps: dict[Shape, list[Row]] = {}  # no heap is empty
         self._waiting: dict[EmbedRequest, None] = {}  # an ordered set, oldest first
         self._numbers = 0
         self._served_tokens = 0
@@ -157,11 +165,11 @@ class Batcher:
             request.dropped = True
             if not request.waiting_texts:
                 return
-            lengths = set(map(len, request.sequences)) & self._heaps.keys()
-            for length in lengths:
-                rest = [row for row in self._heaps[length] if row.request is not request]
+            shapes = {(request.depth, len(sequence)) for sequence in request.sequences}
+            for shape in shapes & self._heaps.keys():
+                rest = [row for row in self._heaps[shape] if row.request is not request]
                 heapq.heapify(rest)
-                self._heaps[length] = rest
+                self._heaps[shape] = rest
             self._remove_empty_heaps()
             self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
 
@@ -196,10 +204,7 @@ class Batcher:
         tag = self._served_tokens
         for position in request.positions:
             length = len(request.sequences[position])
-            heap = self._heaps.get(length)
-            if heap is None:
-                heap = self._heaps[length] = []
-                insort(self._lengths, length)
+            heap = self._heaps.setdefault((request.depth, length), [])
             heapq.heappush(heap, Row(tag, self._numbers, request, position))
             self._numbers += 1
             tag += length
@@ -216,8 +221,9 @@ class Batcher:
         return min(self._max_batch_texts, -(-self.texts // shares))
 
     def _form(self, max_texts: int) -> list[Row]:
-        heaps, lengths = self._heaps, self._lengths
-        longest = min(lengths, key=lambda length: heaps[length][0])
+        depth, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
+        heaps = {length: heap for (at, length), heap in self._heaps.items() if at == depth}
+        lengths = sorted(heaps)
         shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
         longer = shorter + 1
         rows = [heapq.heappop(heaps[longest])]
@@ -227,7 +233,9 @@ class Batcher:
                 shorter -= 1
             while longer < len(lengths) and not heaps[lengths[longer]]:
                 longer += 1
-            length, added = self._nearest(longest, len(rows), shorter, longer)
+            below = lengths[shorter] if shorter >= 0 else 0
+            above = lengths[longer] if longer < len(lengths) else 0
+            length, added = self._nearest(longest, len(rows), below, above)
             padding += added
             if not length or padding > self._run_cost_tokens:
                 break
@@ -237,16 +245,16 @@ class Batcher:
         self._account(rows)
         return rows
 
-    def _nearest(self, longest: int, count: int, shorter: int, longer: int) -> tuple[int, int]:
-        """Returns the length that fits with the least padding, and that padding; 0, 0 for none."""
+    def _nearest(self, longest: int, count: int, below: int, above: int) -> tuple[int, int]:
+        """Which of two waiting lengths fits with less padding, and that padding; 0 is for none."""
         room = self._max_batch_tokens // (count + 1)  # the longest row that one more row allows
         best = (0, 0)
-        if longest <= room and shorter >= 0:
-            best = (self._lengths[shorter], longest - self._lengths[shorter])
-        if longer < len(self._lengths) and self._lengths[longer] <= room:
-            added = count * (self._lengths[longer] - longest)
+        if below and longest <= room:
+            best = (below, longest - below)
+        if above and above <= room:
+            added = count * (above - longest)
             if not best[0] or added < best[1]:
-                best = (self._lengths[longer], added)
+                best = (above, added)
         return best
 
     def _account(self, rows: list[Row]) -> None:
@@ -265,6 +273,4 @@ class Batcher:
             del self._waiting[request]
 
     def _remove_empty_heaps(self) -> None:
-        for length in [length for length in self._lengths if not self._heaps[length]]:
-            del self._heaps[length]
-            self._lengths.remove(length)
+        self._heaps = {shape: heap for shape, heap in self._heaps.items() if heap}

@@ -16,7 +16,7 @@ class EmbeddingCache:
     """The embeddings used last, by token ids, in at most ``max_bytes``. For one thread.
 
     Token ids are what the encoder sees: prompt, truncation and spelling are in them, so equal ids
-    have equal embeddings. What does not fit by itself is not kept.
+    have equal embeddings at equal depth. What does not fit by itself is not kept.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -27,21 +27,29 @@ class EmbeddingCache:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def find(self, sequences: Sequence[Sequence[int]]) -> dict[int, Row]:
+    def find(
+        self, sequences: Sequence[Sequence[int]], *, depth: int | None = None
+    ) -> dict[int, Row]:
         """Returns the embeddings that are there, by their position in ``sequences``."""
         found = {}
         for position, sequence in enumerate(sequences):
-            key = _key(sequence)
+            key = _key(sequence, depth)
             row = self._rows.get(key)
             if row is not None:
                 self._rows.move_to_end(key)
                 found[position] = row
         return found
 
-    def keep(self, sequences: Sequence[Sequence[int]], rows: Mapping[int, Row]) -> None:
+    def keep(
+        self,
+        sequences: Sequence[Sequence[int]],
+        rows: Mapping[int, Row],
+        *,
+        depth: int | None = None,
+    ) -> None:
         """Keeps copies of ``rows``, given by position, and forgets what was used longest ago."""
         for position, row in rows.items():
-            key = _key(sequences[position])
+            key = _key(sequences[position], depth)
             size = _size(key, row)
             if key in self._rows or size > self._max_bytes:
                 continue
@@ -51,8 +59,8 @@ class EmbeddingCache:
                 self.bytes -= _size(*self._rows.popitem(last=False))
 
 
-def _key(sequence: Sequence[int]) -> bytes:
-    return np.asarray(sequence, dtype=np.int32).tobytes()
+def _key(sequence: Sequence[int], depth: int | None) -> bytes:
+    return np.asarray([depth or 0, *sequence], dtype=np.int32).tobytes()
 
 
 def _size(key: bytes, row: Row) -> int:

@@ -44,6 +44,7 @@ class EmbeddingEngine(Protocol):
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        depth: int | None = None,
         timeout_seconds: float | None = None,
     ) -> EmbedResult: ...
 
@@ -92,6 +93,15 @@ class Service:
                 param="prompt_name",
             )
         return prompts[name]
+
+    def check_depth(self, depth: int | None) -> None:
+        """Raise InvalidInput for a depth at which the model cannot stop."""
+        if depth is not None and depth not in self.manifest.depths:
+            known = ", ".join(map(str, self.manifest.depths)) or "none"
+            raise InvalidInput(
+                f"depth is {depth}; this model can stop at {known}. Leave it out for full depth.",
+                param="depth",
+            )
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Raise InvalidInput when more components are asked for than there are."""

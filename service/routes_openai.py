@@ -13,12 +13,10 @@ from service.context import service_of
 from service.direct_route import DirectRoute
 from service.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.requests import read_body
-from service.schemas import OpenAIEmbeddingsRequest, TokenizeOptions
+from service.schemas import EmbedOptions, OpenAIEmbeddingsRequest
 from service.vectors import finish
 
 router = APIRouter(tags=["openai"], route_class=DirectRoute)
-
-_DEFAULT_OPTIONS = TokenizeOptions()
 
 
 class Embedding(BaseModel):
@@ -75,7 +73,7 @@ async def create_embeddings(request: Request) -> Response:
     """One normalised embedding per text, as floats or base64. The model's name is not checked."""
     body = await read_body(request, OpenAIEmbeddingsRequest)
     service_of(request).check_dimensions(body.dimensions)
-    result = await embed(request, body.input, _DEFAULT_OPTIONS)
+    result = await embed(request, body.input, EmbedOptions(depth=body.depth))
     since = time.perf_counter()
     rows = finish(result.embeddings, dimensions=body.dimensions, normalize=True)
     data = await list_as_json(_data(rows, body.encoding_format))

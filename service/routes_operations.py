@@ -47,6 +47,7 @@ class Info(BaseModel):
     sha: str | None
     docker_label: str | None
     dim: int = Field(description="Components of an embedding.")
+    depths: list[int] = Field(description="Blocks after which a request may stop.")
     normalize: bool = Field(description="Whether embeddings have length 1 by default.")
     prompts: dict[str, str] = Field(description="Text put before inputs, by prompt_name.")
     precision: str = Field(description="How the weights are stored: fp32, fp16 or weight-int8.")
@@ -152,6 +153,7 @@ def _info(service: Service) -> Info:
         sha=None,
         docker_label=None,
         dim=manifest.dim,
+        depths=list(manifest.depths),
         normalize=True,
         prompts=manifest.prompts,
         precision=manifest.precision,

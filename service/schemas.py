@@ -99,6 +99,8 @@ Direction = Annotated[
     WithJsonSchema({"enum": ["left", "Left", "right", "Right"], "type": "string"}),
 ]
 Dimensions = Annotated[int, Field(ge=1)]
+Depth = Annotated[int, Field(ge=1)]
+_DEPTH_DESCRIPTION = "The last block to run, one of the model's depths (/info); all by default."
 
 
 class _Schema(BaseModel):
@@ -114,8 +116,8 @@ class _Schema(BaseModel):
         return fields
 
 
-class TokenizeOptions(_Schema):
-    """How texts become tokens."""
+class EmbedOptions(_Schema):
+    """How texts become embeddings."""
 
     truncate: bool | None = Field(
         default=None,
@@ -128,9 +130,10 @@ class TokenizeOptions(_Schema):
         default=None,
         description="Name of a prompt of the model (/info) that is put before every text.",
     )
+    depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
-class EmbedRequest(TokenizeOptions):
+class EmbedRequest(EmbedOptions):
     """Body of /embed."""
 
     inputs: Inputs
@@ -211,7 +214,7 @@ class SimilarityRequest(_Schema):
     """Body of /similarity."""
 
     inputs: SimilarityInputs
-    parameters: TokenizeOptions = TokenizeOptions()
+    parameters: EmbedOptions = EmbedOptions()
 
     @model_validator(mode="after")
     def _texts_are_not_too_many(self, info: ValidationInfo) -> Self:
@@ -230,6 +233,7 @@ class OpenAIEmbeddingsRequest(_Schema):
     dimensions: Dimensions | None = Field(
         default=None, description="Keep only the first components; cut before normalising."
     )
+    depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
 class TokenizeRequest(_Schema):

@@ -86,12 +86,14 @@ class InferenceWorkers:
             await asyncio.wait_for(self._ended.wait(), timeout_seconds)
         return self._ended.is_set()
 
-    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
         """Runs the encoder once and measures it. Raises WrongShape, or what the encoder raises."""
         thread, started = threading.get_ident(), self._clock()
         self._running_since[thread] = started
         try:
-            embeddings = self._encoder.run(sequences, alone=alone)
+            embeddings = self._encoder.run(sequences, alone=alone, depth=depth)
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
@@ -184,7 +186,8 @@ class InferenceWorkers:
         place_of = [places.setdefault(tuple(row.sequence), len(places)) for row in rows]
         started = self._clock()
         try:
-            embeddings = self.run(list(places), alone=alone)[place_of]
+            depth = rows[0].request.depth
+            embeddings = self.run(list(places), alone=alone, depth=depth)[place_of]
         except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(rows))
             wrong_shape = isinstance(error, WrongShape)  # no row is to blame, halving finds none

@@ -30,6 +30,7 @@ class Call:
     truncation_direction: str
     prompt: str
     timeout_seconds: float | None
+    depth: int | None = None
 
 
 @dataclass
@@ -69,9 +70,11 @@ class FakeEngine:
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        depth: int | None = None,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
-        self.calls.append(Call([*texts], truncate, truncation_direction, prompt, timeout_seconds))
+        how = truncate, truncation_direction, prompt, timeout_seconds, depth
+        self.calls.append(Call([*texts], *how))
         if self.error:
             raise self.error
         self.in_flight += 1
@@ -135,6 +138,7 @@ def manifest(dim: int) -> Manifest:
         fused={},
         versions={},
         files={},
+        depths=(2, 4),
     )
 
 

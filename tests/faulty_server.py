@@ -39,7 +39,9 @@ class FaultyEncoder:
         self.max_seq_length = encoder.max_seq_length
         self.provider = encoder.provider
 
-    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
         """Embed, or go wrong."""
         with self._lock:
             self._runs += 1
@@ -51,7 +53,7 @@ class FaultyEncoder:
             raise SystemExit("told to die")
         if (dice := dice - DIE) < STALL:
             time.sleep(STALL_SECONDS)
-        rows = self._encoder.run(sequences, alone=alone)
+        rows = self._encoder.run(sequences, alone=alone, depth=depth)
         if STALL <= dice < STALL + NOT_FINITE:
             rows[len(rows) // 2] = np.nan
         return rows

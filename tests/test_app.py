@@ -20,7 +20,7 @@ INFO_KEYS = {
     *("version", "sha", "docker_label"),
 }
 OUR_INFO_KEYS = {
-    *("dim", "normalize", "prompts", "precision", "provider", "fingerprint", "threads"),
+    *("dim", "depths", "normalize", "prompts", "precision", "provider", "fingerprint", "threads"),
 }
 
 

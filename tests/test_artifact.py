@@ -92,6 +92,13 @@ def test_an_artifact_without_selector_opens(artifact: Artifact) -> None:
     assert Artifact.open(artifact.path).manifest.selector is None
 
 
+def test_a_manifest_from_before_early_exits_opens(artifact: Artifact) -> None:
+    fields = json.loads((artifact.path / MANIFEST).read_text())
+    del fields["depths"]
+    (artifact.path / MANIFEST).write_text(json.dumps(fields))
+    assert Artifact.open(artifact.path).manifest.depths == ()
+
+
 @pytest.mark.parametrize("name", REQUIRED_FILES)
 def test_one_changed_byte_is_found_in_every_file(artifact: Artifact, name: str) -> None:
     """A flipped bit keeps the size and still does not open; the message names file and cure."""
@@ -146,6 +153,7 @@ def test_a_path_that_leaves_the_folder_is_refused(artifact: Artifact, name: str)
     [
         ({"surprise": 1}, "surprise"),
         ({"dim": "2"}, "dim must be int"),
+        ({"depths": 2}, "depths must be list"),
         ({"normalize": 1}, "normalize must be bool"),
         ({"selector": []}, "selector must be dict or NoneType"),
         ({"files": {MODEL: {"sha256": "0"}}}, "needs sha256 and bytes"),

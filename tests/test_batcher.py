@@ -12,8 +12,9 @@ from service.batcher import Batch, Batcher, EmbedRequest, Row
 NO_FUTURE: Any = None  # the batcher never looks at it
 
 
-def request(*lengths: int, arrival: float = 0.0) -> EmbedRequest:
-    return EmbedRequest([[7] * n for n in lengths], dim=1, future=NO_FUTURE, arrival=arrival)
+def request(*lengths: int, depth: int | None = None, arrival: float = 0.0) -> EmbedRequest:
+    sequences = [[7] * n for n in lengths]
+    return EmbedRequest(sequences, dim=1, future=NO_FUTURE, depth=depth, arrival=arrival)
 
 
 def batcher(**limits: Any) -> Batcher:
@@ -41,13 +42,18 @@ def padding_of(batch: list[Row]) -> int:
     return len(lengths) * lengths[-1] - sum(lengths)
 
 
-requests = st.lists(st.lists(st.integers(1, 40), min_size=1, max_size=12), min_size=1, max_size=12)
+Plan = list[tuple[int | None, list[int]]]  # of each request the depth and the lengths
+
+lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+requests = st.lists(
+    st.tuples(st.sampled_from([None, 2, 4]), lengths_lists), min_size=1, max_size=12
+)
 
 
 @given(requests)
-def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: list[list[int]]) -> None:
+def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -> None:
     rows = batcher()
-    submitted = [request(*lengths) for lengths in plan]
+    submitted = [request(*lengths, depth=depth) for depth, lengths in plan]
     assert all(rows.submit(one) for one in submitted)
     seen = []
     while rows.texts:
@@ -56,6 +62,7 @@ def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: list[li
         assert len(batch) <= 8
         assert len(batch) == 1 or len(batch) * longest <= 64
         assert padding_of(batch) <= 8
+        assert len({row.request.depth for row in batch}) == 1
         seen += [(row.request, row.position) for row in batch]
     expected = {(one, index) for one in submitted for index in range(len(one.sequences))}
     assert len(seen) == len(expected)
@@ -65,10 +72,10 @@ def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: list[li
 
 @given(requests, st.data())
 def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
-    plan: list[list[int]], data: st.DataObject
+    plan: Plan, data: st.DataObject
 ) -> None:
     rows = batcher()
-    left = [request(*lengths) for lengths in plan]
+    left = [request(*lengths, depth=depth) for depth, lengths in plan]
     for one in left:
         rows.submit(one)
     while rows.texts:
@@ -85,12 +92,12 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
 
 
 @given(requests)
-def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: list[list[int]]) -> None:
+def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: Plan) -> None:
     rows = batcher()
     waiting: list[tuple[int, int]] = []  # tag, number: the order promised at the module's top
     served = number = 0
-    for lengths in plan:
-        rows.submit(request(*lengths))
+    for depth, lengths in plan:
+        rows.submit(request(*lengths, depth=depth))
         for index in range(len(lengths)):
             waiting.append((served + sum(lengths[:index]), number))
             number += 1
@@ -127,16 +134,25 @@ def test_long_request_finishes_under_a_flood_of_texts_it_cannot_share_batches_wi
     rows = batcher(run_cost_tokens=0)
     rows.submit(bulk := request(*[30] * 20))
     for _ in range(40):
-        for _ in range(8):
-            rows.submit(request(8))
+        for depth in [None, 2] * 4:
+            rows.submit(request(8, depth=depth))
         take(rows)
     assert bulk.waiting_texts == 0
 
 
-def test_two_long_requests_share_the_engine() -> None:
+def test_rows_of_one_length_and_two_depths_run_apart() -> None:
+    rows = batcher()
+    rows.submit(one := request(10, 10))
+    rows.submit(other := request(10, 10, depth=2))
+    assert {row.request for row in take(rows)} == {one}
+    assert {row.request for row in take(rows)} == {other}
+
+
+@pytest.mark.parametrize(("length", "depth"), [(9, None), (8, 2), (9, 2)])
+def test_two_long_requests_share_the_engine(length: int, depth: int | None) -> None:
     rows = batcher(run_cost_tokens=0)
     rows.submit(one := request(*[8] * 100))
-    rows.submit(other := request(*[9] * 100))
+    rows.submit(other := request(*[length] * 100, depth=depth))
     for _ in range(10):
         take(rows)
     assert abs(one.waiting_tokens - other.waiting_tokens) <= 150

@@ -12,7 +12,7 @@ def embedding(sequence: list[int]) -> Row:
 
 
 def size(sequence: list[int]) -> int:
-    return 4 * len(sequence) + embedding(sequence).nbytes + ENTRY_BYTES
+    return 4 * (1 + len(sequence)) + embedding(sequence).nbytes + ENTRY_BYTES
 
 
 def keep(cache: EmbeddingCache, *sequences: list[int]) -> None:

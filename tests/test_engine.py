@@ -44,9 +44,9 @@ FOREVER_SECONDS = 1_000.0
 POISON, OUT_OF_MEMORY, NOT_A_NUMBER, LETHAL, MISSHAPEN = "!", "^", "?", "#", "%"
 
 
-def vector(text: str) -> list[float]:
-    """The one right embedding of a text: any mix-up of rows shows."""
-    digest = hashlib.blake2b(text.encode(), digest_size=DIM).digest()
+def vector(text: str, depth: int | None = None) -> list[float]:
+    """The one right embedding of a text at a depth: any mix-up of rows shows."""
+    digest = hashlib.blake2b(f"{depth} {text}".encode(), digest_size=DIM).digest()
     return [float(byte) for byte in digest]
 
 
@@ -100,7 +100,9 @@ class FakeEncoder:
         self.entered = threading.Semaphore(0)
         self._clock = clock
 
-    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> NDArray[np.float32]:
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
         texts = ["".join(map(chr, ids)) for ids in sequences]
         self.batches.append(texts)
         self.entered.release()
@@ -116,7 +118,7 @@ class FakeEncoder:
             raise RuntimeError("poison")
         if MISSHAPEN in letters:
             return np.zeros((len(texts) + 1, DIM), np.float32)
-        embeddings = np.array([vector(text) for text in texts], np.float32)
+        embeddings = np.array([vector(text, depth) for text in texts], np.float32)
         embeddings[[NOT_A_NUMBER in text for text in texts], 1] = np.nan
         return embeddings
 
@@ -519,6 +521,28 @@ async def test_text_that_comes_again_is_not_run_again() -> None:
         assert harness.value("cache_bytes") > 0
 
 
+async def test_text_is_kept_for_the_depth_it_was_run_at() -> None:
+    async with serving(cache_bytes=10_000) as harness:
+        for depth in (None, 2, 4, 2, None):
+            result = await harness.engine.embed(["same"], depth=depth)
+            assert result.embeddings.tolist() == [vector("same", depth)]
+        assert harness.encoder.batches == [["same"]] * 3
+
+
+async def test_texts_of_two_depths_are_not_run_together() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        depths = [None, 2, 4, 2, None]
+        tasks = [harness.send("same", "other", depth=depth) for depth in depths]
+        await harness.queued(10)
+        harness.encoder.gate.set()
+        for depth, task in zip(depths, tasks, strict=True):
+            expected = [vector("same", depth), vector("other", depth)]
+            assert (await task).embeddings.tolist() == expected
+        await held
+        assert harness.encoder.batches == [["held"], *[["same", "other"]] * 3]
+
+
 async def test_without_a_cache_every_text_is_run() -> None:
     async with serving() as harness:
         await harness.engine.embed(["again"])
@@ -661,6 +685,7 @@ inputs = st.lists(
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("send"), inputs),
+        st.tuples(st.just("send at depth 2"), inputs),
         st.tuples(st.just("send with no time"), inputs),
         st.tuples(st.just("cancel"), st.integers(0, 50)),
         st.tuples(st.just("hold"), st.none()),
@@ -673,21 +698,23 @@ steps = st.lists(
 
 Kind = type[EmbedResult] | type[BaseException]
 
+DEPTH_OF = {"send at depth 2": 2}
 
-def allowed(plan: list[tuple[str, Any]]) -> list[tuple[list[str], set[Kind]]]:
-    """The texts of each request of a plan, and the kinds of answer it may get."""
+
+def allowed(plan: list[tuple[str, Any]]) -> list[tuple[list[str], int | None, set[Kind]]]:
+    """The texts and the depth of each request of a plan, and the kinds of answer it may get."""
     everything = "".join(chain(*(texts for action, texts in plan if action.startswith("send"))))
     anybody: set[Kind] = {Overloaded, NotReady} if LETHAL in everything else {Overloaded}
-    requests: list[tuple[list[str], set[Kind]]] = []
+    requests: list[tuple[list[str], int | None, set[Kind]]] = []
     for action, argument in plan:
         if action.startswith("send"):
             guilty = bool(set("".join(argument)) & {POISON, OUT_OF_MEMORY, NOT_A_NUMBER})
             kinds = anybody | {InferenceFailed if guilty else EmbedResult}
             if action == "send with no time":
                 kinds.add(DeadlineExceeded)
-            requests.append((argument, kinds))
+            requests.append((argument, DEPTH_OF.get(action), kinds))
         elif action == "cancel" and argument < len(requests):
-            requests[argument][1].add(asyncio.CancelledError)
+            requests[argument][2].add(asyncio.CancelledError)
     return requests
 
 
@@ -697,7 +724,8 @@ async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
         for action, argument in plan:
             if action.startswith("send"):
                 limit = 0.0 if action == "send with no time" else FOREVER_SECONDS
-                sent.append(harness.send(*argument, timeout_seconds=limit))
+                depth = DEPTH_OF.get(action)
+                sent.append(harness.send(*argument, timeout_seconds=limit, depth=depth))
             elif action == "cancel" and argument < len(sent):
                 sent[argument].cancel()
             elif action == "hold":
@@ -710,10 +738,10 @@ async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
         harness.encoder.gate.set()
         async with asyncio.timeout(PATIENCE_SECONDS):
             answers = await asyncio.gather(*sent, return_exceptions=True)
-        for (texts, kinds), answer in zip(allowed(plan), answers, strict=True):
+        for (texts, depth, kinds), answer in zip(allowed(plan), answers, strict=True):
             assert type(answer) in kinds, (texts, answer)
             if isinstance(answer, EmbedResult):
-                assert answer.embeddings.tolist() == [vector(text) for text in texts]
+                assert answer.embeddings.tolist() == [vector(text, depth) for text in texts]
         assert harness.value("queue_tokens") == harness.value("queue_texts") == 0
         assert len(harness.engine._in_flight) == 0
 

@@ -35,6 +35,8 @@ BAD_REQUESTS: dict[str, tuple[bytes, dict[str, str], int, str]] = {
     "an empty list": (b'{"FIELD": []}', JSON, 400, "Empty"),
     "dimensions 0": (b'{"FIELD": "a", "dimensions": 0}', JSON, 422, "Validation"),
     "too many dimensions": (b'{"FIELD": "a", "dimensions": 9}', JSON, 422, "Validation"),
+    "depth 0": (b'{"FIELD": "a", "depth": 0}', JSON, 422, "Validation"),
+    "a depth that is not there": (b'{"FIELD": "a", "depth": 3}', JSON, 422, "Validation"),
     "dimensions as text": (b'{"FIELD": "a", "dimensions": "3"}', JSON, 422, "Validation"),
     "dimensions true": (b'{"FIELD": "a", "dimensions": true}', JSON, 422, "Validation"),
     "a huge integer": (

@@ -47,7 +47,9 @@ class Switchboard:
         self.entered = threading.Event()
         self.texts_run = 0
 
-    def run(self, sequences: Sequence[Sequence[int]], *, alone: bool = True) -> Rows:
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> Rows:
         self.entered.set()
         self.open.wait(30)
         marks = [self._marks.get(tuple(ids)) for ids in sequences]
@@ -55,7 +57,7 @@ class Switchboard:
             raise SystemExit("told to die")
         if POISON in marks:
             raise RuntimeError("told to fail")
-        rows = self._encoder.run(sequences)
+        rows = self._encoder.run(sequences, depth=depth)
         rows[[mark == BLANK for mark in marks]] = np.nan
         self.texts_run += len(sequences)
         return rows

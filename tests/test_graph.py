@@ -118,6 +118,27 @@ def test_a_selector_that_builds_the_whole_stack_is_refused() -> None:
         graph.split(a_selector(node), ["ids"], ["x"], ["y"])
 
 
+def test_a_weight_that_both_halves_read_is_one_for_each() -> None:
+    """The tracer merges weights that are equal; what is done to the encoder's is its own affair."""
+    nodes = [
+        helper.make_node("Add", ["z", "w"], ["x"]),
+        helper.make_node("MatMul", ["attention_mask", "x"], ["u"]),
+        helper.make_node("Add", ["u", "w"], ["y"]),
+    ]
+    model = a_selector(*nodes)
+    model.graph.node[0].output[0] = "z"
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "w"))
+    encoder, pooling = graph.split(model, ["ids", "attention_mask"], ["x"], ["y"])
+    assert [tensor.name for tensor in encoder.graph.initializer] == ["w"]
+    assert [tensor.name for tensor in pooling.graph.initializer] == ["pooling/w"]
+    whole = graph.join(encoder, pooling)
+    assert [[*node.input] for node in whole.graph.node if node.op_type == "Add"] == [
+        ["z", "w"],
+        ["u", "pooling/w"],
+    ]
+    onnx.checker.check_model(whole)
+
+
 def test_a_selector_in_pooled_form_is_split_and_joined() -> None:
     """Cutting and joining gives back a graph with the inputs and outputs it had."""
     node = helper.make_node("MatMul", ["attention_mask", "x"], ["y"])

@@ -1,11 +1,13 @@
 """/embed and /similarity: what text-embeddings-inference's clients send and get."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from model.artifact import Artifact
 from service.errors import InferenceFailed
 from tests.fake_engine import DIM, FakeEngine, client_of, vector_of
 
@@ -40,6 +42,48 @@ async def test_dimensions_are_cut_before_normalising() -> None:
     client = client_of(FakeEngine())
     response = await client.post("/embed", json={"inputs": "a", "dimensions": 3})
     np.testing.assert_allclose(response.json(), [unit(vector_of("a")[:3])], atol=1e-6)
+
+
+async def test_cut_components_cost_no_second_run_and_are_not_sent() -> None:
+    engine = FakeEngine()
+    body, headers = {"inputs": ["a", "b"], "dimensions": 3}, {"Accept": "application/octet-stream"}
+    raw = await client_of(engine).post("/embed", json=body, headers=headers)
+    assert len(raw.content) == 2 * 3 * 4
+    assert len(engine.calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/embed", {"inputs": "a", "depth": 2}),
+        ("/v1/embeddings", {"input": "a", "depth": 2}),
+        ("/similarity", {"inputs": {"pairs": [["a", "b"]]}, "parameters": {"depth": 2}}),
+    ],
+)
+async def test_depth_reaches_the_engine_and_null_is_full_depth(
+    path: str, body: dict[str, Any]
+) -> None:
+    engine = FakeEngine()
+    client = client_of(engine)
+    assert (await client.post(path, json=body)).status_code == 200
+    null = {"parameters": {"depth": None}} if "parameters" in body else {"depth": None}
+    assert (await client.post(path, json=body | null)).status_code == 200
+    assert [call.depth for call in engine.calls] == [2, None]
+
+
+@pytest.mark.parametrize(("depths", "known"), [((2, 4), "2, 4"), ((), "none")])
+async def test_a_depth_the_model_lacks_is_refused_with_those_it_has(
+    depths: tuple[int, ...], known: str
+) -> None:
+    engine = FakeEngine()
+    engine.artifact = Artifact(
+        engine.artifact.path, dataclasses.replace(engine.artifact.manifest, depths=depths)
+    )
+    response = await client_of(engine).post("/embed", json={"inputs": "a", "depth": 3})
+    assert response.status_code == 422
+    message = f"depth is 3; this model can stop at {known}. Leave it out for full depth."
+    assert response.json()["error"] == message
+    assert engine.calls == []
 
 
 async def test_normalize_false_gives_the_engines_own_numbers() -> None:

@@ -70,7 +70,7 @@ def test_any_json_is_understood_or_refused_in_one_sentence(
 @given(
     fields=st.sets(
         st.sampled_from(
-            ["truncate", "truncation_direction", "prompt_name", "normalize", "dimensions"]
+            ["truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "depth"]
         )
     )
 )

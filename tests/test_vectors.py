@@ -32,6 +32,15 @@ def test_cutting_comes_before_normalising(rows: np.ndarray, data: st.DataObject)
     assert np.array_equal(cut, again)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+def test_components_that_are_cut_off_are_not_looked_at(normalize: bool) -> None:
+    rows = np.ones((3, 8), np.float32)
+    rows[:, 5:] = np.nan
+    finished = finish(rows, dimensions=5, normalize=normalize)
+    assert finished.nbytes == 3 * 5 * 4
+    assert np.isfinite(finished).all()
+
+
 @given(rows=MATRICES)
 def test_rows_that_are_not_normalised_are_untouched(rows: np.ndarray) -> None:
     assert np.array_equal(finish(rows, dimensions=None, normalize=False), rows)
