@@ -100,6 +100,12 @@ def hash_key(
     from_stdin: Annotated[
         bool, typer.Option("--from-stdin", help="Take the key from standard input.")
     ] = False,
+    requests_per_minute: Annotated[
+        int | None, typer.Option(help="Requests it may send in a minute; by default any number.")
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None, typer.Option(help="Tokens it may embed in a minute; by default any number.")
+    ] = None,
 ) -> None:
     """Make an API key: it goes to standard error, its line for api_keys_file to standard output."""
     from service.keys import UnusableKeys, key_line, new_key
@@ -108,7 +114,12 @@ def hash_key(
     if not key:
         _stop("Standard input has no key. Write one line to it.", code=2)
     try:
-        line = key_line(name, key)
+        line = key_line(
+            name,
+            key,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+        )
     except UnusableKeys as error:
         _stop(f"No line was made: {error}", code=2)
     if not from_stdin:

@@ -24,6 +24,7 @@ from service.loading import LoadedModel
 from service.metrics import Metrics
 from service.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.openapi import COST_HEADERS, RAW_HEADERS, describe
+from service.quotas import Quotas
 from service.routes_operations import package_version
 from service.settings import Settings
 from service.token_work import TokenWork
@@ -89,7 +90,10 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
     """Innermost first: the one added last sees a request first."""
     if keys := ApiKeys.of(settings):
         app.add_middleware(
-            RequireApiKey, keys=keys, metrics_require_key=settings.metrics_require_key
+            RequireApiKey,
+            keys=keys,
+            quotas=Quotas(metrics),
+            metrics_require_key=settings.metrics_require_key,
         )
     if settings.cors_allow_origins:
         app.add_middleware(

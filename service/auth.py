@@ -1,4 +1,4 @@
-"""API keys: who may ask.
+"""API keys: who may ask, and how much.
 
 Every path needs a key, if any is configured, except those that probes and readers of the
 documentation use. Keys are kept and compared as SHA-256 digests, each given key against every
@@ -14,8 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.context import context_of
 from service.envelopes import error_response
-from service.errors import Unauthorized
+from service.errors import ServiceError, Unauthorized
 from service.keys import Key, KeyFile, UnusableKeys, digest_of
+from service.quotas import Quotas
 from service.settings import Settings, SettingsError
 
 OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"})
@@ -51,11 +52,14 @@ class ApiKeys:
 
 
 class RequireApiKey:
-    """ASGI middleware that answers 401 to a request without an accepted key."""
+    """ASGI middleware: 401 to a request without an accepted key, 429 to one above its quota."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, *, metrics_require_key: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: ApiKeys, quotas: Quotas, *, metrics_require_key: bool
+    ) -> None:
         self._app = app
         self._keys = keys
+        self._quotas = quotas
         self._open_paths = OPEN_PATHS if metrics_require_key else OPEN_PATHS | {METRICS_PATH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,12 +67,24 @@ class RequireApiKey:
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
+        try:
+            key = self._admit(connection)
+        except ServiceError as error:
+            await error_response(connection, error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            if result := context_of(connection).result:
+                self._quotas.charge(key, sum(result.tokens))
+
+    def _admit(self, connection: HTTPConnection) -> Key:
+        """The key the request came with; raises Unauthorized or QuotaExceeded."""
         authorization = connection.headers.get("authorization")
         key = self._keys.find(authorization)
-        if key is not None:
-            context_of(connection).key_name = key.name
-            await self._app(scope, receive, send)
-            return
-        problem = "is not known" if authorization else "is missing"
-        error = Unauthorized(f"The API key {problem}. Send Authorization: Bearer <key>.")
-        await error_response(connection, error)(scope, receive, send)
+        if key is None:
+            problem = "is not known" if authorization else "is missing"
+            raise Unauthorized(f"The API key {problem}. Send Authorization: Bearer <key>.")
+        context_of(connection).key_name = key.name
+        self._quotas.admit(key)
+        return key

@@ -12,6 +12,7 @@ ServiceError                            status  error_type   | OpenAI status, ty
 ├── HeadTooLarge                           431  HeadTooLarge | 431 invalid_request_error
 ├── InferenceFailed                        424  Backend      | 500 server_error
 ├── Overloaded                             429  Overloaded   | 429 rate_limit_error   (Retry-After)
+│   └── QuotaExceeded                      429  QuotaExceeded | 429 rate_limit_error  (Retry-After)
 ├── InternalError                          500  Internal     | 500 server_error
 ├── NotReady                               503  Unhealthy    | 503 server_error       (Retry-After)
 └── DeadlineExceeded                       504  Timeout      | 504 server_error
@@ -119,6 +120,12 @@ class Overloaded(ServiceError):
 
     status, error_type = 429, "Overloaded"
     openai_status, openai_type = 429, "rate_limit_error"
+
+
+class QuotaExceeded(Overloaded):
+    """The API key has used up what it may ask for in a minute; nothing was done."""
+
+    error_type = "QuotaExceeded"
 
 
 class InternalError(ServiceError):

@@ -1,6 +1,7 @@
 """The file of API keys: names and SHA-256 digests, never a key, read again when it has changed.
 
-A line is a name and the SHA-256 of the key in hex; what follows a # is a comment.
+A line is a name, the SHA-256 of the key in hex and, where there are limits, ``limit=number``; what
+follows a # is a comment.
 """
 
 import hashlib
@@ -24,6 +25,9 @@ KEY_BYTES = 32
 
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+LIMITS = ("requests_per_minute", "tokens_per_minute")
+MAX_LIMIT = 1_000_000_000
+_LIMIT = re.compile(rf"({'|'.join(LIMITS)})=([0-9]{{1,10}})")
 _LINE = "name sha256 (s2sent hash-key writes one)"
 
 
@@ -33,10 +37,15 @@ class UnusableKeys(ValueError):
 
 @dataclass(frozen=True)
 class Key:
-    """An accepted key, as its digest; ``name`` is None for one that the settings hold."""
+    """An accepted key, as its digest; ``name`` is None for one that the settings hold.
+
+    A limit that is None does not exist.
+    """
 
     digest: bytes
     name: str | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
 
 
 class KeyFile:
@@ -83,10 +92,12 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
-def key_line(name: str, key: str) -> str:
-    """The line of a key in the file; raises UnusableKeys for a name it may not have."""
+def key_line(name: str, key: str, **limits: int | None) -> str:
+    """The line of a key in the file; raises UnusableKeys for a name or limit it may not have."""
+    fields = [f"{limit}={number}" for limit, number in limits.items() if number is not None]
     _check_name(name)
-    return f"{name} {digest_of(key).hex()}"
+    _parse_limits(fields)
+    return " ".join([name, digest_of(key).hex(), *fields])
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
@@ -109,13 +120,25 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 
 def _parse_key(fields: list[str]) -> Key:
     # No message repeats what it read: it may be a key, written there by mistake.
-    if len(fields) != 2:
-        raise UnusableKeys(f"it has {len(fields)} words. Write {_LINE}.")
-    name, digest = fields
+    if len(fields) < 2:
+        raise UnusableKeys(f"it has one word. Write {_LINE}.")
+    name, digest, *limits = fields
     _check_name(name)
     if not _DIGEST.fullmatch(digest):
         raise UnusableKeys(f"the second word is not 64 lower-case hex digits. Write {_LINE}.")
-    return Key(bytes.fromhex(digest), name)
+    return Key(bytes.fromhex(digest), name, **_parse_limits(limits))
+
+
+def _parse_limits(fields: list[str]) -> dict[str, int]:
+    limits = {}
+    for field in fields:
+        match = _LIMIT.fullmatch(field)
+        if match is None or not 1 <= int(match[2]) <= MAX_LIMIT or match[1] in limits:
+            raise UnusableKeys(
+                f"a limit is wrong. Write {' or '.join(LIMITS)}, = and 1 to {MAX_LIMIT}, once each."
+            )
+        limits[match[1]] = int(match[2])
+    return limits
 
 
 def _check_name(name: str) -> None:

@@ -26,7 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 STAGES = ("tokenize", "queue", "inference")
-REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready")
+REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota")
 FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
 
 # Routes of the API and the statuses each of them can answer with. A path that is no route is

@@ -86,7 +86,10 @@ async def create_embeddings(request: Request) -> Response:
     "/v1/models",
     summary="The model that is served",
     responses={
-        **failures(errors.Unauthorized, errors.InternalError, errors.NotReady, openai=True),
+        **failures(
+            *(errors.Unauthorized, errors.QuotaExceeded, errors.InternalError, errors.NotReady),
+            openai=True,
+        ),
         200: success(ModelList, "A list of one."),
     },
 )

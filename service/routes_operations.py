@@ -67,7 +67,9 @@ class Status(BaseModel):
     "/info",
     summary="The model and the limits",
     responses={
-        **failures(errors.Unauthorized, errors.InternalError, errors.NotReady),
+        **failures(
+            errors.Unauthorized, errors.QuotaExceeded, errors.InternalError, errors.NotReady
+        ),
         200: success(Info, "The model that is served and the limits it is served with."),
     },
 )

@@ -102,6 +102,44 @@ async def test_the_log_names_the_key(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert vars(record)["fields"]["key"] == "alice"
 
 
+async def test_a_quota_answers_429_in_the_dialect_until_it_has_filled_up(tmp_path: Path) -> None:
+    """The engine is not asked, and Retry-After is the time the quota needs."""
+    (tmp_path / "keys").write_text(key_line("alice", "secret", requests_per_minute=2))
+    engine = FakeEngine()
+    client = client_of(engine, api_keys_file=tmp_path / "keys")
+    client.headers["Authorization"] = "Bearer secret"
+    statuses = [(await client.post("/embed", json={"inputs": "a"})).status_code for _ in range(2)]
+    native = await client.post("/embed", json={"inputs": "a"})
+    openai = await client.post("/v1/embeddings", json={"input": "a"})
+    assert (statuses, len(engine.calls)) == ([200, 200], 2)
+    assert (native.status_code, openai.status_code) == (429, 429)
+    assert native.json()["error_type"] == openai.json()["error"]["code"] == "QuotaExceeded"
+    assert "2 requests per minute" in native.json()["error"]
+    assert openai.json()["error"]["type"] == "rate_limit_error"
+    assert 1 <= int(native.headers["retry-after"]) <= 30, "one of two a minute is there in 30 s"
+
+
+async def test_tokens_of_an_answer_are_charged_and_a_failure_is_not(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(key_line("alice", "secret", tokens_per_minute=5))
+    engine = FakeEngine()
+    client = client_of(engine, api_keys_file=tmp_path / "keys")
+    client.headers["Authorization"] = "Bearer secret"
+    statuses = [
+        (await client.post("/embed", json={"inputs": text})).status_code
+        for text in ("", "a", "nine words and two special tokens are eleven tokens", "a")
+    ]
+    assert statuses == [400, 200, 200, 429], "3 of 5 tokens, then 11 of the 2 that are left"
+
+
+async def test_probes_are_not_counted(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text(key_line("alice", "secret", requests_per_minute=1))
+    client = client_of(FakeEngine(), api_keys_file=tmp_path / "keys")
+    client.headers["Authorization"] = "Bearer secret"
+    for path in OPEN * 2:
+        assert (await client.get(path)).status_code == 200
+    assert [(await client.get("/info")).status_code for _ in range(2)] == [200, 429]
+
+
 async def test_any_authorization_is_accepted_when_no_key_is_configured() -> None:
     headers = {"Authorization": "Bearer whatever"}
     response = await client_of(FakeEngine()).post("/embed", json={"inputs": "a"}, headers=headers)

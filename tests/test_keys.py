@@ -61,13 +61,32 @@ def test_a_line_is_a_name_and_a_digest_beside_comments_and_empty_lines() -> None
     assert parse_keys(text) == (Key(digest_of("1"), "a"), Key(digest_of("2"), "b@x"))
 
 
+def test_a_line_may_have_limits() -> None:
+    line = key_line("a", "1", requests_per_minute=600, tokens_per_minute=None)
+    (key,) = parse_keys(f"{line} tokens_per_minute=100000")
+    assert (key.requests_per_minute, key.tokens_per_minute) == (600, 100_000)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        *("requests_per_minute", "requests_per_minute=", "requests_per_minute=0", "per_minute=1"),
+        *("requests_per_minute=-1", "requests_per_minute=1.5", "requests_per_minute=9999999999"),
+        "requests_per_minute=1 requests_per_minute=1",
+    ],
+)
+def test_a_wrong_limit_is_refused(limit: str) -> None:
+    with pytest.raises(UnusableKeys, match="line 1: a limit is wrong.*1 to 1000000000, once each"):
+        parse_keys(f"a {DIGEST} {limit}")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "no key in it.*Add a line"),
         ("# nothing\n", "no key in it"),
-        ("name", "line 1: it has 1 words"),
-        (f"# one\nname {DIGEST} more", "line 2: it has 3 words"),
+        ("name", "line 1: it has one word"),
+        (f"# one\nname {DIGEST} more", "line 2: a limit is wrong"),
         (f"na/me {DIGEST}", "line 1: the name must be"),
         (f"{'n' * 65} {DIGEST}", "line 1: the name must be"),
         (f"name {DIGEST[:-1]}", "line 1: the second word is not 64 lower-case hex digits"),
@@ -172,13 +191,21 @@ def test_a_new_key_is_random_and_its_line_opens_the_file() -> None:
     assert parse_keys(result.stdout) == (Key(digest_of(key), "alice"),)
 
 
+def test_a_new_key_can_have_limits() -> None:
+    arguments = ["alice", "--requests-per-minute", "60", "--tokens-per-minute", "6000"]
+    (key,) = parse_keys(run(app, ["hash-key", *arguments]).stdout)
+    assert (key.requests_per_minute, key.tokens_per_minute) == (60, 6000)
+
+
 def test_a_key_there_is_can_be_hashed_and_is_not_printed() -> None:
     result = run(app, ["hash-key", "alice", "--from-stdin"], input="hunter2\n")
     assert parse_keys(result.stdout) == (Key(digest_of("hunter2"), "alice"),)
     assert "hunter2" not in result.output
 
 
-@pytest.mark.parametrize("arguments", [["a b"], ["", "--from-stdin"], ["a", "--from-stdin"]])
+@pytest.mark.parametrize(
+    "arguments", [["a b"], ["a", "--requests-per-minute", "0"], ["a", "--from-stdin"]]
+)
 def test_what_makes_no_line_is_a_sentence_and_exit_2(arguments: list[str]) -> None:
     result = run(app, ["hash-key", *arguments], input="\n")
     assert result.exit_code == 2
