@@ -25,6 +25,7 @@ _COMPLAINTS = {
     "model_type": "must be an object",
     "literal_error": "must be {expected}",
     "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
     "too_short": "must have {min_length} items",
     "too_long": "must have {max_length} items",
 }

@@ -33,6 +33,9 @@ from service.inputs import (
 )
 
 
+MAX_INTEGER = 2**63 - 1  # a larger one may become a float when JSON is parsed
+
+
 def _refuse_empty(texts: list[str], info: ValidationInfo) -> list[str]:
     if not texts:
         raise EmptyInput(f"inputs.{info.field_name} is empty.", param=f"inputs.{info.field_name}")
@@ -180,7 +183,7 @@ class RankingForm(_Schema):
 
     queries: Texts
     documents: Texts
-    top_k: Annotated[int, Field(ge=1)] | None = Field(
+    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
         default=None, description="Documents in each answer; all of them by default."
     )
 

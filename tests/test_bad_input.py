@@ -172,6 +172,7 @@ BAD_IDS: tuple[Any, ...] = (
 
 BAD_BODIES = [
     *_field(INVALID, EMBED, "dimensions", *BAD_DIMENSIONS, inputs="a"),
+    *_field(INVALID, EMBED, "depth", 0, 1, 99, 2**64, 1.5, "2", inputs="a"),
     *_field(INVALID, EMBED, "truncate", "yes", 1, [], {}, inputs="a"),
     *_field(INVALID, EMBED, "normalize", "no", 0, 1.0, inputs="a"),
     *_field(INVALID, EMBED, "truncation_direction", "middle", 1, inputs="a"),
@@ -199,7 +200,7 @@ BAD_BODIES = [
         {"source_sentence": 1, "sentences": ["a"]},
         *({"pairs": pairs} for pairs in (["ab"], [["a"]], [["a", "b", "c"]], [[1, 2]])),
         {"queries": "a", "documents": ["b"]},
-        *({"queries": ["a"], "documents": ["b"], "top_k": k} for k in (0, -1, 1.5, "1")),
+        *({"queries": ["a"], "documents": ["b"], "top_k": k} for k in (0, 2**63, 1.5, "1")),
     ),
     *_field(
         EMPTY,

@@ -110,6 +110,10 @@ def test_embed_says_what_is_wrong(body: Any, message: str) -> None:
         ({"pairs": [["a", "b"], ["c"]]}, "inputs.pairs[1] must have 2 items, got 1."),
         ({"pairs": [["a", "b", "c"]]}, "inputs.pairs[0] must have 2 items, got 3."),
         ({"pairs": [["a", ""]]}, "inputs.pairs[0][1] is an empty string."),
+        (
+            {"queries": ["a"], "documents": ["b"], "top_k": 2**63},
+            f"inputs.top_k must be at most {2**63 - 1}, got {2**63}.",
+        ),
         ("a", "inputs must have source_sentence and sentences, or pairs, or queries"),
     ],
 )

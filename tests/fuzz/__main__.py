@@ -44,7 +44,8 @@ OPTIONS = (
 def document_of(client: httpx.Client, artifact: Path) -> dict[str, Any]:
     """The server's document, with its aliases and with the limits of the model it serves.
 
-    Which dimensions, prompts, depths and token ids there are depends on the model; /info tells them.
+    Which dimensions, prompts, depths and token ids there are depends on the model: /info and its
+    tokenizer tell them.
     """
     document: dict[str, Any] = client.get("/openapi.json").json()
     for alias, path in ALIASES.items():
@@ -55,7 +56,7 @@ def document_of(client: httpx.Client, artifact: Path) -> dict[str, Any]:
     limits = {
         "dimensions": {"maximum": info["dim"]},
         "prompt_name": {"enum": [*info["prompts"], None]},
-        "depth": {"enum": [*info.get("depths", []), None]},
+        "depth": {"enum": [*info["depths"], None]},
     }
     for schema in document["components"]["schemas"].values():
         for name in limits.keys() & schema.get("properties", {}).keys():
