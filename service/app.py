@@ -14,7 +14,13 @@ from starlette.requests import ClientDisconnect
 
 from model.artifact import ArtifactError
 from model.sessions import ProviderUnavailable
-from service import routes_native, routes_openai, routes_operations, routes_tokenize
+from service import (
+    routes_native,
+    routes_openai,
+    routes_operations,
+    routes_pages,
+    routes_tokenize,
+)
 from service.auth import ApiKeys, RequireApiKey
 from service.context import EmbeddingEngine, Service
 from service.engine import Engine, EngineStartFailed
@@ -67,16 +73,15 @@ def create_app(
         title="S2Sent",
         summary="Sentence embeddings and similarity.",
         version=package_version(),
-        redoc_url=None,
+        openapi_url=None,  # service/routes_pages.py has these routes
         redirect_slashes=False,  # a redirect has no envelope, and names the host it was sent to
-        swagger_ui_oauth2_redirect_url=None,
         telemetry=telemetry_config(tracer_provider),
         lifespan=_lifespan(engine, settings, tracer_provider, on_fatal),
     )
     app.state.service = Service(settings, engine, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.token_work = TokenWork(engine, settings, metrics)
-    for routes in (routes_native, routes_openai, routes_tokenize, routes_operations):
+    for routes in (routes_native, routes_openai, routes_tokenize, routes_operations, routes_pages):
         # Added as they are: an included router matches each request a second time.
         app.router.routes.extend(routes.router.routes)
     app.add_exception_handler(ServiceError, on_service_error)

@@ -130,12 +130,6 @@ def metrics(request: Request) -> Response:
     return Response(body, headers={"Content-Type": content_type})
 
 
-@router.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
-async def root(request: Request) -> Response:
-    """Where to go from here."""
-    return Response(b'{"name":"s2sent","docs":"/docs","info":"/info"}', media_type=JSON)
-
-
 def _info(service: Service) -> Info:
     settings, engine, manifest = service.settings, service.engine, service.manifest
     return Info(

@@ -9,10 +9,37 @@ import httpx
 import pytest
 
 from model.artifact import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER, Artifact
-from service.keys import key_line
+from service.keys import digest_of, key_line
 from tests.server_process import ServerProcess, running_server
 
-OLD, NEW = "s2s_the-old-key", "s2s_the-new-key"
+OLD, NEW, PLAIN = "s2s_the-old-key", "s2s_the-new-key", "s2s_the-plain-key"
+WRONG = "s2s_a-wrong-key"
+TEXT = "Grandmother's maiden name"
+SECRETS = [
+    *(OLD, NEW, PLAIN, WRONG),
+    *(digest_of(key).hex() for key in (OLD, NEW, PLAIN, WRONG)),
+    *(TEXT, "maiden", "Grandmother"),
+]
+
+JSON = "application/json"
+READ = [
+    *("/", "/docs", "/openapi.json", "/info", "/health", "/ping", "/ready", "/metrics"),
+    "/v1/models",
+]
+WORK: list[tuple[str, object]] = [
+    ("/embed", {"inputs": TEXT}),
+    ("/embed", {"inputs": [TEXT, ""]}),
+    ("/embed", {"inputs": TEXT * 1_000, "truncate": False}),
+    ("/embed", {"inputs": {TEXT: TEXT}}),
+    ("/embed", {"inputs": TEXT, "dimensions": 0, TEXT: TEXT}),
+    ("/embed", {"inputs": TEXT, "prompt_name": TEXT}),
+    ("/similarity", {"inputs": {"pairs": [[TEXT, TEXT]]}}),
+    ("/v1/embeddings", {"input": TEXT, "model": TEXT, "user": TEXT}),
+    ("/tokenize", {"inputs": TEXT}),
+    ("/decode", {"ids": [TEXT]}),
+    (f"/{TEXT}", {"inputs": TEXT}),
+    (f"/embed?api_key={PLAIN}&text={TEXT}", {"inputs": TEXT}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +56,8 @@ def folder(tiny_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="module")
 def server(folder: Path, keys_file: Path) -> Iterator[ServerProcess]:
     put(keys_file, {"old": OLD})
-    with running_server(folder, "--api-keys-file", str(keys_file)) as server:
+    flags = ("--api-keys-file", str(keys_file), "--api-keys", PLAIN, "--log-level", "debug")
+    with running_server(folder, *flags) as server:
         yield server
 
 
@@ -82,6 +110,31 @@ class Clients:
         self._ended.set()
         for thread in self._threads:
             thread.join(30)
+
+
+def test_no_key_and_no_text_is_shown_by_any_route_or_line_of_the_log(
+    server: ServerProcess, keys_file: Path
+) -> None:
+    """After requests that succeed and fail in many ways, with the most talkative log."""
+    put(keys_file, {"old": OLD, "new": NEW})
+    client = server.client
+    for key in (OLD, NEW, PLAIN, WRONG):
+        client.headers["Authorization"] = f"Bearer {key}"
+        for path, body in WORK:
+            client.post(path, json=body)
+        client.post("/embed", content=f'{{"inputs": "{TEXT}', headers={"Content-Type": JSON})
+        client.post("/embed", content=TEXT, headers={"Content-Type": TEXT.replace("'", "")})
+    client.headers["Authorization"] = f"Bearer {PLAIN}"
+    shown = {path: client.get(path) for path in READ}
+    assert {path: answer.status_code for path, answer in shown.items()} == dict.fromkeys(READ, 200)
+    last = shown[READ[-1]].headers["x-request-id"]
+    while not any(line.get("request_id") == last for line in server.log):
+        pass  # the log is written by a thread of its own
+    statuses = {line.get("status") for line in server.log}
+    assert statuses >= {200, 400, 401, 404, 415, 422}
+    everything = [f"{answer.headers} {answer.text}" for answer in shown.values()]
+    for place in [*everything, *map(str, server.log)]:
+        assert not [secret for secret in SECRETS if secret in place], place
 
 
 def test_a_key_is_replaced_under_load_and_no_request_is_lost(
