@@ -32,7 +32,6 @@ from service.inputs import (
     checked_text,
 )
 
-
 MAX_INTEGER = 2**63 - 1  # a larger one may become a float when JSON is parsed
 
 
