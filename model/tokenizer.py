@@ -18,6 +18,10 @@ TruncationDirection = Literal["left", "right"]
 # work for one text is bounded. The longest runs of real text per WordPiece token are far shorter.
 MAX_CHARACTERS_PER_TOKEN = 250
 
+# Texts of one call into the library. What a call returns is made, and freed, under Python's lock,
+# which a call with thousands of long texts would keep from the event loop for 0.1 s.
+SLICE_TEXTS = 64
+
 
 class UnusableInput(ValueError):
     """A text that cannot be tokenised as asked; ``index`` is its position in the call."""
@@ -134,8 +138,12 @@ class Tokenizer:
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if len(texts) == 1:  # the batch call's thread pool costs more than one short text
             return [self._tokenizer.encode(texts[0], add_special_tokens=False).ids]
-        encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        return [encoding.ids for encoding in encodings]
+        rows: list[list[int]] = []
+        for start in range(0, len(texts), SLICE_TEXTS):
+            part = texts[start : start + SLICE_TEXTS]
+            encodings = self._tokenizer.encode_batch_fast(part, add_special_tokens=False)
+            rows += [encoding.ids for encoding in encodings]
+        return rows
 
     def _bounded(self, text: str, index: int, truncate: bool, keep_left: bool) -> str:
         limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length
