@@ -5,10 +5,13 @@ DEV     := .venv/dev
 CLIENTS := .venv/clients
 PEERS   := .venv/peers
 FUZZ    := .venv/fuzz
+AUDIT   := .venv/audit
+IMAGE   ?= cpu
+HUB_CLIENT = $(shell sed -n 's/^ENV HUB_CLIENT="\(.*\)"/\1/p' Dockerfile)
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
 
-.PHONY: fuzz soak serve test test-clients check fix bench peers clean
+.PHONY: fuzz soak serve test test-clients check fix bench peers audit sbom clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
@@ -51,6 +54,11 @@ $(FUZZ)/installed: tests/fuzz/requirements.txt
 	$(FUZZ)/bin/pip install --quiet --requirement $<
 	touch $@
 
+$(AUDIT)/installed: deploy/requirements-audit.txt
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/pip install --quiet --requirement $<
+	touch $@
+
 $(CLIENTS)/%/installed: tests/clients/requirements/%.txt
 	$(PYTHON) -m venv $(CLIENTS)/$*
 	$(CLIENTS)/$*/bin/pip install --quiet --requirement $<
@@ -60,6 +68,19 @@ $(PEERS)/%/installed: benchmarks/peers/%.txt
 	$(PYTHON) -m venv $(PEERS)/$*
 	$(PEERS)/$*/bin/pip install --quiet --requirement $<
 	touch $@
+
+audit: $(AUDIT)/installed       ## look the images' packages up among known vulnerabilities
+	$(AUDIT)/bin/pip-audit --strict --require-hashes --disable-pip --vulnerability-service osv \
+	  $(patsubst %,--requirement %,$(wildcard deploy/requirements-?pu.txt))
+
+sbom: $(AUDIT)/installed        ## list what an image installs, with IMAGE=gpu the other
+	$(PYTHON) -m venv --clear --without-pip .venv/image
+	$(AUDIT)/bin/pip --python .venv/image/bin/python install --quiet --require-hashes \
+	  --requirement deploy/requirements-$(IMAGE).txt
+	$(AUDIT)/bin/pip --python .venv/image/bin/python uninstall --quiet --yes $(HUB_CLIENT)
+	mkdir -p build
+	$(AUDIT)/bin/cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+	  --output-file build/sbom-$(IMAGE).json .venv/image/bin/python
 
 clean:                          ## remove the environments and caches
 	rm -rf .venv .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
