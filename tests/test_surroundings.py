@@ -1,0 +1,84 @@
+"""What surrounds the process goes wrong: a full disk, a jumping clock, a kill."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from model.artifact import Artifact
+from tests.fake_engine import FakeEngine, client_of
+from tests.server_process import running_server
+
+EMBED = {"inputs": "a dog runs"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_under_the_log_stops_no_request(tiny_artifact: Artifact, port: int) -> None:
+    command = [sys.executable, "-m", "service", "serve", "--artifact", str(tiny_artifact.path)]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.Popen(
+            [*command, "--port", str(port)], stdout=full, stderr=subprocess.DEVNULL
+        )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
+            until_ready(client, process)
+            for _ in range(50):  # each writes a line
+                assert client.post("/embed", json=EMBED).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_a_clock_that_jumps_changes_no_duration_and_no_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The wall clock is for log lines; everything that is measured or waited for is monotonic."""
+    hour = 3600.0
+    jumps = iter([hour, -24 * hour] * 1_000)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + next(jumps))
+    async with client_of(FakeEngine(), request_timeout_seconds=5) as client:
+        for _ in range(20):
+            response = await client.post("/embed", json=EMBED)
+            assert response.status_code == 200
+            assert 0 <= int(response.headers["x-total-time"]) < 5_000
+
+
+def test_a_killed_process_leaves_nothing_behind_that_the_next_one_minds(
+    tiny_artifact: Artifact,
+) -> None:
+    vectors = []
+    for _ in range(2):
+        with running_server(tiny_artifact.path) as server:
+            vectors.append(np.array(server.client.post("/embed", json=EMBED).json()))
+            os.kill(server.process.pid, signal.SIGKILL)
+            assert server.process.wait(30) == -signal.SIGKILL
+    assert np.abs(vectors[0] - vectors[1]).max() <= 1e-6
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        try:
+            if client.get("/ready").status_code == 200:
+                return
+        except httpx.TransportError:
+            continue  # it does not listen yet
+    raise AssertionError(f"the server ended with {process.returncode}")
