@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import Artifact
+from model.artifact import TOKENIZER, Artifact
 from model.sessions import PROVIDERS, Device, TensorRTPlan, open_session, run_bound
 from model.tokenizer import Tokenizer
 
@@ -38,7 +38,7 @@ class OnnxEncoder:
         self.artifact = artifact
         self.dim = manifest.dim
         self.max_seq_length = manifest.max_seq_length
-        self.tokenizer = Tokenizer(artifact.tokenizer_path, manifest.max_seq_length)
+        self.tokenizer = Tokenizer(artifact.read(TOKENIZER), manifest.max_seq_length)
         self.provider = PROVIDERS[device][0]
         self._session = open_session(
             artifact, device, threads=intra_op_num_threads, tensorrt=tensorrt

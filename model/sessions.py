@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.artifact import Artifact
+from model.artifact import MODEL, Artifact
 
 Device = Literal["cpu", "cuda", "tensorrt"]
 
@@ -195,10 +195,12 @@ def _create(
     provider_options: Mapping[str, dict[str, str]],
 ) -> ort.InferenceSession:
     providers = [(name, provider_options.get(name, {})) for name in PROVIDERS[device]]
+    # Bytes that were verified, and not the path: behind it there may be another file by now.
+    graph = artifact.read(MODEL)
     # With the fallback it would print what failed on stdout and open a session on the CPU.
-    return ort.InferenceSession(
-        str(artifact.onnx_path), options, providers=providers, enable_fallback=0
-    )
+    session = ort.InferenceSession(graph, options, providers=providers, enable_fallback=0)
+    session._model_bytes = None  # it would keep them for a change of providers, which there is none
+    return session
 
 
 def _not_started(device: Device, reason: str) -> ProviderUnavailable:

@@ -40,6 +40,7 @@ EMBEDDING_ERRORS: tuple[type[ServiceError], ...] = (
     errors.InvalidInput,
     errors.InferenceFailed,
     errors.Overloaded,
+    errors.QuotaExceeded,
     errors.InternalError,
     errors.NotReady,
     errors.DeadlineExceeded,
@@ -140,7 +141,7 @@ def failures(*kinds: type[ServiceError], openai: bool = False) -> dict[int | str
         )
         promise = (kind.__doc__ or "").strip()
         entry["description"] = f"{entry['description']} {kind.error_type}: {promise}".strip()
-        if kind in (errors.Overloaded, errors.NotReady):
+        if issubclass(kind, (errors.Overloaded, errors.NotReady)):
             entry["headers"] |= RETRY_AFTER
     return declared
 

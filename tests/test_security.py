@@ -8,7 +8,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model.artifact import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER, Artifact
+from model.artifact import (
+    CANARY,
+    CONFIG,
+    MANIFEST,
+    MODEL,
+    TOKENIZER,
+    Artifact,
+    ChecksumMismatch,
+)
+from model.onnx_encoder import OnnxEncoder
 from service.keys import digest_of, key_line
 from tests.server_process import ServerProcess, running_server
 
@@ -173,3 +182,17 @@ def test_serving_goes_on_when_the_artifact_changes_and_when_it_is_gone(
     assert server.client.post("/tokenize", json={"inputs": "a man"}).status_code == 200
     assert server.client.get("/info").json()["dim"] == len(before[0])
     assert server.client.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("name", [MODEL, TOKENIZER])
+def test_a_file_exchanged_after_the_check_is_not_what_is_loaded(
+    tiny_artifact: Artifact, tmp_path: Path, name: str
+) -> None:
+    """The graph is verified as it is loaded; the tokenizer is what was verified at first."""
+    artifact = Artifact.open(shutil.copytree(tiny_artifact.path, tmp_path / "artifact"))
+    (artifact.path / name).write_bytes(b"exchanged")
+    if name == MODEL:
+        with pytest.raises(ChecksumMismatch, match=MODEL):
+            OnnxEncoder(artifact)
+    else:
+        assert OnnxEncoder(artifact).encode(["a"]).shape == (1, artifact.manifest.dim)
