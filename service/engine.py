@@ -84,6 +84,7 @@ class Engine:
         self._cache = EmbeddingCache(settings.cache_bytes) if settings.cache_bytes else None
         self._admission = Admission(settings, metrics, self._batcher, self._rate)
         metrics.engine_threads.set(self.threads)
+        metrics.concurrent_runs.set(self._parallelism.concurrent_runs)
         metrics.watch(
             texts=lambda: self._batcher.texts,
             tokens=lambda: self._batcher.tokens,

@@ -193,6 +193,9 @@ class Metrics:
             "s2sent_engine_ready", "1 when the service is ready for traffic, else 0."
         )
         self.engine_threads = self._gauge("s2sent_engine_threads", "Threads the encoder may use.")
+        self.concurrent_runs = self._gauge(
+            "s2sent_engine_concurrent_runs", "Batches the encoder may run side by side."
+        )
         self.model_load_seconds = self._gauge(
             "s2sent_model_load_seconds", "Time to open, load and warm up the model."
         )

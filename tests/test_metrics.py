@@ -12,14 +12,17 @@ from service.metrics import (
 )
 
 HISTOGRAMS = [
-    *("tokenize_duration_seconds", "queue_duration_seconds", "inference_duration_seconds"),
+    *("parse_duration_seconds", "tokenize_duration_seconds"),
+    *("queue_duration_seconds", "inference_duration_seconds"),
     *("serialize_duration_seconds", "batch_texts", "batch_tokens", "batch_padding_ratio"),
     "batch_duration_seconds",
 ]
 PLAIN = [
     *("requests_in_flight", "queue_texts", "queue_tokens", "queue_oldest_seconds"),
     *("texts_total", "tokens_total", "truncated_texts_total"),
-    *("engine_restarts_total", "engine_ready", "engine_threads", "model_load_seconds"),
+    *("coalesced_texts_total", "cache_hits_total", "cache_misses_total", "cache_bytes"),
+    *("engine_restarts_total", "engine_ready", "engine_threads", "engine_concurrent_runs"),
+    "model_load_seconds",
 ]
 LABELLED = [
     *(("requests_rejected_total", {"reason": reason}) for reason in REJECTION_REASONS),

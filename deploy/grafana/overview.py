@@ -203,8 +203,12 @@ def saturation() -> Json:
         lines(
             "Encoder busy",
             "percentunit",
-            "Share of the time in which the encoder runs a batch; near 100 % requests queue.",
-            query(rate("s2sent_batch_duration_seconds_sum", INSTANCE, "instance"), "{{instance}}"),
+            "Batches that run, of those that may run side by side; near 100 % requests queue.",
+            query(
+                f"{rate('s2sent_batch_duration_seconds_sum', INSTANCE, 'instance')} / "
+                f"sum by (instance) (s2sent_engine_concurrent_runs{{{INSTANCE}}})",
+                "{{instance}}",
+            ),
             steps=red_from(0.9),
             width=6,
         ),
