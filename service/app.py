@@ -1,6 +1,7 @@
 """The application, put together: engine, middleware, routes, error answers."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -135,6 +136,9 @@ def _lifespan(
 async def _start(engine: EmbeddingEngine, on_fatal: OnFatal) -> None:
     try:
         await engine.start()
+        # What is there now stays. Looking through it again and again, the garbage collector would
+        # hold up everybody's requests for tens of milliseconds.
+        gc.freeze()
         logger.info("ready")
     except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
         on_fatal(f"The engine cannot start: {error}")

@@ -6,6 +6,8 @@ of a request, restarts) happens on the event loop, to which a thread posts once 
 
 import asyncio
 import logging
+import os
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -28,6 +30,7 @@ MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 60.0
 
 
+INFERENCE_NICENESS = 5
 NO_BATCH = Batch([], alone=True)
 
 
@@ -160,6 +163,7 @@ class InferenceWorkers:
 
     def _main(self, verify: Callable[[], None]) -> None:
         thread, batch = threading.current_thread(), NO_BATCH
+        _step_back()
         try:
             verify()
             self._post(self._serving)
@@ -237,3 +241,12 @@ class InferenceWorkers:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed: nobody waits for an answer any more
             logger.warning("the event loop ended before the inference thread")
+
+
+def _step_back() -> None:
+    """Lets the event loop go first where both want a core: it needs little, and everybody waits.
+
+    On Linux a thread has a priority of its own (sched(7)); elsewhere nothing is changed.
+    """
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), INFERENCE_NICENESS)
