@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact import MODEL, Artifact
+from model.artifact import MODEL, Artifact, seal
 from model.encoder import CheckpointError, build_encoder, load_encoder, stopped_at
 from model.export import ExportOptions, Precision, export_checkpoint
 from model.onnx_encoder import OnnxEncoder
@@ -122,7 +122,7 @@ def test_blocks_beyond_the_depth_are_not_run(exported: Exported, tmp_path: Path)
     onnx.save(graph, path)
     for file in exported.artifact.path.glob("*.json"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    damaged = OnnxEncoder(Artifact(tmp_path, exported.artifact.manifest))
+    damaged = OnnxEncoder(seal(tmp_path, exported.artifact.manifest))
     served = OnnxEncoder(exported.artifact)
     assert np.isnan(damaged.encode(TEXTS)).all()
     for depth in exported.artifact.manifest.depths:

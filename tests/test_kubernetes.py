@@ -228,14 +228,14 @@ def test_the_gpu_overlay_asks_for_a_gpu_and_uses_it(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_scaling_asks_a_metric_that_exists_for_two_full_batches(
+def test_scaling_asks_a_metric_that_exists_for_eight_full_batches(
     overlay: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resources = build(overlay)
     metric = only(resources, "HorizontalPodAutoscaler")["spec"]["metrics"][0]["pods"]
     assert metric["metric"]["name"] in {family.name for family in Metrics().registry.collect()}
     read = settings(resources, monkeypatch)
-    assert int(metric["target"]["averageValue"]) == 2 * read.max_batch_tokens
+    assert int(metric["target"]["averageValue"]) == 8 * read.max_batch_tokens
 
 
 def test_keda_takes_the_autoscalers_place_with_the_same_thresholds() -> None:
