@@ -53,6 +53,22 @@ def build_encoder(
     return encoder
 
 
+def build_plain_encoder(
+    backbone: str | Path,
+    *,
+    pooling: str = "mean",
+    max_seq_length: int | None = None,
+    normalize: bool = True,
+) -> SentenceTransformer:
+    """The encoder that `build_encoder` makes, without a selector: its last block, pooled."""
+    transformer = _load_transformer(str(backbone), attn_implementation=None)
+    if max_seq_length is not None:
+        transformer.max_seq_length = max_seq_length
+    pooled = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
+    modules: list[nn.Module] = [transformer, pooled]
+    return _assemble([*modules, Normalize()] if normalize else modules)
+
+
 def load_encoder(
     checkpoint: str | Path, *, attn_implementation: str | None = None
 ) -> SentenceTransformer:

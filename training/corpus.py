@@ -1,50 +1,60 @@
-"""The training corpus: pairs of texts that mean the same or nearly so, from three files.
+"""The training corpus: texts, or tuples of texts that belong together, from files in one folder.
 
-    wikisplit.tsv.gz        complex, simple1, simple2          -> (complex, simple1 + simple2)
-    captions.tsv.gz         five captions of one picture       -> (1, 2), (3, 4)
-    pan-paraphrase.tsv.gz   label, sentence1, sentence2        -> the pairs labelled 1
+    file                    texts                       pairs
+    wikisplit.tsv.gz        simple1; simple2            (complex, simple1 + simple2)
+    captions.tsv.gz         each caption                (1, 2), (3, 4)
+    pan-paraphrase.tsv.gz   both sentences              the pairs labelled 1
+    another .txt            each line                   -
+    another .tsv or .csv    -                           its two columns, or three: the last is a
+                                                        hard negative (the first line is a header)
 
-A line is taken as it is but for its white space, which becomes single spaces. A line that cannot
-be used stops the reading with its number: a corpus that is silently smaller than thought makes
-results that nobody can repeat.
+Any of them may end in .gz. A line is taken as it is but for its white space, which becomes single
+spaces. A line that cannot be used stops the reading with its number: a corpus that is silently
+smaller than thought makes results that nobody can repeat.
 """
 
+import csv
 import gzip
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from training.config import CorpusPart
 from training.errors import DataError
 
 MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
 
-Pair = tuple[str, str]
+Row = tuple[str, ...]  # a text, a pair, or a pair and its hard negative
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file of the corpus: its name, its header, and the pairs that a row of it gives."""
+    """One known file: its name, its header, and the texts and the pairs that a row of it gives."""
 
     file: str
     columns: tuple[str, ...]
-    pairs: Callable[[Sequence[str]], list[Pair]]
+    texts: Callable[[Sequence[str]], list[str]]
+    pairs: Callable[[Sequence[str]], list[Row]]
 
 
 SOURCES = {
     "wikisplit": Source(
         "wikisplit.tsv.gz",
         ("complex", "simple1", "simple2"),
+        lambda row: list(row[1:]),
         lambda row: [(row[0], f"{row[1]} {row[2]}")],
     ),
     "captions": Source(
         "captions.tsv.gz",
         tuple(f"caption{number}" for number in range(1, 6)),
+        lambda row: list(row),
         lambda row: [(row[0], row[1]), (row[2], row[3])],
     ),
     "pan_paraphrase": Source(
         "pan-paraphrase.tsv.gz",
         ("label", "sentence1", "sentence2"),
+        lambda row: list(row[1:]),
         lambda row: [(row[1], row[2])] if row[0] == "1" else [],
     ),
 }
@@ -52,45 +62,82 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs of texts, how many each source gave, and the sha256 of them all in order."""
+    """For each source its rows, all of one width, and the sha256 of all rows in order."""
 
-    pairs: tuple[Pair, ...]
-    counts: dict[str, int]
+    parts: dict[str, list[Row]]
     sha256: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows each source gave."""
+        return {name: len(rows) for name, rows in self.parts.items()}
 
     def texts(self) -> list[str]:
         """Every text once, in the order of its first appearance."""
-        return list(dict.fromkeys(text for pair in self.pairs for text in pair))
+        rows = (row for part in self.parts.values() for row in part)
+        return list(dict.fromkeys(text for row in rows for text in row))
 
 
-def read_corpus(folder: Path, limits: dict[str, int]) -> Corpus:
-    """Read at most ``limits[source]`` pairs of each source named in ``limits``.
+def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, columns: int) -> Corpus:
+    """Read the rows of ``parts``: single texts for ``columns`` 1, pairs or triples for 2.
 
-    When a file gives more than its limit, pairs are taken at equal steps through it (the files
-    are sorted, so its head is no sample). Pairs seen before, and pairs of equal texts, are left
-    out. Raises `DataError` naming the file and line of anything that cannot be used.
+    When a file gives more rows than its part's limit, they are taken at equal steps through it
+    (the files are sorted, so its head is no sample). Rows seen before, and pairs of equal texts,
+    are left out. Raises `DataError` naming the file and line of anything that cannot be used.
     """
-    pairs: dict[Pair, None] = {}  # a set that keeps the order
-    counts = {}
-    for name, limit in limits.items():
-        source = SOURCES[name]
-        rows = read_table(folder / source.file, source.columns)
-        found = dict.fromkeys(pair for row in rows for pair in source.pairs(row))
-        taken = _spread([pair for pair in found if pair[0] != pair[1] and pair not in pairs], limit)
-        pairs.update(dict.fromkeys(taken))
-        counts[name] = len(taken)
-    if not pairs:
-        raise DataError(f"{folder} gave no pairs of {', '.join(limits)}: name another folder.")
+    seen: set[Row] = set()
+    found: dict[str, list[Row]] = {}
+    for part in parts:
+        rows = dict.fromkeys(_rows(folder, part.source, columns))
+        fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
+        found[part.source] = _spread(fresh, part.limit or len(fresh))
+        seen.update(found[part.source])
+        if not found[part.source]:
+            raise DataError(f"{folder} gave no rows of {part.source}: name another source.")
     digest = hashlib.sha256()
-    for pair in pairs:
-        digest.update("\t".join(pair).encode() + b"\n")
-    return Corpus(tuple(pairs), counts, digest.hexdigest())
+    for rows_of_part in found.values():
+        for row in rows_of_part:
+            digest.update("\t".join(row).encode() + b"\n")
+    return Corpus(found, digest.hexdigest())
 
 
-def _spread(pairs: list[Pair], limit: int) -> list[Pair]:
-    """At most ``limit`` of the pairs, at equal steps."""
-    count = min(limit, len(pairs))
-    return [pairs[index * len(pairs) // count] for index in range(count)]
+def _rows(folder: Path, name: str, columns: int) -> Iterator[Row]:
+    if name in SOURCES:
+        source = SOURCES[name]
+        for row in read_table(folder / source.file, source.columns):
+            yield from (
+                [(text,) for text in source.texts(row)] if columns == 1 else source.pairs(row)
+            )
+        return
+    kind = Path(name.removesuffix(".gz")).suffix
+    if kind not in (".txt", ".tsv", ".csv"):
+        raise DataError(
+            f"{name} is no known source: use {', '.join(SOURCES)}, or a .txt, .tsv or .csv file."
+        )
+    if (kind == ".txt") != (columns == 1):
+        needs = "single texts, a .txt file" if columns == 1 else "pairs, a .tsv or .csv file"
+        raise DataError(f"{folder / name} does not fit the objective, which needs {needs}.")
+    yield from _file_rows(folder / name, comma=kind == ".csv", columns=columns)
+
+
+def _file_rows(path: Path, *, comma: bool, columns: int) -> Iterator[Row]:
+    """The lines of a text file, or of a table whose header sets the number of columns."""
+    header = 1
+    for number, row in _lines(path, comma=comma):
+        if columns == 1:
+            row = [" ".join(" ".join(row).split())]
+        elif number == 1:
+            header = len(row)
+            if header not in (2, 3):
+                raise DataError(f"{path} has {header} columns: it must have two or three.")
+            continue
+        yield tuple(_checked(path, number, row, [f"column {n}" for n in range(1, header + 1)]))
+
+
+def _spread(rows: list[Row], limit: int) -> list[Row]:
+    """At most ``limit`` of the rows, at equal steps."""
+    count = min(limit, len(rows))
+    return [rows[index * len(rows) // count] for index in range(count)]
 
 
 def read_table(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
@@ -101,38 +148,54 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
     cells, or an empty or overlong one.
     """
     number = 0
-    for number, row in enumerate(_lines(path), start=1):
+    for number, row in _lines(path):
         if number == 1:
             if row != list(columns):
                 raise DataError(f"{path} starts with {row}, not with the header {list(columns)}.")
             continue
-        where = f"{path}, line {number}"
-        if len(row) != len(columns):
-            raise DataError(
-                f"{where} has {len(row)} cells where the header has {len(columns)}: mend the line."
-            )
-        for column, cell in zip(columns, row, strict=True):
-            if not cell or len(cell) > MAX_CHARACTERS:
-                raise DataError(
-                    f"{where} has {len(cell)} characters in {column}, "
-                    f"outside 1 to {MAX_CHARACTERS}: mend or delete the line."
-                )
-        yield row
+        yield _checked(path, number, row, columns)
     if number == 0:
         raise DataError(f"{path} is empty: fetch it again.")
 
 
-def _lines(path: Path) -> Iterator[list[str]]:
-    """Yield each line of a file as its cells."""
+def _checked(path: Path, number: int, row: list[str], columns: Sequence[str]) -> list[str]:
+    where = f"{path}, line {number}"
+    if len(row) != len(columns):
+        raise DataError(
+            f"{where} has {len(row)} cells where the header has {len(columns)}: mend the line."
+        )
+    for column, cell in zip(columns, row, strict=True):
+        if not cell or len(cell) > MAX_CHARACTERS:
+            raise DataError(
+                f"{where} has {len(cell)} characters in {column}, "
+                f"outside 1 to {MAX_CHARACTERS}: mend or delete the line."
+            )
+    return row
+
+
+def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each line of a file; quotes mean something in CSV only."""
     if not path.is_file():
         raise DataError(f"{path} is not a file: name the folder that holds it.")
     number = 0
+
+    def decoded(file: Iterable[bytes]) -> Iterator[str]:
+        nonlocal number
+        for line in file:
+            number += 1
+            yield line.decode()
+
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, start=1):  # noqa: B007 - read by the handler below
-                cells = line.decode().rstrip("\r\n").split("\t")
-                yield [" ".join(cell.split()) for cell in cells]
+            lines = decoded(file)
+            rows = (
+                csv.reader(lines) if comma else (line.rstrip("\r\n").split("\t") for line in lines)
+            )
+            for row in rows:
+                yield number, [" ".join(cell.split()) for cell in row]
     except UnicodeDecodeError as error:
         raise DataError(f"{path}, line {number} is not UTF-8 ({error.reason}): mend it.") from None
+    except csv.Error as error:
+        raise DataError(f"{path}, line {number} is not CSV ({error}): mend it.") from None
     except (gzip.BadGzipFile, EOFError):
         raise DataError(f"{path} is not a whole gzip file: fetch it again.") from None

@@ -3,7 +3,8 @@
 TrainingError
 ├── ConfigError      a recipe file has an unknown, missing or mistyped key
 ├── DataError        a corpus or evaluation file is missing, or one of its lines is bad
-└── EncoderError     a backbone, checkpoint or artifact cannot be found or used
+├── EncoderError     a backbone, checkpoint or artifact cannot be found or used
+└── Interrupted      a run was stopped by a signal, and can be resumed
 
 The command line prints the message and exits with status 2. Any other exception is a bug of ours
 and keeps its traceback.
@@ -24,3 +25,7 @@ class DataError(TrainingError):
 
 class EncoderError(TrainingError):
     """A folder or a name does not lead to an encoder."""
+
+
+class Interrupted(TrainingError):
+    """A signal ended a run; its state is saved."""

@@ -1,0 +1,182 @@
+"""What a run optimises: a recipe's objective as a loss of sentence-transformers and its columns.
+
+Every objective is InfoNCE over the rows of a batch (`MultipleNegativesRankingLoss`, one direction,
+the rows of all processes as negatives); this file adds what the library lacks: a head that is used
+in training only, and a teacher's similarities.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
+from sentence_transformers.util import all_gather_with_grad
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training.config import Distillation, PromptBERT, Recipe
+from training.corpus import Corpus, Row
+from training.errors import ConfigError
+
+Features = Iterable[dict[str, Tensor]]
+
+
+def columns(corpus: Corpus, recipe: Recipe) -> DatasetDict:
+    """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
+
+    Single texts stand in both columns; each is embedded for itself, so dropout (or the template)
+    makes them two views. For distillation, ``label`` is a row of the teacher's embeddings.
+    """
+    return DatasetDict(
+        {name: _dataset(rows, start, recipe) for (name, rows), start in _starts(corpus)}
+    )
+
+
+def make_loss(
+    model: SentenceTransformer,
+    recipe: Recipe,
+    teacher: Tensor | None = None,
+    *,
+    gather: bool = False,
+) -> nn.Module:
+    """The loss of a recipe for its model; ``teacher`` [M, E] has a row for every corpus row.
+
+    With ``gather`` the negatives of a row are those of all processes.
+
+    Raises `ConfigError` for gradients in pieces where the objective cannot have them.
+    """
+    objective, pieces = recipe.objective, recipe.training.mini_batch_size
+    if isinstance(objective, Distillation):
+        _refuse_pieces(recipe)
+        assert teacher is not None  # noqa: S101 - the caller's business, not the user's
+        return SimilarityDistillationLoss(model, objective, teacher, gather=gather)
+    if isinstance(objective, PromptBERT):
+        from training.prompts import TemplateDenoisingLoss
+
+        _refuse_pieces(recipe)
+        return TemplateDenoisingLoss(
+            model,
+            temperature=objective.temperature,
+            denoising=objective.denoising,
+            projection=objective.projection,
+            gather=gather,
+        )
+    scale = 1 / objective.temperature
+    if objective.projection:
+        _refuse_pieces(recipe)
+        return ProjectedRankingLoss(model, scale, gather=gather)
+    if pieces:
+        return CachedMultipleNegativesRankingLoss(
+            model, scale=scale, mini_batch_size=pieces, gather_across_devices=gather
+        )
+    return MultipleNegativesRankingLoss(model, scale=scale, gather_across_devices=gather)
+
+
+class ProjectedRankingLoss(MultipleNegativesRankingLoss):
+    """InfoNCE behind a Linear + tanh that lives in training only (SimCSE's ``mlp_only_train``)."""
+
+    def __init__(self, model: SentenceTransformer, scale: float, *, gather: bool) -> None:
+        super().__init__(model, scale=scale, gather_across_devices=gather)
+        width = model.get_sentence_embedding_dimension()
+        assert width is not None  # noqa: S101 - an encoder has a width
+        self.head = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss of the rows; ``labels`` are not used."""
+        embeddings = [
+            self.head(self.model(features)["sentence_embedding"]) for features in sentence_features
+        ]
+        return self.compute_loss_from_embeddings(embeddings, labels)
+
+
+class SimilarityDistillationLoss(nn.Module):
+    """A teacher's similarities to the batch's other rows, and SimCSE's loss, weighed and summed.
+
+    With student views a, b and teacher embeddings t, all unit-norm, over the other rows j of the
+    batch: KL(softmax_j(t_i . t_j / T) || softmax_j(a_i . b_j / tau)), the mean over i (SEED, arXiv
+    2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its similarity
+    to itself says nothing, and the contrastive loss is about it.
+    """
+
+    teacher: Tensor  # [M, E] unit-norm
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        objective: Distillation,
+        teacher: Tensor,
+        *,
+        gather: bool,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self.contrast = MultipleNegativesRankingLoss(
+            model, scale=1 / objective.temperature, gather_across_devices=gather
+        )
+        self.gather = gather
+        self.register_buffer("teacher", functional.normalize(teacher, dim=-1), persistent=False)
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss of the rows; ``labels`` [B] are rows of the teacher's embeddings."""
+        embeddings = [self.model(features)["sentence_embedding"] for features in sentence_features]
+        student, others = (functional.normalize(view, dim=-1) for view in embeddings)
+        guide = self.teacher[labels]
+        first, all_others, all_guides = 0, others, guide
+        if self.gather:  # the rows of this process stand at `first` among those of all
+            first = torch.distributed.get_rank() * len(student)
+            all_others, all_guides = all_gather_with_grad(others), all_gather_with_grad(guide)
+        own = torch.arange(len(student), device=student.device)
+        is_self = torch.zeros(len(student), len(all_others), dtype=torch.bool, device=own.device)
+        is_self[own, own + first] = True
+        divergence = _divergence(
+            (guide @ all_guides.T / self.objective.teacher_temperature)[~is_self],
+            (student @ all_others.T / self.objective.temperature)[~is_self],
+            rows=len(student),
+        )
+        loss = self.objective.weight * divergence
+        if self.objective.contrastive_weight:
+            contrast = self.contrast.compute_loss_from_embeddings(embeddings, labels)
+            loss = loss + self.objective.contrastive_weight * contrast
+        return loss
+
+
+def _divergence(target: Tensor, logits: Tensor, *, rows: int) -> Tensor:
+    """KL(softmax(target) || softmax(logits)) of ``rows`` flattened rows, the mean of them."""
+    return functional.kl_div(
+        logits.view(rows, -1).float().log_softmax(-1),
+        target.view(rows, -1).float().log_softmax(-1),
+        log_target=True,
+        reduction="batchmean",
+    )
+
+
+def _starts(corpus: Corpus) -> Iterable[tuple[tuple[str, list[Row]], int]]:
+    """Each part of the corpus, and the number of rows before it."""
+    start = 0
+    for part in corpus.parts.items():
+        yield part, start
+        start += len(part[1])
+
+
+def _dataset(rows: list[Row], start: int, recipe: Recipe) -> Dataset:
+    names = ("anchor", "positive", "negative")
+    filled = [row * 2 if len(row) == 1 else row for row in rows]
+    table: dict[str, list[str] | list[int]] = {
+        name: list(column) for name, column in zip(names, zip(*filled, strict=True), strict=False)
+    }
+    if isinstance(recipe.objective, Distillation):
+        table["label"] = list(range(start, start + len(rows)))
+    return Dataset.from_dict(table)
+
+
+def _refuse_pieces(recipe: Recipe) -> None:
+    if recipe.training.mini_batch_size:
+        raise ConfigError(
+            f"[training] mini_batch_size = {recipe.training.mini_batch_size} works with plain "
+            "simcse and supervised only: leave it out, or drop the projection."
+        )

@@ -1,0 +1,87 @@
+"""What a person sees of a run: a bar on a terminal, and a line of the log for each look at dev."""
+
+import logging
+import sys
+import time
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+log = logging.getLogger(__name__)
+
+
+class Progress(TrainerCallback):
+    """Steps, loss, dev score, rows per second and the time left; only the first process talks.
+
+    ``metric`` names the dev score among the evaluation's metrics; it is shown x 100. The rate
+    counts the time that looking at dev takes.
+    """
+
+    def __init__(self, metric: str, batch_size: int) -> None:
+        self.metric = metric
+        self.batch_size = batch_size
+        self.loss = self.dev = float("nan")
+        self.best = (float("-inf"), 0)  # score and step
+        self.bar: Bar | None = None
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.started, self.first = time.monotonic(), state.global_step
+        if state.is_world_process_zero and sys.stderr.isatty():
+            self.bar = Bar(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                transient=True,
+            )
+            self.task = self.bar.add_task("training", total=state.max_steps)
+            self.bar.start()
+
+    def on_log(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.loss = (logs or {}).get("loss", self.loss)
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=state.global_step, description=self._line(state))
+
+    def on_evaluate(
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.dev = 100 * (metrics or {}).get(self.metric, float("nan"))
+        self.best = max(self.best, (self.dev, state.global_step), key=lambda seen: seen[0])
+        if state.is_world_process_zero:
+            log.info("step %d/%d  %s", state.global_step, state.max_steps, self._line(state))
+
+    def on_train_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _line(self, state: TrainerState) -> str:
+        done = state.global_step - self.first
+        seconds = time.monotonic() - self.started
+        left = seconds / done * (state.max_steps - state.global_step) if done else float("nan")
+        best, step = self.best
+        return (
+            f"loss {self.loss:.4f}  dev {self.dev:.2f}  best {best:.2f} at {step}  "
+            f"{done * self.batch_size / seconds:.0f} rows/s  {left:.0f} s left"
+        )
