@@ -1,11 +1,12 @@
-"""The command line of training: ``s2sent-train fit | evaluate | export``.
+"""The command line of training: ``s2sent-train fit | evaluate | report | export``.
 
 Libraries that take seconds to import are imported by the command that needs them.
 """
 
+import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Data = Annotated[Path, typer.Option(help="Folder that holds corpus/ and sts/.")]
+Data = Annotated[Path, typer.Option(help="Folder that holds corpus/, sts/ and transfer/.")]
 
 
 @app.command()
@@ -29,22 +30,33 @@ def fit(
     data: Data,
     output: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
     cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps sentence summaries between runs.")
+        Path | None, typer.Option(help="Folder that keeps a teacher's embeddings between runs.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with what an interrupted run of the recipe left.")
+    ] = False,
 ) -> None:
-    """Fit a gate on a frozen backbone, as a recipe says, and save the best checkpoint."""
+    """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
     from training.config import read_recipe
-    from training.gate import fit_gate
+    from training.train import train
 
-    fit_gate(read_recipe(recipe), data, output, cache=cache)
+    train(read_recipe(recipe), data, output, cache=cache, resume=resume)
 
 
 @app.command()
 def evaluate(
-    path: Annotated[str, typer.Argument(help="An artifact, a checkpoint, a backbone's name.")],
+    path: Annotated[
+        str, typer.Argument(help="An artifact, a checkpoint, a backbone's name, a service's URL.")
+    ],
     data: Data,
     beside: Annotated[
         list[str] | None, typer.Option(help="Another encoder for the table; may be repeated.")
+    ] = None,
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="Also score the seven transfer tasks.")
+    ] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File for all scores, unrounded.")
     ] = None,
     record: Annotated[
         bool, typer.Option(help="Write the scores into the manifest of the artifact PATH.")
@@ -53,16 +65,53 @@ def evaluate(
     """Score encoders on the seven STS tasks: Spearman x 100 of cosine, all subsets of a year."""
     from model.artifact import Artifact, record_scores
     from training.encoders import open_encoder
-    from training.evaluation import TASKS, average, score
+    from training.evaluation import TASKS, Remembered, score, with_average
+    from training.geometry import geometry
+    from training.transfer import TASKS as TRANSFER_TASKS
+    from training.transfer import score_transfer
 
     artifact = Artifact.open(path) if record else None
-    print(_row("", [*TASKS, "average"]), _row("---", ["---:"] * (len(TASKS) + 1)), sep="\n")
-    for name in [path, *(beside or [])]:
-        scores = score(open_encoder(name), data / "sts")
-        scores["average"] = average(scores)
-        print(_row(name, [f"{value:.2f}" for value in scores.values()]), flush=True)
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    _head(TASKS)
+    for name in dict.fromkeys([path, *(beside or [])]):
+        encode = Remembered(open_encoder(name))
+        scores = with_average(score(encode, data / "sts"))
+        found[name] = {"sts": scores}
+        print(_row(name, _rounded(scores)), flush=True)
         if artifact is not None and name == path:
             record_scores(artifact, {task: round(value, 2) for task, value in scores.items()})
+        if transfer:
+            found[name]["transfer"] = with_average(score_transfer(encode, data / "transfer"))
+        if json_file is not None:
+            found[name]["geometry"] = geometry(encode, data / "sts")
+    if transfer:
+        print()
+        _head(TRANSFER_TASKS)
+        for name, of in found.items():
+            print(_row(name, _rounded(of["transfer"])))
+    if json_file is not None:
+        json_file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def report(
+    path: Annotated[
+        str, typer.Argument(help="An artifact, a checkpoint, a backbone's name, a service's URL.")
+    ],
+    data: Data,
+    output: Annotated[Path, typer.Option(help="The HTML file to write.")],
+    beside: Annotated[
+        list[str] | None, typer.Option(help="Another encoder to compare with; may be repeated.")
+    ] = None,
+    transfer: Annotated[
+        bool, typer.Option("--transfer", help="Also score the seven transfer tasks.")
+    ] = False,
+) -> None:
+    """Write one HTML file: scores, cosines by gold score, fusion weights and the dev curve."""
+    from training.report import write_report
+
+    write_report(path, data, output, beside=beside or [], transfer=transfer)
+    print(output)
 
 
 @app.command()
@@ -122,6 +171,15 @@ def _numbers(text: str) -> list[int]:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of block numbers such as 2,4.") from None
+
+
+def _head(tasks: Iterable[str]) -> None:
+    columns = [*tasks, "average"]
+    print(_row("", columns), _row("---", ["---:"] * len(columns)), sep="\n")
+
+
+def _rounded(scores: Mapping[str, float]) -> list[str]:
+    return [f"{value:.2f}" for value in scores.values()]
 
 
 def _row(head: str, cells: list[str]) -> str:

@@ -7,7 +7,7 @@ the encoder's own limit.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,6 +29,7 @@ TASKS = {
     "SICK-R": "sickr-test.tsv",
 }
 DEV_FILE = "stsb-dev.tsv"  # for choosing checkpoints, and for nothing else
+AVERAGE = "average"  # of the tasks, beside their names
 COLUMNS = ("subset", "score", "sentence1", "sentence2")
 
 
@@ -45,6 +46,25 @@ class SentencePairs:
     first: list[str]
     second: list[str]
     gold: list[float]
+
+
+class Remembered:
+    """An encoder that embeds each text once, however often it is asked for it."""
+
+    def __init__(self, encode: Encode) -> None:
+        self._encode = encode
+        self._known: dict[str, NDArray[np.float32]] = {}
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
+        """Embeddings [n, dim] of n >= 1 texts; those not seen before are embedded in one call."""
+        if new := distinct(text for text in texts if text not in self._known):
+            self._known.update(zip(new, self._encode(new), strict=True))
+        return np.stack([self._known[text] for text in texts])
+
+
+def distinct(*columns: Iterable[str]) -> list[str]:
+    """Every text once, in the order of its first appearance."""
+    return list(dict.fromkeys(text for column in columns for text in column))
 
 
 def read_sentence_pairs(path: Path) -> SentencePairs:
@@ -65,16 +85,21 @@ def spearman(
     first: NDArray[np.floating], second: NDArray[np.floating], gold: Sequence[float]
 ) -> float:
     """Spearman's rank correlation x 100 between row cosines of two [n, dim] and gold scores [n]."""
+    return 100 * float(spearmanr(cosines(first, second), gold).statistic)
+
+
+def cosines(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The cosine [n] of each row of ``first`` [n, dim] with the same row of ``second``."""
     a, b = (matrix.astype(np.float64) for matrix in (first, second))
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
-    cosine = np.einsum("nd,nd->n", a, b) / norms
-    return 100 * float(spearmanr(cosine, gold).statistic)
+    cosine: NDArray[np.float64] = np.einsum("nd,nd->n", a, b) / norms
+    return cosine
 
 
 def score(encode: Encode, folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> dict[str, float]:
     """Score an encoder on similarity tasks of ``folder``; task name to Spearman x 100."""
     read = {task: read_sentence_pairs(folder / TASKS[task]) for task in tasks}
-    texts = list(dict.fromkeys(t for pairs in read.values() for t in pairs.first + pairs.second))
+    texts = distinct(*(pairs.first + pairs.second for pairs in read.values()))
     embeddings = encode(texts)
     row = {text: index for index, text in enumerate(texts)}
 
@@ -90,3 +115,8 @@ def score(encode: Encode, folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> 
 def average(scores: Mapping[str, float]) -> float:
     """The mean over the tasks, of the scores as they are: rounding is for printing."""
     return statistics.fmean(scores.values())
+
+
+def with_average(scores: Mapping[str, float]) -> dict[str, float]:
+    """The scores and, last, their mean."""
+    return {**scores, AVERAGE: average(scores)}
