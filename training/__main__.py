@@ -157,7 +157,7 @@ def reproduce(
         backbone=backbone,
         budget=budget,
         objectives=tuple(objective or ["simcse"]),
-        seeds=tuple(_numbers(seeds)),
+        seeds=tuple(_numbers(seeds, "seeds")),
         steps=steps,
         corpus=corpus,
         keep=keep,
@@ -218,11 +218,11 @@ def export(
         print(f"  depth {depth}:", ", ".join(f"{name} {value}" for name, value in report.items()))
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, what: str = "block numbers") -> list[int]:
     try:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of numbers such as 2,4.") from None
+        raise typer.BadParameter(f"{text!r} is not a list of {what} such as 2,4.") from None
 
 
 def _head(tasks: Iterable[str]) -> None:

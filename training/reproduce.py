@@ -324,8 +324,9 @@ def measure(checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]:
     from training import geometry
     from training.encoders import torch_encode
     from training.evaluation import Remembered, average, distinct, read_sentence_pairs, score
+    from training.train import load_checkpoint
 
-    encoder = open_checkpoint(checkpoint)
+    encoder = load_checkpoint(checkpoint)
     encode = Remembered(torch_encode(encoder))
     sts = data / "sts"
     scores = score(encode, sts)
@@ -355,16 +356,6 @@ def measure(checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]:
         accuracy = score_transfer(encode, data / "transfer")
         found["transfer"] = {**accuracy, "average": average(accuracy)}
     return found
-
-
-def open_checkpoint(checkpoint: Path) -> "SentenceTransformer":
-    """The encoder of a checkpoint of any objective."""
-    from training.encoders import open_torch
-    from training.prompts import is_prompt_checkpoint, load_prompt_encoder
-
-    if is_prompt_checkpoint(checkpoint):
-        return load_prompt_encoder(checkpoint)
-    return open_torch(str(checkpoint))
 
 
 def parameters(encoder: "SentenceTransformer") -> dict[str, int]:
