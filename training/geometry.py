@@ -86,8 +86,8 @@ def geometry(encode: Encode, folder: Path) -> dict[str, float]:
     return {
         "alignment": align,
         "uniformity": uniform,
-        "pos_over_random": align / float((2 - 2 * cosine).mean()),
-        "align_over_abs_uniform": align / abs(uniform),
+        "pos_over_random": _ratio(align, float((2 - 2 * cosine).mean())),
+        "align_over_abs_uniform": _ratio(align, abs(uniform)),
     }
 
 
@@ -180,6 +180,11 @@ def _weights_seen(selector: Any) -> Iterator[list[Any]]:
         yield seen
     finally:
         hook.remove()
+
+
+def _ratio(part: float, whole: float) -> float:
+    """Not a number where all embeddings are the same."""
+    return part / whole if whole else float("nan")
 
 
 def _pair_cosines(encode: Encode, pairs: SentencePairs) -> Vector:

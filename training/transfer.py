@@ -77,8 +77,11 @@ def score_transfer(
 ) -> dict[str, float]:
     """Score an encoder on transfer tasks of ``folder``; task name to accuracy x 100.
 
-    Every text is encoded once. Raises `DataError` naming the file and line that cannot be used.
+    Every text is encoded once. ``seed`` decides the folds. Raises `DataError` naming the file and
+    line that cannot be used.
     """
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+
     read = {name: _read_task(TASKS[name], folder) for name in tasks}
     columns = (c for parts in read.values() for part in parts.values() for c in part.texts)
     texts = distinct(*columns)
@@ -88,12 +91,13 @@ def score_transfer(
     def features(examples: Examples) -> Features:
         return combine(*(embeddings[[place[t] for t in column]] for column in examples.texts))
 
-    return {
-        name: _accuracy(
-            {part: (features(rows), rows.labels) for part, rows in parts.items()}, seed=seed
-        )
-        for name, parts in read.items()
-    }
+    with threadpool_limits(1):  # sums in another order could move a score
+        return {
+            name: _accuracy(
+                {part: (features(rows), rows.labels) for part, rows in parts.items()}, seed=seed
+            )
+            for name, parts in read.items()
+        }
 
 
 def combine(first: Features, second: Features | None = None) -> Features:
