@@ -1,22 +1,39 @@
 """Scores: Spearman of cosine in the "all" setting, exact to the second decimal on real weights."""
 
+import json
 import os
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from model.artifact import Artifact
 from model.encoder import build_encoder
 from model.selector import SelectorConfig
+from tests.server_process import running_server
 from tests.tiny import tiny_backbone
-from tests.tiny_data import write_table
-from training.encoders import open_encoder
+from tests.tiny_data import SENTENCES, write_table
+from tests.tiny_tasks import tiny_tasks
+from training.__main__ import main
+from training.encoders import API_KEY_VARIABLE, BYTES_PER_REQUEST, in_requests, open_encoder
 from training.errors import DataError, EncoderError
-from training.evaluation import TASKS, average, read_sentence_pairs, score, spearman
+from training.evaluation import (
+    TASKS,
+    Remembered,
+    average,
+    read_sentence_pairs,
+    score,
+    spearman,
+    with_average,
+)
 
 HEADER = ("subset", "score", "sentence1", "sentence2")
 REAL = Path(__file__).parents[2] / "shared" / "data" / "sts"
@@ -77,6 +94,19 @@ def test_the_average_is_of_the_unrounded_scores() -> None:
     assert average({"a": 1.004, "b": 1.004}) == pytest.approx(1.004)
 
 
+def test_a_remembered_text_is_not_embedded_again() -> None:
+    asked: list[list[str]] = []
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        asked.append(list(texts))
+        return letters(texts)
+
+    remembered = Remembered(encode)
+    np.testing.assert_array_equal(remembered(["a", "b", "a"]), letters(["a", "b", "a"]))
+    np.testing.assert_array_equal(remembered(["b", "c"]), letters(["b", "c"]))
+    assert asked == [["a", "b"], ["c"]]
+
+
 def test_a_backbone_and_a_checkpoint_open_by_their_folders(tmp_path: Path) -> None:
     """A checkpoint embeds with its selector, so it differs from its backbone."""
     backbone = tiny_backbone(tmp_path / "backbone")
@@ -95,6 +125,163 @@ def test_a_folder_that_is_no_encoder_is_refused_by_name(tmp_path: Path) -> None:
         open_encoder(str(tmp_path))
     with pytest.raises(EncoderError, match="pypi:nothing"):
         open_encoder("pypi:nothing")
+
+
+def test_a_checkpoint_that_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
+    """Broken settings, weights that are not there, an architecture nobody knows."""
+    backbone = tiny_backbone(tmp_path / "cut")
+    (backbone / "model.safetensors").write_bytes(b"cut")
+    contents = {"torn": "{", "unknown": '{"model_type": "heron"}', "no_encoder": "[]"}
+    for name, content in contents.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(content)
+    for name in ("cut", *contents):
+        with pytest.raises(EncoderError, match=f"{name} is no encoder: check the name") as caught:
+            open_encoder(str(tmp_path / name))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_backbone_with_too_few_hidden_states_for_its_selector_is_one_sentence(
+    tmp_path: Path,
+) -> None:
+    backbone = tiny_backbone(tmp_path / "backbone", num_layers=4)
+    encoder = build_encoder(backbone, SelectorConfig(width=32, num_blocks=4))
+    encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
+    config = json.loads((tmp_path / "checkpoint" / "config.json").read_text())
+    config["num_hidden_layers"] = 2
+    (tmp_path / "checkpoint" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EncoderError, match="num_blocks is 4 but the backbone offers 2"):
+        open_encoder(str(tmp_path / "checkpoint"))
+
+
+def test_a_service_gives_what_its_artifact_gives(tiny_artifact: Artifact) -> None:
+    """Over several requests, with a text that has to be cut; in the order that was asked for."""
+    texts = [f"{text} {number}" for number in range(4) for text in SENTENCES]
+    texts[7] = "a very long story " * 1000
+    with running_server(tiny_artifact.path, "--max-client-batch-size", "100") as server:
+        found = open_encoder(server.url)(texts)
+    expected = open_encoder(str(tiny_artifact.path))(texts)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_a_service_that_wants_a_key_gets_it_from_the_environment(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("right\n")
+    keys.chmod(0o600)
+    with running_server(tiny_artifact.path, "--api-keys-file", str(keys)) as server:
+        for key in (None, "wrong"):
+            if key:
+                monkeypatch.setenv(API_KEY_VARIABLE, key)
+            with pytest.raises(EncoderError, match=rf"answered 401: .* into {API_KEY_VARIABLE}\."):
+                open_encoder(server.url)
+        monkeypatch.setenv(API_KEY_VARIABLE, "right")
+        assert open_encoder(server.url)(["a dog"]).shape == (1, tiny_artifact.manifest.dim)
+
+
+INFO = (200, {}, b'{"max_client_batch_size": 32}')
+EMBEDDING = (200, {"x-embedding-shape": "1,2"}, np.array([0.6, 0.8], "<f4").tobytes())
+BUSY = (429, {"Retry-After": "0"}, b'{"error": "no room"}')
+Answer = tuple[int, dict[str, str], bytes]
+
+
+@contextmanager
+def answering(*answers: Answer) -> Iterator[str]:
+    """The URL of a server that gives these answers, one a request, and then the last for ever."""
+    left = list(answers)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, headers, body = left.pop(0) if len(left) > 1 else left[0]
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            """Keep quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_busy_service_is_asked_again() -> None:
+    with answering(INFO, BUSY, BUSY, EMBEDDING) as url:
+        np.testing.assert_allclose(open_encoder(url)(["a"]), [[0.6, 0.8]])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([(404, {}, b"<html>")], "/info answered 404: the body is not an S2Sent service's"),
+        ([(200, {}, b"hello")], "/info is not what an S2Sent service answers: check the URL"),
+        ([INFO, BUSY], "/embed put us off 60 times"),
+        ([INFO, (424, {}, b'{"error": "It failed."}')], "/embed answered 424: It failed."),
+        ([INFO, (200, {}, b"[[1]]")], "/embed answered 5 bytes that are no embeddings"),
+        ([INFO, (200, {"x-embedding-shape": "2,1"}, bytes(8))], "2 embeddings for 1 texts"),
+        ([INFO, (200, {"x-embedding-shape": "1,1"}, b"\0\0\xc0\x7f")], "some that are not finite"),
+    ],
+)
+def test_any_other_answer_of_a_service_is_one_sentence(answers: list[Answer], message: str) -> None:
+    with answering(*answers) as url, pytest.raises(EncoderError, match=re.escape(message)):
+        open_encoder(url)(["a"])
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:1", "http://127.0.0.1:1 does not answer"),
+        ("http://", "http:// is no URL of a service: write it as http://host:port."),
+        ("http://host:port", "http://host:port is no URL"),
+        ("http://host/?a=b", r"http://host/?a=b is no URL"),
+    ],
+)
+def test_a_url_that_leads_nowhere_is_one_sentence(url: str, message: str) -> None:
+    with pytest.raises(EncoderError, match=re.escape(message)):
+        open_encoder(url)
+
+
+def test_requests_hold_a_limited_number_of_texts_and_bytes() -> None:
+    long = "ü" * (BYTES_PER_REQUEST // 4)
+    batches = list(in_requests(["a", "b", "c", long, long, long, "d", 3 * long], limit=2))
+    assert batches == [["a", "b"], ["c", long], [long, long], ["d"], [3 * long]]
+
+
+def test_evaluate_prints_two_tables_and_writes_what_it_found(
+    tiny_checkpoint: Path,
+    tiny_artifact: Artifact,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A checkpoint and an artifact; the file has the numbers of the tables, unrounded."""
+    data, file = tiny_tasks(tmp_path), tmp_path / "scores.json"
+    names = [str(tiny_artifact.path), str(tiny_checkpoint)]
+    command = ["evaluate", names[0], "--beside", names[1], "--data", str(data)]
+    with pytest.raises(SystemExit, match="0"):
+        main([*command, "--transfer", "--json", str(file)])
+    lines = capsys.readouterr().out.splitlines()
+    found = json.loads(file.read_text())
+    assert lines[0].startswith("|  | STS12 |")
+    assert lines[5].startswith("|  | MR | CR | SUBJ | MPQA | SST2 | TREC | MRPC | average |")
+    for start, kind in ((2, "sts"), (7, "transfer")):
+        for line, name in zip(lines[start : start + 2], names, strict=True):
+            cells = " | ".join(f"{value:.2f}" for value in found[name][kind].values())
+            assert line == f"| {name} | {cells} |"
+    expected = with_average(score(open_encoder(names[1]), data / "sts"))
+    assert found[names[1]]["sts"] == expected
+    assert set(found[names[0]]["geometry"]) >= {"alignment", "uniformity"}
 
 
 @needs_data
