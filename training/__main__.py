@@ -147,6 +147,7 @@ def reproduce(
     """
     from training import reproduce as runner
     from training.experiments import EXPERIMENTS, chosen
+    from training.tables import write_tables
 
     keys = [f"table {n}" for n in table or []] + [f"figure {n}" for n in figure or []]
     keys += [f"control {name.lower()}" for name in control or []]
@@ -164,6 +165,65 @@ def reproduce(
     )
     if not only_tables:
         runner.run(experiments, series)
+    options = [f"--{key}" for key in keys] + [f"--objective {name}" for name in series.objectives]
+    command = f"s2sent-train reproduce {' '.join(options)} --backbone {backbone} --only-tables"
+    print(write_tables(experiments, series.folder, series.objectives, command))
+
+
+@app.command()
+def overhead(
+    output: Annotated[Path, typer.Option(help="JSON file for what was measured.")],
+    backbone: Annotated[
+        str | None, typer.Option(help="Measure in torch, on this backbone's weights.")
+    ] = None,
+    artifact: Annotated[
+        Path | None, typer.Option(help="Measure exported artifacts: the one with a selector.")
+    ] = None,
+    plain: Annotated[
+        Path | None, typer.Option(help="The artifact of the same backbone without one.")
+    ] = None,
+    num_blocks: Annotated[int, typer.Option(help="Blocks that the selector weighs.")] = 3,
+    batch_sizes: Annotated[str, typer.Option(help="Texts at once.")] = "1,32,128",
+    lengths: Annotated[str, typer.Option(help="Tokens of a text.")] = "32,128",
+    precisions: Annotated[str, typer.Option(help="In torch: fp32, bf16.")] = "fp32,bf16",
+    warm_ups: Annotated[int, typer.Option(help="Rounds that do not count.")] = 20,
+    repeats: Annotated[int, typer.Option(help="Rounds that count.")] = 200,
+    seconds_per_cell: Annotated[
+        float, typer.Option(help="Stop a cell after so many, with fewer rounds; 0 never does.")
+    ] = 0.0,
+    threads: Annotated[int, typer.Option(help="Of the CPU; 0 leaves it to the library.")] = 0,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to run.")] = "cpu",
+) -> None:
+    """Measure what a selector adds: parameters, and latency with and without it in turns.
+
+    Results named overhead.json in the folder of a backbone's results appear in their tables.
+    """
+    from training.overhead import Protocol, measure_artifacts, measure_torch
+    from training.reproduce import write_json
+
+    protocol = Protocol(
+        batch_sizes=tuple(_numbers(batch_sizes, "batch sizes")),
+        lengths=tuple(_numbers(lengths, "lengths")),
+        precisions=tuple(part.strip() for part in precisions.split(",")),
+        warm_ups=warm_ups,
+        repeats=repeats,
+        seconds_per_cell=seconds_per_cell,
+        threads=threads,
+        device=device,
+    )
+    if artifact is not None and plain is not None and backbone is None:
+        found = measure_artifacts(artifact, plain, protocol)
+    elif backbone is not None and artifact is None and plain is None:
+        found = measure_torch(backbone, {"num_blocks": num_blocks}, protocol)
+    else:
+        raise typer.BadParameter("Give either --backbone, or --artifact and --plain.")
+    write_json(output, found)
+    if "parameters" in found:
+        counts = found["parameters"]
+        print(
+            f"{counts['selector']:,} parameters beside {counts['backbone']:,}: "
+            f"{counts['share_percent']:.4f} %"
+        )
 
 
 @app.command()

@@ -350,8 +350,8 @@ EXPERIMENTS = {
                 ours=True,
             ),
             (
-                "Shuffled: STS-B when the squeeze sees each sentence's tokens in another order, minus "
-                "STS-B in their own order.",
+                "Shuffled: STS-B when the squeeze sees each sentence's tokens in another order, "
+                "minus STS-B in their own order.",
                 "Four random pairs of frequencies are left out: the selector has no such option.",
             ),
         ),
