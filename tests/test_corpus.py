@@ -1,4 +1,4 @@
-"""The corpus: pairs as described, counts and a hash that can be trusted, bad lines named."""
+"""The corpus: rows as described, counts and a hash that can be trusted, bad lines named."""
 
 import gzip
 from pathlib import Path
@@ -6,61 +6,113 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_data import tiny_data, write_table
-from training.corpus import MAX_CHARACTERS, read_corpus, read_table
+from training.config import CorpusPart
+from training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
 from training.errors import DataError
 
 SPLIT = ("complex", "simple1", "simple2")
 PAN = ("label", "sentence1", "sentence2")
+CAPTIONS = tuple(f"caption{number}" for number in range(1, 6))
 REAL = Path(__file__).parents[2] / "shared" / "data" / "corpus"
 
 
-def test_wikisplit_pairs_a_sentence_with_its_two_parts_joined(tmp_path: Path) -> None:
-    write_table(tmp_path / "wikisplit.tsv.gz", [SPLIT, ("a and b", "a", "b")])
-    assert read_corpus(tmp_path, {"wikisplit": 9}).pairs == (("a and b", "a b"),)
+def read(folder: Path, limits: dict[str, int], columns: int = 2) -> Corpus:
+    parts = [CorpusPart(source=source, limit=limit) for source, limit in limits.items()]
+    return read_corpus(folder, parts, columns=columns)
 
 
-def test_captions_pair_neighbours_of_one_picture(tmp_path: Path) -> None:
-    header = tuple(f"caption{number}" for number in range(1, 6))
-    write_table(tmp_path / "captions.tsv.gz", [header, ("a", "b", "c", "d", "e")])
-    assert read_corpus(tmp_path, {"captions": 9}).pairs == (("a", "b"), ("c", "d"))
-
-
-def test_only_paraphrases_labelled_so_are_pairs(tmp_path: Path) -> None:
-    rows = [PAN, ("1", "a", "b"), ("0", "c", "d")]
-    write_table(tmp_path / "pan-paraphrase.tsv.gz", rows)
-    corpus = read_corpus(tmp_path, {"pan_paraphrase": 9})
-    assert corpus.pairs == (("a", "b"),)
-    assert corpus.counts == {"pan_paraphrase": 1}
+@pytest.mark.parametrize(
+    ("source", "rows", "pairs", "texts"),
+    [
+        ("wikisplit", [SPLIT, ("a and b", "a", "b")], [("a and b", "a b")], "ab"),
+        ("captions", [CAPTIONS, ("a", "b", "c", "d", "e")], [("a", "b"), ("c", "d")], "abcde"),
+        ("pan_paraphrase", [PAN, ("1", "a", "b"), ("0", "c", "d")], [("a", "b")], "abcd"),
+    ],
+)
+def test_a_known_file_gives_its_pairs_and_its_texts(
+    tmp_path: Path,
+    source: str,
+    rows: list[tuple[str, ...]],
+    pairs: list[tuple[str, str]],
+    texts: str,
+) -> None:
+    """A split sentence with its parts joined, neighbours of one picture, labelled paraphrases."""
+    write_table(tmp_path / f"{source.replace('_', '-')}.tsv.gz", rows)
+    assert read(tmp_path, {source: 9}).parts == {source: pairs}
+    assert read(tmp_path, {source: 0}, columns=1).parts == {source: [(text,) for text in texts]}
 
 
 def test_white_space_is_folded_and_repeated_or_equal_pairs_are_left_out(tmp_path: Path) -> None:
     rows = [PAN, ("1", " a  x", "b "), ("1", "a x", "b"), ("1", "c", "c")]
     write_table(tmp_path / "pan-paraphrase.tsv.gz", rows)
-    assert read_corpus(tmp_path, {"pan_paraphrase": 9}).pairs == (("a x", "b"),)
+    assert read(tmp_path, {"pan_paraphrase": 9}).parts["pan_paraphrase"] == [("a x", "b")]
 
 
-def test_a_limit_takes_pairs_at_equal_steps_through_the_file(tmp_path: Path) -> None:
+def test_a_text_of_one_source_is_left_out_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("a\nb\n")
+    (tmp_path / "two.txt").write_text("b\nc\n")
+    corpus = read(tmp_path, {"one.txt": 0, "two.txt": 0}, columns=1)
+    assert corpus.parts == {"one.txt": [("a",), ("b",)], "two.txt": [("c",)]}
+
+
+def test_a_limit_takes_rows_at_equal_steps_through_the_file(tmp_path: Path) -> None:
     rows = [("1", f"a{number}", f"b{number}") for number in range(10)]
     write_table(tmp_path / "pan-paraphrase.tsv.gz", [PAN, *rows])
-    pairs = read_corpus(tmp_path, {"pan_paraphrase": 5}).pairs
+    pairs = read(tmp_path, {"pan_paraphrase": 5}).parts["pan_paraphrase"]
     assert [first for first, _ in pairs] == ["a0", "a2", "a4", "a6", "a8"]
 
 
 def test_the_hash_follows_the_content_and_nothing_else(tmp_path: Path) -> None:
     """The same pairs in another folder hash the same; one changed letter does not."""
     limits = {"wikisplit": 10, "captions": 10}
-    one = read_corpus(tiny_data(tmp_path / "one") / "corpus", limits)
-    two = read_corpus(tiny_data(tmp_path / "two") / "corpus", limits)
+    one = read(tiny_data(tmp_path / "one") / "corpus", limits)
+    two = read(tiny_data(tmp_path / "two") / "corpus", limits)
     assert one.sha256 == two.sha256
     write_table(tmp_path / "two/corpus/wikisplit.tsv.gz", [SPLIT, ("x and y", "x", "y")])
-    assert read_corpus(tmp_path / "two" / "corpus", limits).sha256 != one.sha256
+    assert read(tmp_path / "two" / "corpus", limits).sha256 != one.sha256
 
 
 def test_texts_are_listed_once_each(tmp_path: Path) -> None:
-    corpus = read_corpus(tiny_data(tmp_path) / "corpus", {"wikisplit": 99, "captions": 99})
+    corpus = read(tiny_data(tmp_path) / "corpus", {"wikisplit": 99, "captions": 99})
     texts = corpus.texts()
     assert len(texts) == len(set(texts))
-    assert set(texts) == {text for pair in corpus.pairs for text in pair}
+    rows = [row for part in corpus.parts.values() for row in part]
+    assert set(texts) == {text for row in rows for text in row}
+
+
+def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None:
+    """Lines of a .txt; columns of a .tsv; of a .csv with its quotes, as SimCSE's NLI file is."""
+    (tmp_path / "wiki.txt").write_text('One "line"\there.\nTwo.\n')
+    (tmp_path / "pairs.tsv").write_text('first\tsecond\n"a\tb\n')
+    csv = 'sent0,sent1,hard_neg\n"Yes, he did.",Indeed.,"No ""never""."\n'
+    (tmp_path / "nli.csv.gz").write_bytes(gzip.compress(csv.encode()))
+    texts = read(tmp_path, {"wiki.txt": 0}, columns=1).parts["wiki.txt"]
+    assert texts == [('One "line" here.',), ("Two.",)]
+    assert read(tmp_path, {"pairs.tsv": 0}).parts["pairs.tsv"] == [('"a', "b")]
+    triples = read(tmp_path, {"nli.csv.gz": 0}).parts["nli.csv.gz"]
+    assert triples == [("Yes, he did.", "Indeed.", 'No "never".')]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "says"),
+    [
+        ("a.txt", b"one\n\nthree\n", 1, "a.txt, line 2 has 0 characters"),
+        ("a.txt", b"one\n\xff\n", 1, "a.txt, line 2 is not UTF-8"),
+        ("a.txt", b"x" * (MAX_CHARACTERS + 1), 1, "line 1 has 10001 characters"),
+        ("a.txt", b"one\n", 2, "a.txt does not fit the objective, which needs pairs"),
+        ("a.tsv", b"x\ty\n1\t2\n", 1, "a.tsv does not fit the objective, which needs single"),
+        ("a.csv", b"x,y\n1,2\n3\n", 2, "line 3 has 1 cells where the header has 2"),
+        ("a.csv", b"x\n1\n", 2, "a.csv has 1 columns: it must have two or three"),
+        ("a.json", b"{}", 2, "a.json is no known source: use wikisplit"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named(
+    tmp_path: Path, name: str, content: bytes, columns: int, says: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=says) as caught:
+        read(tmp_path, {name: 0}, columns=columns)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -76,26 +128,26 @@ def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: bytes, says: 
     path = tmp_path / "pan-paraphrase.tsv.gz"
     path.write_bytes(gzip.compress(b"label\tsentence1\tsentence2\n1\ta\tb\n" + line))
     with pytest.raises(DataError, match=says) as caught:
-        read_corpus(tmp_path, {"pan_paraphrase": 9})
+        read(tmp_path, {"pan_paraphrase": 9})
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_corpus_without_any_pair_is_refused(tmp_path: Path) -> None:
     write_table(tmp_path / "pan-paraphrase.tsv.gz", [PAN, ("0", "a", "b")])
-    with pytest.raises(DataError, match="gave no pairs of pan_paraphrase"):
-        read_corpus(tmp_path, {"pan_paraphrase": 9})
+    with pytest.raises(DataError, match="gave no rows of pan_paraphrase"):
+        read(tmp_path, {"pan_paraphrase": 9})
 
 
 def test_a_missing_broken_or_foreign_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"wikisplit\.tsv\.gz is not a file"):
-        read_corpus(tmp_path, {"wikisplit": 1})
+        read(tmp_path, {"wikisplit": 1})
     (tmp_path / "wikisplit.tsv.gz").write_bytes(b"not gzip")
     with pytest.raises(DataError, match="not a whole gzip file"):
-        read_corpus(tmp_path, {"wikisplit": 1})
+        read(tmp_path, {"wikisplit": 1})
     write_table(tmp_path / "wikisplit.tsv.gz", [PAN])
     with pytest.raises(DataError, match="the header"):
-        read_corpus(tmp_path, {"wikisplit": 1})
+        read(tmp_path, {"wikisplit": 1})
     (tmp_path / "empty.tsv").write_bytes(b"")
     with pytest.raises(DataError, match=r"empty\.tsv is empty"):
         list(read_table(tmp_path / "empty.tsv", PAN))
@@ -103,9 +155,7 @@ def test_a_missing_broken_or_foreign_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is not here")
 def test_the_real_corpus_is_read_whole() -> None:
-    counts = read_corpus(
-        REAL, {"wikisplit": 20_000, "captions": 99_999, "pan_paraphrase": 9_999}
-    ).counts
+    counts = read(REAL, {"wikisplit": 20_000, "captions": 99_999, "pan_paraphrase": 9_999}).counts
     assert counts["wikisplit"] > 14_900
     assert counts["captions"] > 55_000
     assert counts["pan_paraphrase"] > 4_800

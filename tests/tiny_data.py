@@ -25,7 +25,8 @@ def tiny_data(folder: Path) -> Path:
     header = tuple(f"caption{number}" for number in range(1, 6))
     captions = [tuple(SENTENCES[start : start + 5]) for start in range(0, 60, 5)]
     write_table(folder / "corpus" / "captions.tsv.gz", [header, *captions])
-    split = [(f"{a} and {b}", a, b) for a, b in zip(SENTENCES, SENTENCES[30:60], strict=False)]
+    halves = zip(SENTENCES[60:75], SENTENCES[75:], strict=True)
+    split = [(f"{a} and {b}", a, b) for a, b in halves]
     write_table(folder / "corpus" / "wikisplit.tsv.gz", [("complex", "simple1", "simple2"), *split])
     dev = [
         ("tiny", str(len(set(a.split()) & set(b.split()))), a, b)

@@ -25,15 +25,14 @@ from training.errors import ConfigError
 Features = Iterable[dict[str, Tensor]]
 
 
-def columns(corpus: Corpus, recipe: Recipe) -> DatasetDict:
+def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
     """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
 
     Single texts stand in both columns; each is embedded for itself, so dropout (or the template)
     makes them two views. For distillation, ``label`` is a row of the teacher's embeddings.
     """
-    return DatasetDict(
-        {name: _dataset(rows, start, recipe) for (name, rows), start in _starts(corpus)}
-    )
+    parts = {name: _dataset(rows, start, recipe) for (name, rows), start in _starts(corpus)}
+    return next(iter(parts.values())) if len(parts) == 1 else DatasetDict(parts)
 
 
 def make_loss(
@@ -81,7 +80,7 @@ class ProjectedRankingLoss(MultipleNegativesRankingLoss):
 
     def __init__(self, model: SentenceTransformer, scale: float, *, gather: bool) -> None:
         super().__init__(model, scale=scale, gather_across_devices=gather)
-        width = model.get_sentence_embedding_dimension()
+        width = model.get_embedding_dimension()
         assert width is not None  # noqa: S101 - an encoder has a width
         self.head = nn.Sequential(nn.Linear(width, width), nn.Tanh())
 

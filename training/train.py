@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,11 +73,13 @@ def train(
     *,
     cache: Path | None = None,
     resume: bool = False,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> Outcome:
     """Carry out a recipe: train on ``data/corpus``, choose on ``data/sts``, save to ``output``.
 
     ``cache`` keeps a teacher's embeddings between runs. ``resume`` goes on with what an
-    interrupted run of the same recipe left in ``<output>.partial``. Raises a `TrainingError` for a
+    interrupted run of the same recipe left in ``<output>.partial``. ``callbacks`` are told what the
+    trainer does. Raises a `TrainingError` for a
     recipe, data or backbone that cannot be used, when ``output`` exists, and `Interrupted` when
     SIGINT or SIGTERM ended the run after saving its state.
     """
@@ -97,6 +99,8 @@ def train(
         )
     loss = make_loss(encoder, recipe, teacher, gather=_processes() > 1)
     trainer = _trainer(recipe, encoder, loss, corpus, dev, partial)
+    for callback in callbacks:
+        trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     _claim(partial, recipe, corpus, resume=resume)
     started = time.monotonic()
     with _stopping(trainer), warnings.catch_warnings():
@@ -150,14 +154,36 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     return encoder
 
 
+def load_checkpoint(folder: Path) -> SentenceTransformer:
+    """The encoder of a checkpoint, whatever it was trained for; raises `CheckpointError`."""
+    from training.prompts import is_prompt_checkpoint, load_prompt_encoder
+
+    return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
+
+
 class Trainer(SentenceTransformerTrainer):
-    """sentence-transformers' trainer, which also keeps a loss's own weights and never swallows a
-    failure to load the best step."""
+    """sentence-transformers' trainer, which treats a loss's own weights like the encoder's, and
+    never swallows a failure to load the best step."""
 
     interrupted_at: int | None = None  # the step after which a signal ended the run
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """No model card: `training.json` says what was done, and nothing else is asked of a hub."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """One step's loss; the loss's own gradients are cleared and shared, as the encoder's are.
+
+        The library clears, and averages over processes, those of the encoder alone.
+        """
+        own = self._own_weights().values()
+        for value in own:
+            value.grad = None
+        loss: Tensor = super().training_step(*args, **kwargs)
+        for value in own if _processes() > 1 else ():
+            if value.grad is not None:
+                torch.distributed.all_reduce(value.grad)
+                value.grad /= _processes()
+        return loss
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or str(self.args.output_dir))
@@ -166,7 +192,7 @@ class Trainer(SentenceTransformerTrainer):
             save_file({name: value.contiguous() for name, value in own.items()}, folder / HEAD_FILE)
 
     def _load_from_checkpoint(self, checkpoint_path: str, model: Any = None) -> None:
-        saved = _load(Path(checkpoint_path)).state_dict()
+        saved = load_checkpoint(Path(checkpoint_path)).state_dict()
         self.model.load_state_dict(saved)
         if own := self._own_weights():
             head = load_file(Path(checkpoint_path, HEAD_FILE))
@@ -242,7 +268,7 @@ def _trainer(
         eval_on_start=True,
         save_strategy="steps",
         save_steps=training.eval_every,
-        save_total_limit=1,
+        save_total_limit=2,  # the best, and the last for going on
         load_best_model_at_end=True,
         metric_for_best_model=DEV_METRIC,
         greater_is_better=True,
@@ -381,7 +407,7 @@ def _save(encoder: SentenceTransformer, output: Path, outcome: Outcome, dev: Sen
         if outcome.record["recipe"]["objective"]["name"] != "prompt":
             encoder.append(Normalize())
         encoder.save(str(scratch), create_model_card=False)
-    saved = _load(scratch)
+    saved = load_checkpoint(scratch)
     encode = torch_encode(saved)
     score = spearman(encode(dev.first), encode(dev.second), dev.gold)
     if abs(score - outcome.dev) > DEV_TOLERANCE:
@@ -391,13 +417,6 @@ def _save(encoder: SentenceTransformer, output: Path, outcome: Outcome, dev: Sen
     write_record(scratch, outcome.record)
     scratch.rename(output)
     log.info("saved %s: dev %.2f, loaded again and checked", output, score)
-
-
-def _load(folder: Path) -> SentenceTransformer:
-    """A checkpoint of any objective."""
-    from training.prompts import is_prompt_checkpoint, load_prompt_encoder
-
-    return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
 
 
 def _require_free(output: Path, partial: Path, *, resume: bool) -> None:
