@@ -5,6 +5,8 @@ BERT_BASE to check it.
 """
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ from training.prompts import (
 REAL = Path(__file__).parents[2] / "shared" / "data" / "sts"
 FAMILIES = ("bert", "roberta")
 PROMPT = PromptBERT()
-SELECTOR = SelectorConfig(width=32, num_blocks=3)
+SELECTOR = SelectorConfig(width=32, num_blocks=3, reduction=2)  # enough that some ReLU is open
 TEXTS = [
     "A man plays the guitar.",
     "no",
@@ -63,8 +65,20 @@ def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {family: tiny_backbone(folder / family, family) for family in (*FAMILIES, "distilbert")}
 
 
-def encoder_of(backbone: Path, selector: SelectorConfig | None = None, **options: Any) -> Any:
-    return build_prompt_encoder(backbone, selector, PROMPT, **options)
+@pytest.fixture(scope="module")
+def encoder_of(backbones: dict[str, Path]) -> Callable[..., Any]:
+    """Encoders by family, selector and options, built once: a test leaves them as they are."""
+
+    @cache
+    def build(family: str, selector: SelectorConfig | None = None, **options: Any) -> Any:
+        torch.manual_seed(0)  # of the selector's first weights
+        return build_prompt_encoder(backbones[family], selector, PROMPT, **options)
+
+    return build
+
+
+def tokenizer_of(backbone: Path) -> Any:
+    return AutoTokenizer.from_pretrained(backbone)  # type: ignore[no-untyped-call]  # transformers is partly typed
 
 
 def views(encoder: Any, texts: list[str]) -> list[dict[str, Any]]:
@@ -107,9 +121,9 @@ def by_hand(encoder: Any, ids: list[int], positions: list[int]) -> Tensor:
     ],
 )
 def test_a_sentence_stands_inside_the_template(
-    backbones: dict[str, Path], family: str, before: str, after: str
+    encoder_of: Callable[..., Any], family: str, before: str, after: str
 ) -> None:
-    encoder = encoder_of(backbones[family])
+    encoder = encoder_of(family)
     (ids,) = encoder.preprocess(["a dog eats"], task="view_1")["input_ids"]
     prefix = before.replace("{}", "##t ##e ##n ##c ##e").replace("t ##h ##i ##s", "this")
     assert pieces(encoder, ids) == f"{prefix} a dog eats {after}"
@@ -118,7 +132,7 @@ def test_a_sentence_stands_inside_the_template(
 @families
 def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], family: str) -> None:
     """Also where a space parts the sentence from the template."""
-    tokenizer = AutoTokenizer.from_pretrained(backbones[family])
+    tokenizer = tokenizer_of(backbones[family])
     for template in (*PROMPT.templates, "The sentence : ' {} ' means [MASK].", "{} [MASK]"):
         ids = template_ids(template, tokenizer)
         text = template.format("a dog eats").replace("[MASK]", tokenizer.mask_token)
@@ -128,16 +142,16 @@ def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], famil
 
 def test_a_space_before_the_sentence_goes_to_its_first_token(backbones: dict[str, Path]) -> None:
     """As byte-level vocabularies have it: the prefix alone would end in a lone space."""
-    tokenizer = AutoTokenizer.from_pretrained(backbones["roberta"])
+    tokenizer = tokenizer_of(backbones["roberta"])
     assert template_ids("The sentence : ' {} ' means [MASK].", tokenizer).space == " "
     assert template_ids('The sentence : "{}" means [MASK].', tokenizer).space == ""
 
 
 @families
 def test_the_sentence_is_cut_and_the_template_is_whole(
-    backbones: dict[str, Path], family: str
+    encoder_of: Callable[..., Any], family: str
 ) -> None:
-    encoder = encoder_of(backbones[family], max_seq_length=32)
+    encoder = encoder_of(family, max_seq_length=32)
     template = encoder[0].template_ids[0]
     features = encoder.preprocess(["dog " * 33, "cat " * 32, "cat"], task="view_1")
     lengths = features["attention_mask"].sum(1) - template.length
@@ -150,9 +164,9 @@ def test_the_sentence_is_cut_and_the_template_is_whole(
 
 @families
 def test_a_sentence_is_cut_where_the_backbone_has_no_more_positions(
-    backbones: dict[str, Path], family: str
+    encoder_of: Callable[..., Any], family: str
 ) -> None:
-    encoder = encoder_of(backbones[family], max_seq_length=1000)
+    encoder = encoder_of(family, max_seq_length=1000)
     positions = 130 - first_position(family)  # what tiny_backbone gives
     assert encoder.preprocess(["dog " * 500])["input_ids"].shape == (1, positions)
     assert np.isfinite(encoder.encode("dog " * 500)).all()
@@ -161,17 +175,17 @@ def test_a_sentence_is_cut_where_the_backbone_has_no_more_positions(
 @families
 @selectors
 def test_the_vector_is_the_one_at_the_mask(
-    backbones: dict[str, Path], family: str, selector: SelectorConfig | None
+    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
 ) -> None:
-    encoder = encoder_of(backbones[family], selector)
+    encoder = encoder_of(family, selector)
     (ids,) = encoder.preprocess([TEXTS[0]])["input_ids"].tolist()
     start = first_position(family)
     expected = by_hand(encoder, ids, list(range(start, start + len(ids))))
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected.numpy(), atol=TOLERANCE)
 
 
-def test_mean_pooling_counts_the_template_too(backbones: dict[str, Path]) -> None:
-    encoder = encoder_of(backbones["bert"], pooling="mean")
+def test_mean_pooling_counts_the_template_too(encoder_of: Callable[..., Any]) -> None:
+    encoder = encoder_of("bert", pooling="mean")
     features = encoder.preprocess(TEXTS[:1])
     with torch.no_grad():
         states = encoder[0].auto_model(input_ids=features["input_ids"]).last_hidden_state
@@ -179,17 +193,17 @@ def test_mean_pooling_counts_the_template_too(backbones: dict[str, Path]) -> Non
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected, atol=TOLERANCE)
 
 
-def test_special_tokens_that_a_sentence_spells_out_are_text(backbones: dict[str, Path]) -> None:
+def test_special_tokens_that_a_sentence_spells_out_are_text(encoder_of: Callable[..., Any]) -> None:
     """Else a row had two masks."""
-    encoder = encoder_of(backbones["bert"])
+    encoder = encoder_of("bert")
     (ids,) = encoder.preprocess(["a [MASK] [SEP]"], task="view_1")["input_ids"]
     assert pieces(encoder, ids).count("[MASK]") == 1
     assert pieces(encoder, ids).count("[SEP]") == 1
     assert np.isfinite(encoder.encode("a [MASK] [SEP]")).all()
 
 
-def test_a_row_without_a_mask_is_refused_with_the_count(backbones: dict[str, Path]) -> None:
-    encoder = encoder_of(backbones["bert"])
+def test_a_row_without_a_mask_is_refused_with_the_count(encoder_of: Callable[..., Any]) -> None:
+    encoder = encoder_of("bert")
     features = encoder.preprocess(TEXTS[:3])
     features["input_ids"][:2] = features["input_ids"][:2].where(features["input_ids"][:2] != 4, 5)
     with pytest.raises(ValueError, match="2 of 3 texts have not exactly one mask token"):
@@ -198,27 +212,29 @@ def test_a_row_without_a_mask_is_refused_with_the_count(backbones: dict[str, Pat
 
 @pytest.mark.parametrize("end", [".", "?", '"', "'"])
 def test_evaluation_ends_a_sentence_with_a_full_stop_where_it_has_no_end(
-    backbones: dict[str, Path], end: str
+    encoder_of: Callable[..., Any], end: str
 ) -> None:
-    encoder = encoder_of(backbones["bert"])
+    encoder = encoder_of("bert")
     without, stopped, ended = encoder.preprocess(["a dog", "a dog.", f"a dog{end}"])["input_ids"]
     assert pieces(encoder, without) == pieces(encoder, stopped)
     assert pieces(encoder, ended).count("a dog " + end) == 1
     assert len(ended) == len(stopped)  # nothing was added
 
 
-def test_training_and_the_option_leave_the_sentence_as_it_is(backbones: dict[str, Path]) -> None:
-    encoder = encoder_of(backbones["bert"])
-    plain = encoder_of(backbones["bert"], full_stop=False)
+def test_training_and_the_option_leave_the_sentence_as_it_is(
+    encoder_of: Callable[..., Any],
+) -> None:
+    encoder = encoder_of("bert")
+    plain = encoder_of("bert", full_stop=False)
     trained = encoder.preprocess(["a dog"], task="view_1")["input_ids"]
     assert torch.equal(trained, plain.preprocess(["a dog"])["input_ids"])
     assert trained.shape[1] + 1 == encoder.preprocess(["a dog"])["input_ids"].shape[1]
 
 
 def test_training_reads_two_templates_and_evaluation_the_first(
-    backbones: dict[str, Path],
+    encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of(backbones["bert"], full_stop=False)
+    encoder = encoder_of("bert", full_stop=False)
     first, second = (view["input_ids"] for view in views(encoder, TEXTS))
     assert torch.equal(encoder.preprocess(TEXTS)["input_ids"], first)
     assert " of " in pieces(encoder, first[0])
@@ -235,9 +251,9 @@ def test_training_reads_two_templates_and_evaluation_the_first(
     [({"task": "view"}, "the task is 'view'"), ({"prompt": "query: "}, "has no place")],
 )
 def test_what_a_template_cannot_do_is_refused(
-    backbones: dict[str, Path], options: dict[str, str], message: str
+    encoder_of: Callable[..., Any], options: dict[str, str], message: str
 ) -> None:
-    encoder = encoder_of(backbones["bert"])
+    encoder = encoder_of("bert")
     with pytest.raises(ValueError, match=message):
         encoder.preprocess(["a dog"], **options)
     with pytest.raises(ValueError, match="a template takes one text"):
@@ -248,13 +264,13 @@ def test_what_a_template_cannot_do_is_refused(
 @selectors
 @pytest.mark.parametrize("positions_from_zero", [False, True])
 def test_what_is_taken_off_is_the_template_alone_at_shifted_positions(
-    backbones: dict[str, Path],
+    encoder_of: Callable[..., Any],
     family: str,
     selector: SelectorConfig | None,
     positions_from_zero: bool,
 ) -> None:
     """`positions_from_zero` is the original's RoBERTa, two positions off; for BERT no change."""
-    encoder = encoder_of(backbones[family], selector)
+    encoder = encoder_of(family, selector)
     loss = TemplateDenoisingLoss(encoder, positions_from_zero=positions_from_zero)
     start = 0 if positions_from_zero else first_position(family)
     lengths = [7, 0, 3, 7]
@@ -275,10 +291,10 @@ def test_what_is_taken_off_is_the_template_alone_at_shifted_positions(
 
 @families
 def test_the_template_alone_stands_where_it_stands_around_a_sentence(
-    backbones: dict[str, Path], family: str
+    encoder_of: Callable[..., Any], family: str
 ) -> None:
     """Positions that the backbone itself gives to the tokens of a whole text."""
-    encoder = encoder_of(backbones[family])
+    encoder = encoder_of(family)
     template = encoder[0].template_ids[0]
     features = encoder.preprocess(["a dog eats"], task="view_1")
     seen: list[Tensor] = []
@@ -294,24 +310,25 @@ def test_the_template_alone_stands_where_it_stands_around_a_sentence(
 
 
 @families
-def test_one_length_is_embedded_once(backbones: dict[str, Path], family: str) -> None:
-    encoder = encoder_of(backbones[family])
+def test_one_length_is_embedded_once(encoder_of: Callable[..., Any], family: str) -> None:
+    encoder = encoder_of(family)
     loss = TemplateDenoisingLoss(encoder)
     sizes: list[int] = []
-    encoder[0].register_forward_hook(
+    handle = encoder[0].register_forward_hook(
         lambda _module, _inputs, features: sizes.append(len(features["input_ids"]))
     )
     loss(views(encoder, ["a dog", "a cat", "the red car"]), torch.empty(0))
+    handle.remove()
     assert sizes == [3, 2, 3, 2]
 
 
 @families
 @selectors
 def test_the_loss_is_the_one_computed_by_hand(
-    backbones: dict[str, Path], family: str, selector: SelectorConfig | None
+    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
 ) -> None:
     """InfoNCE of tanh(W (h - d) + b) between the templates, without dropout."""
-    encoder = encoder_of(backbones[family], selector)
+    encoder = encoder_of(family, selector)
     loss = TemplateDenoisingLoss(encoder, temperature=0.1)
     columns = views(encoder, TEXTS)
     start, embedded = first_position(family), []
@@ -334,9 +351,9 @@ def test_the_loss_is_the_one_computed_by_hand(
 
 
 def test_without_denoising_and_projection_the_plain_vectors_are_compared(
-    backbones: dict[str, Path],
+    encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of(backbones["bert"])
+    encoder = encoder_of("bert")
     loss = TemplateDenoisingLoss(encoder, denoising=False, projection=False)
     columns = views(encoder, TEXTS)
     with torch.no_grad():
@@ -346,9 +363,9 @@ def test_without_denoising_and_projection_the_plain_vectors_are_compared(
 
 
 def test_what_is_taken_off_passes_gradient_to_backbone_and_selector(
-    backbones: dict[str, Path],
+    encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of(backbones["bert"], SELECTOR)
+    encoder = encoder_of("bert", SELECTOR)
     loss = TemplateDenoisingLoss(encoder)
     part = loss.template_part(loss.templates[0], torch.tensor([2, 5]))
     part.square().sum().backward()  # type: ignore[no-untyped-call]  # torch is partly typed
@@ -358,21 +375,23 @@ def test_what_is_taken_off_passes_gradient_to_backbone_and_selector(
         assert parameter.grad.abs().sum() > 0
 
 
-def test_columns_with_one_template_are_refused(backbones: dict[str, Path]) -> None:
-    encoder = encoder_of(backbones["bert"])
+def test_columns_with_one_template_are_refused(encoder_of: Callable[..., Any]) -> None:
+    encoder = encoder_of("bert")
     loss = TemplateDenoisingLoss(encoder)
     with pytest.raises(ValueError, match="router_mapping"):
         loss([encoder.preprocess(TEXTS), encoder.preprocess(TEXTS)], torch.empty(0))
 
 
-def test_pipelines_that_cannot_be_denoised_are_refused(backbones: dict[str, Path]) -> None:
+def test_pipelines_that_cannot_be_denoised_are_refused(
+    backbones: dict[str, Path], encoder_of: Callable[..., Any]
+) -> None:
     with pytest.raises(TypeError, match="has no template"):
         TemplateDenoisingLoss(build_encoder(backbones["bert"], SELECTOR))
-    normalised = encoder_of(backbones["bert"])
+    normalised = build_prompt_encoder(backbones["bert"], None, PROMPT)
     normalised.append(Normalize())
     with pytest.raises(ValueError, match="ends in Normalize"):
         TemplateDenoisingLoss(normalised)
-    without_positions = encoder_of(backbones["distilbert"])
+    without_positions = encoder_of("distilbert")
     with pytest.raises(EncoderError, match="distilbert takes no position ids"):
         TemplateDenoisingLoss(without_positions)
     TemplateDenoisingLoss(without_positions, denoising=False)
@@ -380,11 +399,11 @@ def test_pipelines_that_cannot_be_denoised_are_refused(backbones: dict[str, Path
 
 def test_a_backbone_without_a_mask_token_is_refused_by_name(tmp_path: Path) -> None:
     backbone = tiny_backbone(tmp_path / "maskless")
-    tokenizer = AutoTokenizer.from_pretrained(backbone)
+    tokenizer = tokenizer_of(backbone)
     tokenizer.mask_token = None
     tokenizer.save_pretrained(backbone)
     with pytest.raises(EncoderError, match=f"{backbone} has no mask token.*: choose"):
-        encoder_of(backbone)
+        build_prompt_encoder(backbone, None, PROMPT)
 
 
 @pytest.mark.parametrize("template", ["{} means", "[MASK]", "{} {} [MASK]", "[MASK] {} [MASK]"])
@@ -396,23 +415,24 @@ def test_a_template_without_one_sentence_and_one_mask_is_refused(
         build_prompt_encoder(backbones["bert"], None, objective)
 
 
-def test_a_selector_of_another_width_is_refused(backbones: dict[str, Path]) -> None:
+def test_a_selector_of_another_width_is_refused(encoder_of: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="set width=32"):
-        encoder_of(backbones["bert"], SelectorConfig(width=48))
+        encoder_of("bert", SelectorConfig(width=48))
 
 
-@families
-@selectors
-@pytest.mark.parametrize("pooling", ["mask", "mean"])
+@pytest.mark.parametrize(
+    ("family", "selector", "pooling"),
+    [("bert", SELECTOR, "mask"), ("roberta", SELECTOR, "mean"), ("roberta", None, "mask")],
+)
 def test_a_checkpoint_gives_the_same_vectors(
-    backbones: dict[str, Path],
+    encoder_of: Callable[..., Any],
     tmp_path: Path,
     family: str,
     selector: SelectorConfig | None,
     pooling: str,
 ) -> None:
     """Through `load_prompt_encoder`, and through the class with which the trainer reloads."""
-    encoder = encoder_of(backbones[family], selector, pooling=pooling, max_seq_length=20)
+    encoder = encoder_of(family, selector, pooling=pooling, max_seq_length=20)
     encoder.save(str(tmp_path), create_model_card=False)
     expected = encoder.encode(TEXTS)
     np.testing.assert_array_equal(load_prompt_encoder(tmp_path).encode(TEXTS), expected)
@@ -436,11 +456,11 @@ def test_a_checkpoint_keeps_templates_full_stop_and_length(
 
 
 def test_checkpoints_with_and_without_templates_are_told_apart(
-    backbones: dict[str, Path], tmp_path: Path
+    backbones: dict[str, Path], encoder_of: Callable[..., Any], tmp_path: Path
 ) -> None:
     """A template cannot be exported or served yet: where plain checkpoints open, it is refused."""
     prompt, plain = tmp_path / "prompt", tmp_path / "plain"
-    encoder_of(backbones["bert"], SELECTOR).save(str(prompt), create_model_card=False)
+    encoder_of("bert", SELECTOR).save(str(prompt), create_model_card=False)
     build_encoder(backbones["bert"], SELECTOR).save(str(plain), create_model_card=False)
     assert is_prompt_checkpoint(prompt)
     assert not is_prompt_checkpoint(plain)
@@ -456,9 +476,9 @@ def test_checkpoints_with_and_without_templates_are_told_apart(
 @families
 @selectors
 def test_a_vector_does_not_depend_on_its_batch(
-    backbones: dict[str, Path], family: str, selector: SelectorConfig | None
+    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
 ) -> None:
-    encoder = encoder_of(backbones[family], selector)
+    encoder = encoder_of(family, selector)
     together = encoder.encode(TEXTS)
     alone = np.stack([encoder.encode(text) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=TOLERANCE)
@@ -473,7 +493,7 @@ def test_templates_share_the_backbone_they_are_built_from(backbones: dict[str, P
 
 def test_the_stock_trainer_trains_it(backbones: dict[str, Path], tmp_path: Path) -> None:
     """Columns meet their templates, and the loss's own projection learns too."""
-    encoder = encoder_of(backbones["bert"], SELECTOR, max_seq_length=32)
+    encoder: Any = build_prompt_encoder(backbones["bert"], SELECTOR, PROMPT, max_seq_length=32)
     loss = TemplateDenoisingLoss(encoder)
     watched = [loss.projection[0].weight, encoder[0].auto_model.embeddings.word_embeddings.weight]  # type: ignore[index]  # a Sequential
     before = [parameter.detach().clone() for parameter in watched]
