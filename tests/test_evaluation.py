@@ -166,12 +166,10 @@ def test_a_service_gives_what_its_artifact_gives(tiny_artifact: Artifact) -> Non
 
 
 def test_a_service_that_wants_a_key_gets_it_from_the_environment(
-    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("right\n")
-    keys.chmod(0o600)
-    with running_server(tiny_artifact.path, "--api-keys-file", str(keys)) as server:
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    with running_server(tiny_artifact.path, "--api-keys", "right") as server:
         for key in (None, "wrong"):
             if key:
                 monkeypatch.setenv(API_KEY_VARIABLE, key)

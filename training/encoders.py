@@ -118,10 +118,10 @@ class ServiceEncoder:
     """
 
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        parts = _split(url)
         self.url = url.rstrip("/")
-        parts = _split(self.url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._path = parts.path
+        self._path = parts.path.rstrip("/")
         self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._limit = self._texts_per_request()

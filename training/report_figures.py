@@ -55,19 +55,20 @@ def plot_densities(groups: Mapping[str, Sequence[Group]]) -> str:
     with _drawing("densities", height=4.2) as (figure, svg):
         columns = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
         densities = {name: [group.density() for group in of] for name, of in groups.items()}
+        lowest = min(float(group.cosines.min()) for of in groups.values() for group in of)
+        shown = GRID > max(-1, lowest - 0.05)
         tallest = max(float(density.max()) for of in densities.values() for density in of)
         for axes, (name, of) in zip(columns, groups.items(), strict=True):
             for place in reversed(range(len(of))):
-                height = 1.5 * densities[name][place] / tallest
-                axes.fill_between(GRID, place, place + height, color=COLORS[place], alpha=0.55)
-                axes.plot(GRID, place + height, color=COLORS[place], linewidth=1)
+                top = place + 1.5 * densities[name][place][shown] / tallest
+                axes.fill_between(GRID[shown], place, top, color=COLORS[place], alpha=0.55)
+                axes.plot(GRID[shown], top, color=COLORS[place], linewidth=1)
                 mean = float(of[place].cosines.mean())
                 axes.plot([mean, mean], [place, place + 0.35], color=INK, linewidth=1.4)
             axes.set_title(_short(name), fontsize=10)
             axes.set_xlabel("cosine")
             axes.set_yticks(range(len(of)), [group.name for group in of])
-        lowest = min(float(group.cosines.min()) for of in groups.values() for group in of)
-        columns[0].set_xlim(max(-1, lowest - 0.05), 1.02)
+        columns[0].set_xlim(GRID[shown][0], 1.02)
         columns[0].set_ylabel("gold score")
     return svg[0]
 
