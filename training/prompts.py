@@ -253,7 +253,8 @@ class TemplateDenoisingLoss(nn.Module):
     template alone, its tokens at the positions they have around len(x) tokens. Both carry gradient.
     The MLP, Linear and tanh, belongs to the loss: the encoder is used without it. The original
     counts the positions of d from 0 for RoBERTa too, two before the sentence's:
-    ``positions_from_zero`` does the same. Columns after the second are hard negatives.
+    ``positions_from_zero`` does the same. Columns after the second are hard negatives. With
+    ``gather`` the negatives of a row are those of all processes.
     """
 
     def __init__(
@@ -264,6 +265,7 @@ class TemplateDenoisingLoss(nn.Module):
         projection: bool = True,
         *,
         positions_from_zero: bool = False,
+        gather: bool = False,
     ) -> None:
         """Raises TypeError or ValueError for a pipeline that `build_prompt_encoder` does not make,
         and `EncoderError` for denoising with a backbone that takes no positions."""
@@ -288,7 +290,7 @@ class TemplateDenoisingLoss(nn.Module):
             nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
         )
         self.contrast = MultipleNegativesRankingLoss(
-            model, scale=1 / temperature, gather_across_devices=True
+            model, scale=1 / temperature, gather_across_devices=gather
         )
 
     def forward(self, sentence_features: Iterable[dict[str, Any]], labels: Tensor) -> Tensor:
