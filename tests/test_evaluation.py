@@ -179,10 +179,10 @@ def test_a_service_that_wants_a_key_gets_it_from_the_environment(
         assert open_encoder(server.url)(["a dog"]).shape == (1, tiny_artifact.manifest.dim)
 
 
-INFO = (200, {}, b'{"max_client_batch_size": 32}')
-EMBEDDING = (200, {"x-embedding-shape": "1,2"}, np.array([0.6, 0.8], "<f4").tobytes())
-BUSY = (429, {"Retry-After": "0"}, b'{"error": "no room"}')
 Answer = tuple[int, dict[str, str], bytes]
+INFO: Answer = (200, {}, b'{"max_client_batch_size": 32}')
+EMBEDDING: Answer = (200, {"x-embedding-shape": "1,2"}, np.array([0.6, 0.8], "<f4").tobytes())
+BUSY: Answer = (429, {"Retry-After": "0"}, b'{"error": "no room"}')
 
 
 @contextmanager

@@ -22,8 +22,8 @@ def tiny_tasks(folder: Path) -> Path:
         write_table(folder / "transfer" / f"{file}.tsv", [("label", "text"), *one])
     for file in ("trec-train", "trec-test"):
         write_table(folder / "transfer" / f"{file}.tsv", [("label", "text"), *who])
-    pairs = itertools.product(SENTENCES[::9], SENTENCES[::11])
-    same = [(str(int(a.split()[1] == b.split()[1])), a, b) for a, b in pairs]
+    every = itertools.product(SENTENCES[::9], SENTENCES[::11])
+    same = [(str(int(a.split()[1] == b.split()[1])), a, b) for a, b in every]
     for file in ("mrpc-train", "mrpc-val", "mrpc-test"):
         table = [("label", "sentence1", "sentence2"), *same]
         write_table(folder / "transfer" / f"{file}.tsv", table)

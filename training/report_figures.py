@@ -56,7 +56,7 @@ def plot_densities(groups: Mapping[str, Sequence[Group]]) -> str:
         columns = figure.subplots(1, len(groups), sharex=True, sharey=True, squeeze=False)[0]
         densities = {name: [group.density() for group in of] for name, of in groups.items()}
         lowest = min(float(group.cosines.min()) for of in groups.values() for group in of)
-        shown = GRID > max(-1, lowest - 0.05)
+        shown = max(-1, lowest - 0.05) < GRID
         tallest = max(float(density.max()) for of in densities.values() for density in of)
         for axes, (name, of) in zip(columns, groups.items(), strict=True):
             for place in reversed(range(len(of))):
