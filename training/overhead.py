@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import EncoderError
+from training.errors import ConfigError, EncoderError
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PRECISIONS = ("fp32", "bf16")  # of torch
 TOKENS = (1000, 5000)  # random ids are taken from here, where the vocabulary reaches so far
 Arms = Mapping[str, Callable[[], object]]
 Seconds = Mapping[str, Sequence[tuple[float, float]]]  # of each arm: (by the clock, of processor)
@@ -56,6 +57,16 @@ class Protocol:
     seconds_per_cell: float = 0.0  # a cell stops after so many, whatever its rounds; 0 never does
     threads: int = 0  # of torch or ONNX Runtime on the CPU; 0 leaves it to them
     device: Literal["cpu", "cuda"] = "cpu"
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.precisions) - set(PRECISIONS)):
+            raise ConfigError(
+                f"{', '.join(unknown)} is no precision: choose from {', '.join(PRECISIONS)}."
+            )
+        if min(*self.batch_sizes, *self.lengths, self.repeats) < 1:
+            raise ConfigError(
+                "A batch size, a length or the number of rounds is below 1: it must be at least 1."
+            )
 
 
 def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
@@ -164,9 +175,10 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
         name: OnnxEncoder(artifact, device=protocol.device, intra_op_num_threads=protocol.threads)
         for name, artifact in opened.items()
     }
+    vocabulary = int(opened["plain"].config["vocab_size"])
     cells = []
     for batch, length in itertools.product(protocol.batch_sizes, protocol.lengths):
-        ids = token_ids(batch, length, TOKENS[1]).tolist()
+        ids = token_ids(batch, length, vocabulary).tolist()
         arms = {name: _running(encoder, ids) for name, encoder in encoders.items()}
         precision = opened["selector"].manifest.precision
         cells.append({"precision": precision, **cell(batch, length, take_turns(arms, protocol))})

@@ -275,7 +275,8 @@ def read_overhead(folder: Path) -> dict[str, float | None]:
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
     times = [cell["selector"]["median_percent"] for cell in content["cells"]]
-    return {"parameters": content["parameters"]["share_percent"], "latency": max(times)}
+    counts = content.get("parameters", {})  # not counted in exported artifacts
+    return {"parameters": counts.get("share_percent"), "latency": max(times)}
 
 
 def _details(configurations: Iterable[Configuration], results: Results) -> str:
