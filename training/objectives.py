@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
-from sentence_transformers.util import all_gather_with_grad
+from sentence_transformers.util import all_gather_with_grad, cos_sim
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -23,6 +23,15 @@ from training.corpus import Corpus, Row
 from training.errors import ConfigError
 
 Features = Iterable[dict[str, Tensor]]
+
+
+def cosine(first: Tensor, second: Tensor) -> Tensor:
+    """Cosines [A, B] of [A, D] and [B, D] in full precision, also under autocast.
+
+    A tuned encoder's loss is a few thousandths; bfloat16 would round the cosines by as much.
+    """
+    with torch.autocast(first.device.type, enabled=False):
+        return cos_sim(first.float(), second.float())
 
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
@@ -70,16 +79,16 @@ def make_loss(
         return ProjectedRankingLoss(model, scale, gather=gather)
     if pieces:
         return CachedMultipleNegativesRankingLoss(
-            model, scale=scale, mini_batch_size=pieces, gather_across_devices=gather
+            model, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
         )
-    return MultipleNegativesRankingLoss(model, scale=scale, gather_across_devices=gather)
+    return MultipleNegativesRankingLoss(model, scale, cosine, gather_across_devices=gather)
 
 
 class ProjectedRankingLoss(MultipleNegativesRankingLoss):
     """InfoNCE behind a Linear + tanh that lives in training only (SimCSE's ``mlp_only_train``)."""
 
     def __init__(self, model: SentenceTransformer, scale: float, *, gather: bool) -> None:
-        super().__init__(model, scale=scale, gather_across_devices=gather)
+        super().__init__(model, scale, cosine, gather_across_devices=gather)
         width = model.get_embedding_dimension()
         assert width is not None  # noqa: S101 - an encoder has a width
         self.head = nn.Sequential(nn.Linear(width, width), nn.Tanh())
@@ -95,13 +104,13 @@ class ProjectedRankingLoss(MultipleNegativesRankingLoss):
 class SimilarityDistillationLoss(nn.Module):
     """A teacher's similarities to the batch's other rows, and SimCSE's loss, weighed and summed.
 
-    With student views a, b and teacher embeddings t, all unit-norm, over the other rows j of the
-    batch: KL(softmax_j(t_i . t_j / T) || softmax_j(a_i . b_j / tau)), the mean over i (SEED, arXiv
-    2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its similarity
-    to itself says nothing, and the contrastive loss is about it.
+    With student views a, b and teacher embeddings t, over the other rows j of the batch:
+    KL(softmax_j(cos(t_i, t_j) / T) || softmax_j(cos(a_i, b_j) / tau)), the mean over i (SEED,
+    arXiv 2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its
+    similarity to itself says nothing, and the contrastive loss is about it.
     """
 
-    teacher: Tensor  # [M, E] unit-norm
+    teacher: Tensor  # [M, E]
 
     def __init__(
         self,
@@ -115,15 +124,15 @@ class SimilarityDistillationLoss(nn.Module):
         self.model = model
         self.objective = objective
         self.contrast = MultipleNegativesRankingLoss(
-            model, scale=1 / objective.temperature, gather_across_devices=gather
+            model, 1 / objective.temperature, cosine, gather_across_devices=gather
         )
         self.gather = gather
-        self.register_buffer("teacher", functional.normalize(teacher, dim=-1), persistent=False)
+        self.register_buffer("teacher", teacher, persistent=False)
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss of the rows; ``labels`` [B] are rows of the teacher's embeddings."""
         embeddings = [self.model(features)["sentence_embedding"] for features in sentence_features]
-        student, others = (functional.normalize(view, dim=-1) for view in embeddings)
+        student, others = embeddings
         guide = self.teacher[labels]
         first, all_others, all_guides = 0, others, guide
         if self.gather:  # the rows of this process stand at `first` among those of all
@@ -133,8 +142,8 @@ class SimilarityDistillationLoss(nn.Module):
         is_self = torch.zeros(len(student), len(all_others), dtype=torch.bool, device=own.device)
         is_self[own, own + first] = True
         divergence = _divergence(
-            (guide @ all_guides.T / self.objective.teacher_temperature)[~is_self],
-            (student @ all_others.T / self.objective.temperature)[~is_self],
+            (cosine(guide, all_guides) / self.objective.teacher_temperature)[~is_self],
+            (cosine(student, all_others) / self.objective.temperature)[~is_self],
             rows=len(student),
         )
         loss = self.objective.weight * divergence

@@ -34,6 +34,7 @@ from model.encoder import CheckpointError
 from model.selector import S2SentSelector, SelectorConfig
 from training.config import PromptBERT
 from training.errors import ConfigError, EncoderError
+from training.objectives import cosine
 
 SENTENCE, MASK = "{}", "[MASK]"  # in a template
 FINAL = (".", "?", '"', "'")  # a text that ends so gets no full stop
@@ -290,7 +291,7 @@ class TemplateDenoisingLoss(nn.Module):
             nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
         )
         self.contrast = MultipleNegativesRankingLoss(
-            model, scale=1 / temperature, gather_across_devices=gather
+            model, 1 / temperature, cosine, gather_across_devices=gather
         )
 
     def forward(self, sentence_features: Iterable[dict[str, Any]], labels: Tensor) -> Tensor:
