@@ -91,7 +91,7 @@ def test_a_task_with_a_test_file_is_judged_by_it_alone(tmp_path: Path) -> None:
 
 def test_the_dev_file_chooses_the_strength(tmp_path: Path) -> None:
     """Where only a weak penalty lets the one telling feature count, dev labels decide on it."""
-    train = [0] * 90 + [1] * 10
+    train = [0] * 90 + [1] * 12
     write_table(tmp_path / "sst2-train.tsv", table_of(train))
     write_table(tmp_path / "sst2-test.tsv", table_of([1, 1]))
     write_table(tmp_path / "sst2-dev.tsv", table_of([0, 0, 1]))
@@ -125,12 +125,12 @@ def test_every_text_is_embedded_once(tmp_path: Path) -> None:
 
 
 def test_a_row_without_text_counts_where_sentevals_files_have_some(tmp_path: Path) -> None:
-    rows = [*table_of([0, 1] * 10), ("1", "")]
+    rows = [*table_of([0, 1] * 12), ("1", "")]
     path = write_table(tmp_path / "cr.tsv", rows)
     assert read_examples(path, ["text"], may_lack_text=True).texts[0][-1] == "."
     write_table(tmp_path / "mr.tsv", rows)
     score_transfer(letters, tmp_path, ["CR"])
-    with pytest.raises(DataError, match=re.escape("mr.tsv, line 22 has 0 characters in text")):
+    with pytest.raises(DataError, match=re.escape("mr.tsv, line 26 has 0 characters in text")):
         score_transfer(letters, tmp_path, ["MR"])
 
 
@@ -159,8 +159,8 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path, content: bytes, messa
 def test_a_missing_file_and_too_few_rows_of_a_label_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"mr\.tsv is not a file"):
         score_transfer(letters, tmp_path, ["MR"])
-    write_table(tmp_path / "mr.tsv", table_of([0] * 30 + [1] * 9))
-    with pytest.raises(DataError, match=r"mr\.tsv has labels 30 of 0, 9 of 1: give at least two"):
+    write_table(tmp_path / "mr.tsv", table_of([0] * 30 + [1] * 11))
+    with pytest.raises(DataError, match=r"mr\.tsv has labels 30 of 0, 11 of 1: give at least two"):
         score_transfer(letters, tmp_path, ["MR"])
 
 
