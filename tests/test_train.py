@@ -32,7 +32,7 @@ from training.config import (
 from training.encoders import torch_encode
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation import TASKS, read_sentence_pairs, spearman
-from training.objectives import SimilarityDistillationLoss, make_loss
+from training.objectives import SimilarityDistillationLoss, cosine, make_loss
 from training.train import Trainer, load_checkpoint, new_encoder, train
 
 ROOT = Path(__file__).parents[1]
@@ -301,6 +301,15 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: 
         seen.append((value.item(), torch.cat([grad.flatten() for grad in grads])))
     assert seen[0][0] == pytest.approx(seen[1][0], rel=1e-5)
     torch.testing.assert_close(seen[0][1], seen[1][1], rtol=1e-3, atol=1e-5)
+
+
+def test_cosines_of_the_loss_keep_their_digits_under_bfloat16() -> None:
+    """Over a temperature of 0.05, bfloat16's rounding is as large as a tuned encoder's loss."""
+    rows = torch.randn(8, 32, generator=torch.Generator().manual_seed(0))
+    exact = cosine(rows, rows + 0.05)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (cos_sim(rows, rows + 0.05) - exact).abs().max() > 1e-4, "the library's does not"
+        torch.testing.assert_close(cosine(rows, rows + 0.05), exact, rtol=0, atol=1e-6)
 
 
 def test_distillation_follows_the_teacher_by_hand(recipe: Recipe, backbone: Path) -> None:
