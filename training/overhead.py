@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,7 @@ def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol)
     config = SelectorConfig.preset("default", width=width_of(source), **options)
     encoder = build_encoder(source, config)
     module, selector = encoder[0].get_submodule("auto_model"), get_selector(encoder)
+    vocabulary = int(cast(Any, module).config.vocab_size)
     counts = {
         "backbone": sum(p.numel() for p in module.parameters()),
         "selector": sum(p.numel() for p in selector.parameters()),
@@ -98,9 +99,8 @@ def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol)
             for part in (module, selector):
                 part.to(device=protocol.device, dtype=dtype)
             for batch, length in itertools.product(protocol.batch_sizes, protocol.lengths):
-                arms = torch_arms(
-                    module, selector, token_ids(batch, length, module.config.vocab_size)
-                )
+                ids = token_ids(batch, length, vocabulary)
+                arms = torch_arms(module, selector, ids)
                 seconds = take_turns(arms, protocol)
                 cells.append({"precision": precision, **cell(batch, length, seconds)})
                 log.info("%s", one_line(cells[-1]))
