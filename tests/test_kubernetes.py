@@ -150,10 +150,20 @@ def test_the_settings_are_settings_of_the_service(
     assert read.host == "0.0.0.0"  # noqa: S104  # probes come from outside the pod
     (port,) = container(resources)["ports"]
     assert (port["name"], port["containerPort"]) == ("http", read.port)
-    asks_for_keys = any(
-        each["name"] == "S2SENT_API_KEYS" for each in container(resources).get("env", [])
-    )
-    assert asks_for_keys is ("api-keys" in parts)
+    variables = {each["name"]: each.get("value") for each in container(resources).get("env", [])}
+    assert ("S2SENT_API_KEYS_FILE" in variables) is ("api-keys" in parts)
+    assert "S2SENT_API_KEYS" not in variables  # a pod sees digests, not keys
+
+
+def test_the_file_of_keys_is_the_secret_and_the_pod_can_read_it() -> None:
+    resources = build("base", "api-keys")
+    (variable,) = container(resources)["env"]
+    (mount,) = container(resources)["volumeMounts"]
+    (volume,) = pod(resources)["volumes"]
+    assert Path(variable["value"]).parent == Path(mount["mountPath"])
+    assert "subPath" not in mount  # it would never change
+    assert (mount["name"], volume["secret"]["secretName"]) == (volume["name"], "s2sent-api-keys")
+    assert volume["secret"]["defaultMode"] & 0o004  # it is root's, and the pod another user
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
