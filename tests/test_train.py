@@ -29,11 +29,11 @@ from training.config import (
     SupervisedSimCSE,
     TrainingConfig,
 )
-from training.encoders import torch_encode
+from training.encoders import load_checkpoint, open_encoder, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation import TASKS, read_sentence_pairs, spearman
 from training.objectives import SimilarityDistillationLoss, cosine, make_loss
-from training.train import Trainer, load_checkpoint, new_encoder, train
+from training.train import Trainer, new_encoder, train
 
 ROOT = Path(__file__).parents[1]
 QUICK = TrainingConfig(steps=7, batch_size=8, eval_every=2, learning_rate=1e-3)
@@ -97,6 +97,7 @@ def test_every_objective_trains_every_weight_it_should(
     torch.manual_seed(recipe.seed)
     before = new_encoder(recipe).state_dict()
     outcome = train(recipe, data, tmp_path / "out")
+    assert open_encoder(str(tmp_path / "out"))(["a dog"]).shape == (1, 32)
     encoder = load_checkpoint(tmp_path / "out")
     after = encoder.state_dict()
     moved = {name for name, value in after.items() if not torch.equal(value, before[name])}
@@ -138,7 +139,8 @@ def test_an_interrupted_run_resumes_to_the_same_checkpoint(
     def interrupted(self: Trainer, *args: Any, **kwargs: Any) -> torch.Tensor:
         if self.state.global_step == step - 1:
             signal.raise_signal(signal.SIGINT)
-        return original(self, *args, **kwargs)
+        loss: torch.Tensor = original(self, *args, **kwargs)
+        return loss
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "training_step", interrupted)
@@ -221,7 +223,8 @@ def test_training_reads_short_and_dev_reads_to_the_limit(
 
     def watched(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
         lengths.append(inputs["anchor_input_ids"].shape[1])
-        return step(self, model, inputs, *args)
+        loss: torch.Tensor = step(self, model, inputs, *args)
+        return loss
 
     monkeypatch.setattr(Trainer, "training_step", watched)
     train(recipe, data, tmp_path / "out")
@@ -238,7 +241,7 @@ def test_a_static_gate_learns_weights_that_do_not_see_the_input(
     gate = get_selector(load_encoder(tmp_path / "out")).spatial_selection
     assert gate is not None
     bias = gate.expand.bias.detach()
-    assert len(bias.unique()) == distinct
+    assert len(set(bias.tolist())) == distinct
     one, two = gate(torch.zeros(32), 3), gate(torch.full((32,), 9.0), 3)
     assert torch.equal(one, two)
 
@@ -286,7 +289,7 @@ def test_the_selector_can_have_a_learning_rate_of_its_own(
 
 def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: Path) -> None:
     """GradCache (arXiv 2101.06983): the same loss and gradients, a few rows in memory at a time."""
-    texts = read_sentence_pairs(data / "sts" / "stsb-dev.tsv").first[:8]
+    texts: list[Any] = [*read_sentence_pairs(data / "sts" / "stsb-dev.tsv").first[:8]]
     seen = []
     for pieces in (0, 3):
         torch.manual_seed(recipe.seed)

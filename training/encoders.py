@@ -74,8 +74,9 @@ def open_torch(name: str) -> "SentenceTransformer":
     """
     from sentence_transformers import SentenceTransformer
 
-    from model.encoder import CheckpointError, load_encoder
+    from model.encoder import CheckpointError
     from model.selector import MODULE_FILE
+    from training.prompts import is_prompt_checkpoint
 
     path = Path(resolve(name))
     if path.exists() and not any((path / file).is_file() for file in (MODULES_FILE, CONFIG)):
@@ -83,10 +84,10 @@ def open_torch(name: str) -> "SentenceTransformer":
             f"{path} has no {MANIFEST}, {MODULES_FILE} or {CONFIG}: "
             "name the folder of an artifact, a checkpoint or a backbone."
         )
+    ours = (path / MODULE_FILE).is_file() or is_prompt_checkpoint(path)
     source = str(path) if path.exists() else name
-    ours = (path / MODULE_FILE).is_file()
     try:
-        encoder = load_encoder(source) if ours else SentenceTransformer(source)
+        encoder = load_checkpoint(path) if ours else SentenceTransformer(source)
         probe = torch_encode(encoder)(["probe"])
     except CheckpointError as error:
         raise EncoderError(str(error)) from error
@@ -96,6 +97,14 @@ def open_torch(name: str) -> "SentenceTransformer":
     if probe.ndim != 2 or not np.isfinite(probe).all():
         raise EncoderError(f"{name} gives no finite vector for a text: train or fetch it again.")
     return encoder
+
+
+def load_checkpoint(folder: Path) -> "SentenceTransformer":
+    """The encoder that training saved, whatever its objective; raises `CheckpointError`."""
+    from model.encoder import load_encoder
+    from training.prompts import is_prompt_checkpoint, load_prompt_encoder
+
+    return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
 
 
 def torch_encode(encoder: "SentenceTransformer") -> Encode:
@@ -180,11 +189,13 @@ class ServiceEncoder:
             if response.status == 200:
                 return dict(response.headers), content
             if response.status != 429:
+                self._connection.close()
                 raise EncoderError(
                     f"{self.url}{path} answered {response.status}: {_reason(content)}"
                     f"{_cure(response.status)}"
                 )
             time.sleep(_retry_after(response))
+        self._connection.close()
         raise EncoderError(f"{self.url}{path} put us off {TRIES} times: ask when it is less busy.")
 
 

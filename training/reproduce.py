@@ -322,9 +322,8 @@ def _train(recipe: Recipe, data: Path, output: Path, *, resume: bool) -> Any:
 def measure(checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]:
     """All that is told of a checkpoint: scores, geometry, weights, drift, parameters."""
     from training import geometry
-    from training.encoders import torch_encode
+    from training.encoders import load_checkpoint, torch_encode
     from training.evaluation import Remembered, average, distinct, read_sentence_pairs, score
-    from training.train import load_checkpoint
 
     encoder = load_checkpoint(checkpoint)
     encode = Remembered(torch_encode(encoder))

@@ -33,12 +33,12 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
 
-from model.encoder import build_encoder, build_plain_encoder, find_selector, load_encoder
+from model.encoder import build_encoder, build_plain_encoder, find_selector
 from model.selector import S2SentSelector
 from training.backbones import origin, resolve, width_of
 from training.config import Distillation, PromptBERT, Recipe
 from training.corpus import Corpus, read_corpus
-from training.encoders import torch_encode
+from training.encoders import load_checkpoint, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation import DEV_FILE, SentencePairs, read_sentence_pairs, spearman
 from training.geometry import block_weights
@@ -152,13 +152,6 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
-
-
-def load_checkpoint(folder: Path) -> SentenceTransformer:
-    """The encoder of a checkpoint, whatever it was trained for; raises `CheckpointError`."""
-    from training.prompts import is_prompt_checkpoint, load_prompt_encoder
-
-    return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
 
 
 class Trainer(SentenceTransformerTrainer):
