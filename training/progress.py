@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 class Progress(TrainerCallback):
     """Steps, loss, dev score, rows per second and the time left; only the first process talks.
 
-    ``metric`` names the dev score among the evaluation's metrics; it is shown x 100. The rate
-    counts the time that looking at dev takes.
+    ``metric`` names the dev score among the evaluation's metrics. The rate counts the time that
+    looking at dev takes.
     """
 
     def __init__(self, metric: str, batch_size: int) -> None:
@@ -65,7 +65,7 @@ class Progress(TrainerCallback):
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        self.dev = 100 * (metrics or {}).get(self.metric, float("nan"))
+        self.dev = (metrics or {}).get(self.metric, float("nan"))
         self.best = max(self.best, (self.dev, state.global_step), key=lambda seen: seen[0])
         if state.is_world_process_zero:
             log.info("step %d/%d  %s", state.global_step, state.max_steps, self._line(state))
