@@ -152,6 +152,23 @@ def test_an_interrupted_run_resumes_to_the_same_checkpoint(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
 
 
+def test_a_signal_with_the_last_step_ends_a_whole_run_and_is_told(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint is there; whoever runs a series goes no further."""
+    original = Trainer.training_step
+
+    def interrupted(self: Trainer, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if self.state.global_step == QUICK.steps - 1:
+            signal.raise_signal(signal.SIGTERM)
+        loss: torch.Tensor = original(self, *args, **kwargs)
+        return loss
+
+    monkeypatch.setattr(Trainer, "training_step", interrupted)
+    assert train(recipe, data, tmp_path / "out").stopped
+    assert (tmp_path / "out" / "training.json").is_file()
+
+
 def test_what_is_resumed_must_be_what_was_begun(
     recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +247,18 @@ def test_training_reads_short_and_dev_reads_to_the_limit(
     train(recipe, data, tmp_path / "out")
     assert lengths == [5, 5]
     assert load_encoder(tmp_path / "out").max_seq_length == 32
+
+
+def test_dev_is_scored_in_full_precision_whatever_training_computes_in(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """What chooses the checkpoint is what the checkpoint will score: to the last digits."""
+    half = replace(recipe, training=replace(QUICK, precision="bf16"))
+    outcome = train(half, data, tmp_path / "out")
+    dev = read_sentence_pairs(data / "sts" / "stsb-dev.tsv")
+    encode = torch_encode(load_encoder(tmp_path / "out"))
+    score = spearman(encode(dev.first), encode(dev.second), dev.gold)
+    assert score == pytest.approx(outcome.dev, abs=1e-3)
 
 
 @pytest.mark.parametrize(("kind", "distinct"), [("blocks", 3), ("features", 96)])

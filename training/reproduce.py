@@ -277,10 +277,14 @@ def run_cell(cell: Cell, series: Series, *, train: Train, measure: Measure) -> d
     checkpoint, seconds = cell.checkpoint, None
     partial = checkpoint.with_name(checkpoint.name + ".partial")
     if not checkpoint.exists():
+        again = "Interrupted: give the same command again to go on."
         try:
-            seconds = train(cell.recipe, series.data, checkpoint, resume=partial.exists()).seconds
+            outcome = train(cell.recipe, series.data, checkpoint, resume=partial.exists())
         except Interrupted as error:
-            raise Interrupted("Interrupted: give the same command again to go on.") from error
+            raise Interrupted(again) from error
+        if outcome.stopped:
+            raise Interrupted(again)
+        seconds = outcome.seconds
     record = read_record(checkpoint)
     if "recipe" not in record or recipe_from(record["recipe"], str(checkpoint)) != cell.recipe:
         raise ConfigError(f"{checkpoint} is of another recipe than {cell.name}: delete it.")

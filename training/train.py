@@ -64,6 +64,7 @@ class Outcome:
     curve: list[tuple[int, float]]  # (step, Spearman x 100), before the first step too
     seconds: float  # of training and looking at dev
     record: dict[str, Any]
+    stopped: bool = False  # a signal came with the last step: the run is whole, go no further
 
 
 def train(
@@ -103,7 +104,7 @@ def train(
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     _claim(partial, recipe, corpus, resume=resume)
     started = time.monotonic()
-    with _stopping(trainer), warnings.catch_warnings():
+    with _stopping(trainer) as stop, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="mtime may not be reliable")  # numbers will do
         trainer.train(resume_from_checkpoint=resume and _has_state(partial))
     if trainer.interrupted_at is not None:
@@ -111,7 +112,7 @@ def train(
             f"Interrupted at step {trainer.interrupted_at} of {trainer.state.max_steps}: "
             "run the same command with --resume to go on."
         )
-    outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started)
+    outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stop.asked)
     if trainer.is_world_process_zero():
         _save(encoder, output, outcome, dev)
         shutil.rmtree(partial)
@@ -203,8 +204,8 @@ class Trainer(SentenceTransformerTrainer):
 
 
 class DevEvaluator(SentenceEvaluator):
-    """STS-B dev as it is scored everywhere else here: cosines in double precision, and texts read
-    to the checkpoint's own limit."""
+    """STS-B dev as it is scored everywhere else here: by an encoder in full precision that reads
+    texts to the checkpoint's own limit, and with cosines in double precision."""
 
     def __init__(self, dev: SentencePairs, max_seq_length: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # the library leaves it untyped
@@ -213,7 +214,7 @@ class DevEvaluator(SentenceEvaluator):
 
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
         encode = torch_encode(model)
-        with reading(model, self.max_seq_length):
+        with reading(model, self.max_seq_length), _without_autocast(model):
             first, second = encode(self.dev.first), encode(self.dev.second)
         return {DEV_METRIC: spearman(first, second, self.dev.gold)}
 
@@ -227,6 +228,17 @@ def reading(encoder: SentenceTransformer, limit: int) -> Iterator[None]:
         yield
     finally:
         encoder.max_seq_length = before
+
+
+@contextmanager
+def _without_autocast(encoder: SentenceTransformer) -> Iterator[None]:
+    """In the block ``encoder`` runs as it will be saved; accelerate has put autocast around it."""
+    wrapped = vars(encoder).pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapped is not None:
+            encoder.forward = wrapped
 
 
 def _trainer(
@@ -320,7 +332,7 @@ class _StopAtSignal(TrainerCallback):
 
 
 @contextmanager
-def _stopping(trainer: Trainer) -> Iterator[None]:
+def _stopping(trainer: Trainer) -> Iterator[_StopAtSignal]:
     """In the block the first SIGINT or SIGTERM ends training at a step, the second one at once."""
     stop = _StopAtSignal(trainer)
     trainer.add_callback(stop)  # type: ignore[no-untyped-call]  # transformers is partly typed
@@ -334,7 +346,7 @@ def _stopping(trainer: Trainer) -> Iterator[None]:
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, ask) for number in numbers}
     try:
-        yield
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -363,7 +375,9 @@ def _start_gate(selector: S2SentSelector, recipe: Recipe) -> None:
         )
 
 
-def _outcome(recipe: Recipe, corpus: Corpus, trainer: Trainer, seconds: float) -> Outcome:
+def _outcome(
+    recipe: Recipe, corpus: Corpus, trainer: Trainer, seconds: float, *, stopped: bool
+) -> Outcome:
     """What the trainer's state says, and the record that goes into the checkpoint."""
     state, every = trainer.state, recipe.training.eval_every
     scores: dict[int, float] = {
@@ -388,7 +402,7 @@ def _outcome(recipe: Recipe, corpus: Corpus, trainer: Trainer, seconds: float) -
             "curve": [[step, round(score, 4)] for step, score in curve],
         },
     }
-    return Outcome(scores[step], step, curve, seconds, record)
+    return Outcome(scores[step], step, curve, seconds, record, stopped)
 
 
 def _save(encoder: SentenceTransformer, output: Path, outcome: Outcome, dev: SentencePairs) -> None:
