@@ -238,7 +238,7 @@ def _without_autocast(encoder: SentenceTransformer) -> Iterator[None]:
         yield
     finally:
         if wrapped is not None:
-            encoder.forward = wrapped
+            vars(encoder)["forward"] = wrapped
 
 
 def _trainer(
