@@ -44,6 +44,18 @@ def fit(
 
 
 @app.command()
+def average(
+    output: Annotated[Path, typer.Argument(help="New folder for the checkpoint.")],
+    checkpoints: Annotated[list[Path], typer.Argument(help="Two or more, of one recipe.")],
+    data: Data,
+) -> None:
+    """Average the weights of checkpoints that differ in their seed."""
+    from training.average import average_checkpoints
+
+    average_checkpoints(checkpoints, output, data)
+
+
+@app.command()
 def evaluate(
     path: Annotated[
         str, typer.Argument(help="An artifact, a checkpoint, a backbone's name, a service's URL.")
