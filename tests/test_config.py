@@ -118,8 +118,8 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
             MINIMAL.replace("simcse", "nce"),
             r"\[objective\] has the name 'nce': choose one of simcse",
         ),
-        (MINIMAL.replace("simcse", "distillation"), "lacks the key teacher"),
-        (MINIMAL.replace('"simcse"', '"simcse"\nteacher = "x"'), "unknown key teacher"),
+        (MINIMAL.replace("simcse", "distillation"), "lacks the key teachers"),
+        (MINIMAL.replace('"simcse"', '"simcse"\nteachers = ["x"]'), "unknown key teachers"),
         (
             MINIMAL.replace('"somewhere"', '"somewhere"\npooling = "mask"'),
             "pooling = 'mask' needs the objective prompt",

@@ -29,10 +29,12 @@ from training.config import (
     SupervisedSimCSE,
     TrainingConfig,
 )
+from training.corpus import read_corpus
 from training.encoders import load_checkpoint, open_encoder, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation import TASKS, read_sentence_pairs, spearman
 from training.objectives import SimilarityDistillationLoss, cosine, make_loss
+from training.teacher import teachers_embeddings
 from training.train import Trainer, new_encoder, train
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +81,7 @@ def every_objective(backbone: Path) -> list[Objective]:
         SimCSE(projection=True),
         SupervisedSimCSE(),
         PromptBERT(),
-        Distillation(teacher=str(backbone)),
+        Distillation(teachers=[str(backbone)]),
     ]
 
 
@@ -347,7 +349,11 @@ def test_cosines_of_the_loss_keep_their_digits_under_bfloat16() -> None:
 def test_distillation_follows_the_teacher_by_hand(recipe: Recipe, backbone: Path) -> None:
     """The mean over rows of KL(teacher || student) over the other rows, and InfoNCE beside it."""
     objective = Distillation(
-        teacher="unused", temperature=0.1, teacher_temperature=0.2, weight=2, contrastive_weight=0.5
+        teachers=["unused"],
+        temperature=0.1,
+        teacher_temperature=0.2,
+        weight=2,
+        contrastive_weight=0.5,
     )
     encoder = new_encoder(recipe)
     teacher = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
@@ -366,6 +372,22 @@ def test_distillation_follows_the_teacher_by_hand(recipe: Recipe, backbone: Path
     assert loss(columns, rows).item() == pytest.approx(expected, rel=1e-4)
 
 
+def test_two_teachers_are_the_mean_of_their_cosines(
+    backbone: Path, data: Path, tmp_path: Path
+) -> None:
+    """Each counts alike, however long its vectors; what was computed is read back the next time."""
+    wider = tiny_backbone(tmp_path / "wider", width=64, seed=5)
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], columns=1)
+    names = [str(backbone), str(wider)]
+    both = teachers_embeddings(names, corpus, tmp_path / "cache")
+    alone = [torch.from_numpy(open_encoder(name)(corpus.texts())) for name in names]
+    expected = (cos_sim(alone[0], alone[0]) + cos_sim(alone[1], alone[1])) / 2
+    torch.testing.assert_close(cos_sim(both, both), expected, rtol=0, atol=1e-5)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
 @pytest.mark.parametrize("objective", ["supervised", "distillation"])
 def test_two_processes_share_a_batch_as_if_they_were_one(
     backbone: Path, data: Path, tmp_path: Path, objective: str
@@ -375,7 +397,7 @@ def test_two_processes_share_a_batch_as_if_they_were_one(
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
-    teacher = f', teacher = "{still}"' if objective == "distillation" else ""
+    teacher = f', teachers = ["{still}"]' if objective == "distillation" else ""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f"""seed = 3

@@ -91,21 +91,23 @@ class PromptBERT:
 
 @dataclass(frozen=True, kw_only=True)
 class Distillation:
-    """A teacher's similarities within the batch, beside the contrastive loss of two views.
+    """Teachers' similarities within the batch, beside the contrastive loss of two views.
 
-    The student's row of similarities follows the teacher's by Kullback-Leibler divergence, both
-    as softmax distributions over the other texts of the batch (SEED, arXiv 2101.04731, Eq. 3-5).
+    The student's row of similarities follows the mean of the teachers' by Kullback-Leibler
+    divergence, both as softmax distributions over the other texts of the batch (SEED, arXiv
+    2101.04731, Eq. 3-5). A teacher is anything that `training.encoders.open_encoder` opens.
     """
 
     columns: ClassVar[int] = 1
     name: Literal["distillation"] = "distillation"
-    teacher: str
+    teachers: list[str]
     temperature: float = 0.05
     teacher_temperature: float = 0.05
     weight: float = 1.0  # of the divergence
     contrastive_weight: float = 1.0  # of SimCSE's loss
 
     def __post_init__(self) -> None:
+        _require(bool(self.teachers), "teachers must name at least one")
         _require(
             min(self.temperature, self.teacher_temperature) > 0, "temperatures must be above 0"
         )

@@ -45,7 +45,7 @@ from training.geometry import block_weights
 from training.objectives import columns, make_loss
 from training.progress import Progress
 from training.record import write_record
-from training.teacher import teacher_embeddings
+from training.teacher import teachers_embeddings
 
 log = logging.getLogger(__name__)
 
@@ -95,8 +95,8 @@ def train(
     encoder = new_encoder(recipe)
     teacher = None
     if isinstance(recipe.objective, Distillation):
-        teacher = teacher_embeddings(
-            recipe.objective.teacher, corpus, cache, bf16=recipe.training.precision == "bf16"
+        teacher = teachers_embeddings(
+            recipe.objective.teachers, corpus, cache, bf16=recipe.training.precision == "bf16"
         )
     loss = make_loss(encoder, recipe, teacher, gather=_processes() > 1)
     trainer = _trainer(recipe, encoder, loss, corpus, dev, partial)
