@@ -1,8 +1,8 @@
 """What a run optimises: a recipe's objective as a loss of sentence-transformers and its columns.
 
 Every objective is InfoNCE over the rows of a batch (`MultipleNegativesRankingLoss`, one direction,
-the rows of all processes as negatives); this file adds what the library lacks: a head that is used
-in training only, and a teacher's similarities.
+the rows of all processes as negatives); this file adds what the library lacks: one pass over all
+views, a head that is used in training only, and teachers' similarities.
 """
 
 from collections.abc import Iterable
@@ -73,32 +73,58 @@ def make_loss(
             projection=objective.projection,
             gather=gather,
         )
-    scale = 1 / objective.temperature
-    if objective.projection:
-        _refuse_pieces(recipe)
-        return ProjectedRankingLoss(model, scale, gather=gather)
-    if pieces:
+    if pieces and not objective.projection:
+        scale = 1 / objective.temperature
         return CachedMultipleNegativesRankingLoss(
             model, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
         )
-    return MultipleNegativesRankingLoss(model, scale, cosine, gather_across_devices=gather)
+    _refuse_pieces(recipe)
+    return ContrastiveLoss(
+        model, objective.temperature, projection=objective.projection, gather=gather
+    )
 
 
-class ProjectedRankingLoss(MultipleNegativesRankingLoss):
-    """InfoNCE behind a Linear + tanh that lives in training only (SimCSE's ``mlp_only_train``)."""
+class ContrastiveLoss(MultipleNegativesRankingLoss):
+    """InfoNCE of columns that are embedded as one batch, as SimCSE's own code does.
 
-    def __init__(self, model: SentenceTransformer, scale: float, *, gather: bool) -> None:
-        super().__init__(model, scale, cosine, gather_across_devices=gather)
+    The columns' gradients cancel almost wholly in a tuned encoder; within one pass they are summed
+    in full precision, between passes only after each was rounded to bfloat16. With ``projection``
+    a Linear + tanh stands between encoder and loss in training (SimCSE's ``mlp_only_train``).
+    """
+
+    def __init__(
+        self, model: SentenceTransformer, temperature: float, *, projection: bool, gather: bool
+    ) -> None:
+        super().__init__(model, 1 / temperature, cosine, gather_across_devices=gather)
         width = model.get_embedding_dimension()
         assert width is not None  # noqa: S101 - an encoder has a width
-        self.head = nn.Sequential(nn.Linear(width, width), nn.Tanh())
+        self.head = (
+            nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
+        )
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss of the rows; ``labels`` are not used."""
-        embeddings = [
-            self.head(self.model(features)["sentence_embedding"]) for features in sentence_features
-        ]
-        return self.compute_loss_from_embeddings(embeddings, labels)
+        views = [self.head(view) for view in embed_together(self.model, sentence_features)]
+        return self.compute_loss_from_embeddings(views, labels)
+
+
+def embed_together(model: SentenceTransformer, columns: Features) -> list[Tensor]:
+    """The embeddings [B, D] of each column, from one pass over all of them."""
+    columns = list(columns)
+    longest = max(column["input_ids"].shape[1] for column in columns)
+    padding = model.tokenizer.pad_token_id
+    batch = {
+        name: torch.cat([_padded(column[name], longest, name, padding) for column in columns])
+        for name in columns[0]
+        if isinstance(columns[0][name], Tensor)
+    }
+    return list(model(batch)["sentence_embedding"].chunk(len(columns)))
+
+
+def _padded(rows: Tensor, longest: int, name: str, padding: int) -> Tensor:
+    """[B, L] made ``longest`` wide; masks and types with 0, token ids with the padding's."""
+    value = padding if name == "input_ids" else 0
+    return functional.pad(rows, (0, longest - rows.shape[1]), value=value)
 
 
 class SimilarityDistillationLoss(nn.Module):
@@ -131,7 +157,7 @@ class SimilarityDistillationLoss(nn.Module):
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss of the rows; ``labels`` [B] are rows of the teacher's embeddings."""
-        embeddings = [self.model(features)["sentence_embedding"] for features in sentence_features]
+        embeddings = embed_together(self.model, sentence_features)
         student, others = embeddings
         guide = self.teacher[labels]
         first, all_others, all_guides = 0, others, guide
