@@ -33,7 +33,12 @@ from training.corpus import read_corpus
 from training.encoders import load_checkpoint, open_encoder, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation import TASKS, read_sentence_pairs, spearman
-from training.objectives import SimilarityDistillationLoss, cosine, make_loss
+from training.objectives import (
+    SimilarityDistillationLoss,
+    cosine,
+    embed_together,
+    make_loss,
+)
 from training.teacher import teachers_embeddings
 from training.train import Trainer, new_encoder, train
 
@@ -335,6 +340,16 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: 
         seen.append((value.item(), torch.cat([grad.flatten() for grad in grads])))
     assert seen[0][0] == pytest.approx(seen[1][0], rel=1e-5)
     torch.testing.assert_close(seen[0][1], seen[1][1], rtol=1e-3, atol=1e-5)
+
+
+def test_columns_in_one_pass_are_embedded_as_they_are_alone(recipe: Recipe) -> None:
+    """Of different lengths too: what pads the shorter column changes nothing."""
+    encoder = new_encoder(recipe)
+    texts: list[list[Any]] = [["a cat", "two dogs"], ["the old man plays the guitar", "he reads"]]
+    columns = [encoder.preprocess(column) for column in texts]
+    together = embed_together(encoder, columns)
+    for column, embeddings in zip(texts, together, strict=True):
+        np.testing.assert_allclose(embeddings.detach(), encoder.encode(column), atol=1e-5)
 
 
 def test_cosines_of_the_loss_keep_their_digits_under_bfloat16() -> None:
