@@ -444,6 +444,19 @@ def test_two_processes_share_a_batch_as_if_they_were_one(
         torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-6, msg=name)
 
 
+def test_a_second_run_begins_where_the_first_ended_and_tells_so(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """The record has the first run's, so that both can be run again; the backbone stays its own."""
+    train(replace(recipe, selector=None), data, tmp_path / "first")
+    name = BackboneConfig(name=str(tmp_path / "first"), max_seq_length=32)
+    second = train(replace(recipe, backbone=name), data, tmp_path / "second")
+    first = json.loads((tmp_path / "first" / "training.json").read_text())
+    assert second.record["began_from"] == first
+    assert second.record["backbone"] == first["backbone"] == {"name": recipe.backbone.name}
+    assert second.curve[0][1] != pytest.approx(first["dev"]["curve"][0][1], abs=1e-6)
+
+
 def test_a_batch_that_processes_cannot_share_is_refused(
     recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ from training.evaluation import DEV_FILE, SentencePairs, read_sentence_pairs, sp
 from training.geometry import block_weights
 from training.objectives import columns, make_loss
 from training.progress import Progress
-from training.record import write_record
+from training.record import read_record, write_record
 from training.teacher import teachers_embeddings
 
 log = logging.getLogger(__name__)
@@ -393,7 +393,7 @@ def _outcome(
     record = {
         "recipe": recipe.as_table(),
         "seed": recipe.seed,
-        "backbone": origin(recipe.backbone.name),
+        **_beginning(recipe),
         "corpus": {"sha256": corpus.sha256, "rows": corpus.counts},
         "dev": {
             "task": "STS-B dev, Spearman x 100",
@@ -403,6 +403,14 @@ def _outcome(
         },
     }
     return Outcome(scores[step], step, curve, seconds, record, stopped)
+
+
+def _beginning(recipe: Recipe) -> dict[str, Any]:
+    """Whose weights a run began with; of a checkpoint of ours its record, and its own backbone."""
+    name = recipe.backbone.name
+    before = read_record(Path(name))
+    backbone = before.get("backbone", origin(name))
+    return {"backbone": backbone, "began_from": before} if before else {"backbone": backbone}
 
 
 def _save(encoder: SentenceTransformer, output: Path, outcome: Outcome, dev: SentencePairs) -> None:
