@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -58,8 +58,10 @@ class Running:
 
     def ask(self, task: dict[str, Any]) -> Any:
         """Give a worker a task and wait for its answer."""
-        print(json.dumps(task), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
+        line = ""
+        with suppress(BrokenPipeError):  # it has ended, as an empty line says too
+            print(json.dumps(task), file=self.process.stdin, flush=True)
+            line = self.process.stdout.readline()
         if not line:
             raise NotMeasured(f"the worker ended with {self.process.wait()} at {task['do']}")
         return json.loads(line)
@@ -164,7 +166,8 @@ def _stop(process: psutil.Popen) -> None:
             member.kill()
     for pipe in (process.stdin, process.stdout):
         if pipe:
-            pipe.close()
+            with suppress(BrokenPipeError):  # what was not read of a last task
+                pipe.close()
 
 
 def _post(url: str, body: Any) -> Any:

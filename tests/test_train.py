@@ -347,7 +347,7 @@ def test_columns_in_one_pass_are_embedded_as_they_are_alone(recipe: Recipe) -> N
     encoder = new_encoder(recipe)
     texts: list[list[Any]] = [["a cat", "two dogs"], ["the old man plays the guitar", "he reads"]]
     columns = [encoder.preprocess(column) for column in texts]
-    together = embed_together(encoder, columns)
+    together = embed_together(encoder, columns, encoder.tokenizer.pad_token_id)
     for column, embeddings in zip(texts, together, strict=True):
         np.testing.assert_allclose(embeddings.detach(), encoder.encode(column), atol=1e-5)
 

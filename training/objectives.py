@@ -98,21 +98,23 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         super().__init__(model, 1 / temperature, cosine, gather_across_devices=gather)
         width = model.get_embedding_dimension()
         assert width is not None  # noqa: S101 - an encoder has a width
+        self.padding = int(model.tokenizer.pad_token_id)  # the model may be wrapped later
         self.head = (
             nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
         )
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss of the rows; ``labels`` are not used."""
-        views = [self.head(view) for view in embed_together(self.model, sentence_features)]
+        views = [
+            self.head(view) for view in embed_together(self.model, sentence_features, self.padding)
+        ]
         return self.compute_loss_from_embeddings(views, labels)
 
 
-def embed_together(model: SentenceTransformer, columns: Features) -> list[Tensor]:
-    """The embeddings [B, D] of each column, from one pass over all of them."""
+def embed_together(model: nn.Module, columns: Features, padding: int) -> list[Tensor]:
+    """The embeddings [B, D] of each column, from one pass over all; ``padding`` is a token's id."""
     columns = list(columns)
     longest = max(column["input_ids"].shape[1] for column in columns)
-    padding = model.tokenizer.pad_token_id
     batch = {
         name: torch.cat([_padded(column[name], longest, name, padding) for column in columns])
         for name in columns[0]
@@ -153,11 +155,12 @@ class SimilarityDistillationLoss(nn.Module):
             model, 1 / objective.temperature, cosine, gather_across_devices=gather
         )
         self.gather = gather
+        self.padding = int(model.tokenizer.pad_token_id)
         self.register_buffer("teacher", teacher, persistent=False)
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss of the rows; ``labels`` [B] are rows of the teacher's embeddings."""
-        embeddings = embed_together(self.model, sentence_features)
+        embeddings = embed_together(self.model, sentence_features, self.padding)
         student, others = embeddings
         guide = self.teacher[labels]
         first, all_others, all_guides = 0, others, guide
