@@ -1,6 +1,7 @@
 """Training: one seed one checkpoint, resumed or not; the best step kept; shared batches."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -40,7 +41,7 @@ from training.objectives import (
     make_loss,
 )
 from training.teacher import teachers_embeddings
-from training.train import Trainer, new_encoder, train
+from training.train import PRECISION_VARIABLE, Trainer, new_encoder, train
 
 ROOT = Path(__file__).parents[1]
 QUICK = TrainingConfig(steps=7, batch_size=8, eval_every=2, learning_rate=1e-3)
@@ -262,6 +263,7 @@ def test_dev_is_scored_in_full_precision_whatever_training_computes_in(
     """What chooses the checkpoint is what the checkpoint will score: to the last digits."""
     half = replace(recipe, training=replace(QUICK, precision="bf16"))
     outcome = train(half, data, tmp_path / "out")
+    assert PRECISION_VARIABLE not in os.environ  # the next run has a precision of its own
     dev = read_sentence_pairs(data / "sts" / "stsb-dev.tsv")
     encode = torch_encode(load_encoder(tmp_path / "out"))
     score = spearman(encode(dev.first), encode(dev.second), dev.gold)

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 DEV_TOLERANCE = 0.01  # Spearman x 100: other batch shapes move cosines in the last bits
 DEV_METRIC = "eval_stsb_dev"  # Spearman x 100 of cosine
+PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"  # transformers sets it for bf16
 RECIPE_FILE = "recipe.json"  # in <output>.partial: what is being trained there
 HEAD_FILE = "objective.safetensors"  # the loss's own weights, beside the encoder's
 
@@ -99,7 +100,9 @@ def train(
             recipe.objective.teachers, corpus, cache, bf16=recipe.training.precision == "bf16"
         )
     loss = make_loss(encoder, recipe, teacher, gather=_processes() > 1)
+    os.environ.pop(PRECISION_VARIABLE, None)  # an earlier run's; it would outvote this recipe
     trainer = _trainer(recipe, encoder, loss, corpus, dev, partial)
+    os.environ.pop(PRECISION_VARIABLE, None)  # nor is it for processes that this one starts
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     _claim(partial, recipe, corpus, resume=resume)
