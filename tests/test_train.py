@@ -432,6 +432,7 @@ def test_two_processes_share_a_batch_as_if_they_were_one(
         done = subprocess.run(
             [sys.executable, *launch, "-m", "tests.gradients_of_two", *arguments],
             cwd=ROOT,
+            env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
             capture_output=True,
             text=True,
             check=False,
