@@ -171,7 +171,7 @@ def _write_graph(
     fused: dict[str, int] = {}
     if not options.standard_operators:
         front, fused = graph.fuse(
-            front, num_heads=heads, width=width, right_padded=options.precision == "fp16"
+            front, num_heads=heads, width=width, for_gpu=options.precision == "fp16"
         )
         if not options.allow_unfused_attention:
             graph.require_fused_attention(fused, int(config.num_hidden_layers))

@@ -58,18 +58,21 @@ def split(
 
 
 def fuse(
-    encoder: ModelProto, *, num_heads: int, width: int, right_padded: bool = False
+    encoder: ModelProto, *, num_heads: int, width: int, for_gpu: bool = False
 ) -> tuple[ModelProto, dict[str, int]]:
     """Fuse attention, LayerNorm, GELU and the embeddings; also returns the count per operator.
 
-    With ``right_padded`` attention reads the lengths of the rows, not their mask: on a GPU ONNX
-    Runtime has one-kernel attention for the first only (mask_type in its CUDA Attention), and on
-    Hopper and later cuDNN's. Rows padded on the left then come out wrong.
+    With ``for_gpu`` attention reads the lengths of the rows, not their mask: ONNX Runtime has
+    one-kernel attention for the first only (mask_type in its CUDA Attention), and on Hopper and
+    later cuDNN's. Rows padded on the left then come out wrong. The sum in front of a LayerNorm is
+    then part of it too; on a CPU it is not, because ONNX Runtime 1.31's kernel of both goes through
+    a row number by number, an eighth of MiniLM's time (docs/performance.md).
     """
     encoder.producer_name = "pytorch"  # the optimiser asks who traced the graph
     logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
     options = FusionOptions("bert")
-    options.use_raw_attention_mask(not right_padded)
+    options.use_raw_attention_mask(not for_gpu)
+    options.enable_skip_layer_norm = for_gpu
     optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, options)
     counts = optimizer.get_fused_operator_statistics()
     if all(entry.domain != "com.microsoft" for entry in optimizer.model.opset_import):

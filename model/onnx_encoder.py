@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -40,12 +41,16 @@ class OnnxEncoder:
         self.max_seq_length = manifest.max_seq_length
         self.tokenizer = Tokenizer(artifact.read(TOKENIZER), manifest.max_seq_length)
         self.provider = PROVIDERS[device][0]
-        self._session = open_session(
-            artifact, device, threads=intra_op_num_threads, tensorrt=tensorrt
-        )
-        self._crowded_session = self._session
+        threads = {intra_op_num_threads}
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
-            self._crowded_session = open_session(artifact, device, threads=1)
+            threads.add(1)
+        with ThreadPoolExecutor() as pool:  # packing weights is most of it, and that scales
+            opening = {
+                count: pool.submit(open_session, artifact, device, threads=count, tensorrt=tensorrt)
+                for count in threads
+            }
+        self._session = opening[intra_op_num_threads].result()
+        self._crowded_session = opening[min(threads)].result()
         self._has_memory_of_its_own = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.

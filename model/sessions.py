@@ -46,6 +46,13 @@ ENCODER_OPERATORS = frozenset(
 
 SPIN_MICROSECONDS = "50"
 
+# Where ONNX Runtime would slow a graph down: the reason is in `model.graph.fuse`.
+UNWANTED_FUSIONS: dict[Device, list[str]] = {
+    "cpu": ["SkipLayerNormFusion"],
+    "cuda": [],
+    "tensorrt": [],
+}
+
 
 class ProviderUnavailable(RuntimeError):
     """The device that was asked for is not one this installation of ONNX Runtime can use."""
@@ -198,7 +205,13 @@ def _create(
     # Bytes that were verified, and not the path: behind it there may be another file by now.
     graph = artifact.read(MODEL)
     # With the fallback it would print what failed on stdout and open a session on the CPU.
-    session = ort.InferenceSession(graph, options, providers=providers, enable_fallback=0)
+    session = ort.InferenceSession(
+        graph,
+        options,
+        providers=providers,
+        enable_fallback=0,
+        disabled_optimizers=UNWANTED_FUSIONS[device],
+    )
     session._model_bytes = None  # it would keep them for a change of providers, which there is none
     return session
 

@@ -111,6 +111,7 @@ def test_the_manifest_says_what_was_built(checkpoint: Path, artifact: Artifact) 
     assert manifest.selector["reduction"] == 4
     assert manifest.training == {"seed": 7, "corpus": "abc"}
     assert manifest.fused["Attention"] == 4
+    assert manifest.fused["LayerNormalization"] == 8  # two a block
     assert manifest.parity["sentences"] == len(parity_sentences()) + 1
     assert 0 <= manifest.parity["max_abs_diff"] <= 1e-5
     assert {MODEL, TOKENIZER, CONFIG, "tokenizer_config.json"} <= set(manifest.files)
@@ -172,6 +173,12 @@ def test_half_precision_keeps_float_inputs_and_outputs(half: Artifact) -> None:
         onnx.TensorProto.FLOAT
     }
     assert half.manifest.parity["min_cosine"] >= 0.9995
+
+
+def test_for_a_gpu_sums_are_part_of_their_layer_norms(half: Artifact) -> None:
+    """On a CPU ONNX Runtime's operator of both is the slower one; there they stay apart."""
+    assert half.manifest.fused["SkipLayerNormalization"] == 8
+    assert "LayerNormalization" not in half.manifest.fused
 
 
 def test_half_precision_leaves_no_float32_between_the_ids_and_the_pooling(half: Artifact) -> None:
