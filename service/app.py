@@ -31,6 +31,7 @@ from service.loading import LoadedModel
 from service.metrics import Metrics
 from service.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.openapi import COST_HEADERS, RAW_HEADERS, describe
+from service.protocol import METRICS_STATE
 from service.quotas import Quotas
 from service.routes_operations import package_version
 from service.settings import Settings
@@ -77,7 +78,7 @@ def create_app(
         openapi_url=None,  # service/routes_pages.py has these routes
         redirect_slashes=False,  # a redirect has no envelope, and names the host it was sent to
         telemetry=telemetry_config(tracer_provider),
-        lifespan=_lifespan(engine, settings, tracer_provider, on_fatal),
+        lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
     )
     app.state.service = Service(settings, engine, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
@@ -115,14 +116,15 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
 def _lifespan(
     engine: EmbeddingEngine,
     settings: Settings,
+    metrics: Metrics,
     tracer_provider: "TracerProvider | None",
     on_fatal: OnFatal,
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Metrics]]]:
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Metrics]]:
         starting = asyncio.create_task(_start(engine, on_fatal))
         try:
-            yield
+            yield {METRICS_STATE: metrics}
         finally:
             starting.cancel()
             await asyncio.wait((starting,))

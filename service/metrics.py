@@ -30,12 +30,13 @@ REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quot
 FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
 
 # Routes of the API and the statuses each of them can answer with. A path that is no route is
-# counted as "other", so that a scan of random paths does not make new series.
+# counted as "other", so that a scan of random paths does not make new series. So is what is refused
+# before it is a request.
 ROUTES = (
     *("/embed", "/similarity", "/v1/embeddings", "/v1/models", "/tokenize", "/decode"),
     *("/info", "/health", "/ready", "/metrics", "other"),
 )
-STATUSES = (200, 400, 401, 404, 405, 413, 415, 422, 424, 429, 500, 503, 504)
+STATUSES = (200, 400, 401, 404, 405, 413, 415, 422, 424, 429, 431, 500, 503, 504)
 
 # From half a millisecond (one short text on a GPU) to the longest deadline worth setting.
 DURATION_BUCKETS = (

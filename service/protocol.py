@@ -14,11 +14,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.envelopes import error_response
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
+from service.metrics import Metrics
 from service.middleware import REQUEST_ID_HEADER, new_request_id
 
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 65_536
+# Where the application's lifespan leaves its metrics (ASGI, lifespan state).
+METRICS_STATE = "s2sent.metrics"
 # A connection closed while the client still sends is reset, and the client may lose the answer.
 LINGER_SECONDS = 2.0
 
@@ -103,6 +106,9 @@ class Protocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             cycle.keep_alive = False
             return
+        metrics: Metrics | None = self.app_state.get(METRICS_STATE)
+        if metrics:
+            metrics.requests.labels("other", error.status).inc()
         self.transport.write(self._answer(error))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)

@@ -530,6 +530,28 @@ def test_what_is_not_http_is_refused_in_the_native_envelope(server: Server, name
     server.assert_serves()
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"EHLO test\r\n\r\n", 400), (request(BODY, fields=b"X: " + b"a" * 70_000 + b"\r\n"), 431)],
+)
+def test_what_is_refused_before_it_is_a_request_is_counted(
+    server: Server, sent: bytes, status: int
+) -> None:
+    """Under no route, so that somebody who scans or floods is seen."""
+    before = counted(server, status)
+    with server.wire() as wire:
+        assert wire.send(sent).answer().status == status
+    assert counted(server, status) == before + 1
+
+
+def counted(server: Server, status: int) -> float:
+    """Answers with a status and without a route, by the server's metrics."""
+    name = f's2sent_requests_total{{route="other",status="{status}"}} '
+    with server.wire() as wire:
+        exposition = wire.send(request(path=b"/metrics", method=b"GET")).answer().content.decode()
+    return float(exposition.partition(name)[2].split()[0])
+
+
 def test_a_post_without_a_length_has_no_body(server: Server) -> None:
     head = b"POST /embed HTTP/1.1\r\nHost: test\r\n" + JSON_TYPE + b"\r\n"
     with server.wire() as wire:
