@@ -89,8 +89,8 @@ def check_parity(
         worst = sentences[int(np.argmin(np.nan_to_num(cosines)))]
         raise ParityError(
             f"cosine to the checkpoint is {report.min_cosine:.6f} at worst; {precision} must reach"
-            f" {MIN_COSINE[precision]} (sentence: {worst[:60]!r}). Export it as fp32, or check it on"
-            " sentences such as yours with --sentences FILE."
+            f" {MIN_COSINE[precision]} (sentence: {worst[:60]!r}). Export it as fp32, or"
+            " check it on sentences such as yours with --sentences FILE."
         )
     if precision != "fp16" and not max(report.max_abs_diff, report.batch_max_abs_diff) <= (
         MAX_ABS_DIFF
