@@ -10,6 +10,8 @@ from starlette.types import Message
 
 from service.app import create_app
 from service.context import Service
+from service.metrics import Metrics
+from service.protocol import METRICS_STATE
 from service.settings import Settings
 from tests.fake_engine import FakeEngine, client_of
 
@@ -129,6 +131,8 @@ async def test_lifespan_messages_pass_through() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+    state: dict[str, object] = {}
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": state}, receive, send)
+    assert isinstance(state[METRICS_STATE], Metrics)  # for connections that send no request
     completed = ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert [message["type"] for message in sent] == completed
