@@ -19,10 +19,11 @@ from service.loading import LoadedModel, TokenEncoder
 from service.server import serve
 from service.settings import load_settings
 
-# Runs of a thousand that go wrong in each way, at --faults 1. Dying is rare, because a thread that
-# dies four times in a minute ends the process, as it should.
+# Runs of a thousand that go wrong in each way, at --faults 1. Threads that die four times in a minute
+# end the process, as they should, so no more than two are told to die.
 RAISE, NOT_FINITE, STALL, DIE = 10, 10, 10, 0.1
 STALL_SECONDS = 0.2
+MOST_DEATHS = 2
 HEALTHY_RUNS = 50  # at first, so that the start succeeds
 
 
@@ -34,7 +35,8 @@ class FaultyEncoder:
         self._random = random.Random(seed)
         self._faults = faults
         self._lock = threading.Lock()  # one source of chance for all threads
-        self._runs = 0
+        self._runs = self._deaths = 0
+        self._spared = threading.local()  # a thread's next run, which may be its proof of health
         self.dim = encoder.dim
         self.max_seq_length = encoder.max_seq_length
         self.provider = encoder.provider
@@ -47,9 +49,13 @@ class FaultyEncoder:
             self._runs += 1
             dice = self._random.uniform(0, 1000) if self._runs > HEALTHY_RUNS else 1000
         dice /= self._faults
+        if getattr(self._spared, "next", True):
+            dice = 1000
+        self._spared.next = dice < RAISE + DIE + STALL + NOT_FINITE
         if dice < RAISE:
             raise RuntimeError("told to fail")
-        if (dice := dice - RAISE) < DIE:
+        if (dice := dice - RAISE) < DIE and self._deaths < MOST_DEATHS:
+            self._deaths += 1
             raise SystemExit("told to die")
         if (dice := dice - DIE) < STALL:
             time.sleep(STALL_SECONDS)
