@@ -19,8 +19,8 @@ from service.loading import LoadedModel, TokenEncoder
 from service.server import serve
 from service.settings import load_settings
 
-# Runs of a thousand that go wrong in each way, at --faults 1. Threads that die four times in a minute
-# end the process, as they should, so no more than two are told to die.
+# Runs of a thousand that go wrong in each way, at --faults 1. A thread that dies four times in a
+# minute ends the process, as it should, so no more than two are told to die.
 RAISE, NOT_FINITE, STALL, DIE = 10, 10, 10, 0.1
 STALL_SECONDS = 0.2
 MOST_DEATHS = 2
@@ -48,9 +48,7 @@ class FaultyEncoder:
         with self._lock:
             self._runs += 1
             dice = self._random.uniform(0, 1000) if self._runs > HEALTHY_RUNS else 1000
-        dice /= self._faults
-        if getattr(self._spared, "next", True):
-            dice = 1000
+        dice = 1000 if getattr(self._spared, "next", True) else dice / self._faults
         self._spared.next = dice < RAISE + DIE + STALL + NOT_FINITE
         if dice < RAISE:
             raise RuntimeError("told to fail")
