@@ -44,6 +44,8 @@ CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 KEPT_FILES = (TOKENIZER, CONFIG, CANARY)  # small, and wanted as long as the artifact is used
 MAX_MANIFEST_BYTES = 16_777_216
+# What manifests from before these fields say by leaving them out.
+ADDED_FIELDS: dict[str, Any] = {"depths": [], "packed": False}
 
 REEXPORT = "Export the checkpoint again with s2sent-train export."
 
@@ -96,7 +98,8 @@ class Manifest:
     and ``pooling`` is then all that stands behind the backbone. ``training`` is the recipe with its
     seed and corpus hash, ``scores`` the evaluation by task, ``parity`` the export's comparison
     with torch, ``fused`` the count of each fused operator in the graph. ``depths`` are the blocks
-    after which the encoder can stop early; manifests from before it have none.
+    after which the encoder can stop early. ``packed`` says that the blocks work on tokens without
+    padding between them (`model.packing`). Manifests from before either field have none of it.
     """
 
     name: str
@@ -116,6 +119,7 @@ class Manifest:
     versions: dict[str, str]
     files: dict[str, FileEntry]
     depths: tuple[int, ...] = ()
+    packed: bool = False
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> str:
@@ -133,7 +137,7 @@ class Manifest:
                 f" Use a matching version of s2sent. {REEXPORT}"
             )
         types = get_type_hints(cls)
-        fields = {"depths": []} | fields
+        fields = ADDED_FIELDS | fields
         if wrong := sorted(set(types) ^ set(fields)):
             raise MalformedManifest(
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"

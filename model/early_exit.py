@@ -22,6 +22,8 @@ from itertools import pairwise
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from model.packing import packed_state
+
 DEPTH_INPUT = "depth"  # int64 scalar
 
 
@@ -72,9 +74,9 @@ def _reader(graph: GraphProto, block: str) -> int:
 
 
 def _state(graph: GraphProto, block: str) -> str:
-    """What the next block reads: ``block``, or in float16 what is cast for the pooling."""
+    """What the next block reads: ``block``, its packed tokens, or what is cast for the pooling."""
     maker = next(node for node in graph.node if block in node.output)
-    return maker.input[0] if maker.op_type == "Cast" else block
+    return maker.input[0] if maker.op_type == "Cast" else packed_state(graph, block)
 
 
 def _needed(graph: GraphProto, values: Sequence[str]) -> set[int]:

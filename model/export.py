@@ -1,7 +1,7 @@
 """Checkpoint to artifact: trace with optimum, fuse, round, prove equal to torch, seal.
 
-    load_encoder -> PooledEncoder -> optimum trace -> split -> fuse [-> fp16 | int8] -> join
-        [-> early exits] -> parity with torch, at every depth -> sealed folder
+    load_encoder -> PooledEncoder -> optimum trace -> split -> fuse -> pack [-> int8], or fp16
+        -> join [-> early exits] -> parity with torch, at every depth -> sealed folder
 
 Nothing is put in place unless every step succeeded.
 """
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 import onnx
@@ -33,6 +33,7 @@ from model.artifact import Artifact, Manifest
 from model.early_exit import add_depth_input
 from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder, stopped_at
 from model.onnx_encoder import POOLED_OUTPUT, OnnxEncoder
+from model.packing import pack
 from model.parity import ParityReport, check_parity, parity_sentences
 from model.selector import SelectorConfig
 
@@ -99,9 +100,9 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     if options.precision == "weight-int8":
         encoder = round_weights(encoder)
     with artifact.staged(target, overwrite=options.overwrite) as folder:
-        inputs, fused = _write_graph(encoder, folder / artifact.MODEL, options)
+        written = _write_graph(encoder, folder / artifact.MODEL, options)
         _write_companions(encoder, folder)
-        manifest = _describe(encoder, checkpoint, options, inputs, fused)
+        manifest = _describe(encoder, checkpoint, options, written)
         served = OnnxEncoder(Artifact(folder, manifest))
 
         def compare(depth: int | None = None) -> ParityReport:
@@ -149,10 +150,16 @@ def _refuse_batch_dependence(config: SelectorConfig) -> None:
         )
 
 
-def _write_graph(
-    encoder: SentenceTransformer, path: Path, options: ExportOptions
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Trace, fuse and store the graph at ``path``; returns its inputs and the fused operators."""
+class _Written(NamedTuple):
+    """What the manifest says of the graph: its inputs, its fused operators, and `pack`'s answer."""
+
+    inputs: tuple[str, ...]
+    fused: dict[str, int]
+    packed: bool
+
+
+def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> _Written:
+    """Trace, fuse and store the graph at ``path``."""
     network: Any = PooledEncoder(copy.deepcopy(encoder), options.depths).eval()
     network.config = config = _backbone_config(encoder)  # the tracer asks for it
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
@@ -171,17 +178,25 @@ def _write_graph(
     fused: dict[str, int] = {}
     if not options.standard_operators:
         front, fused = graph.fuse(
-            front, num_heads=heads, width=width, for_gpu=options.precision == "fp16"
+            front,
+            num_heads=heads,
+            width=width,
+            for_gpu=options.precision == "fp16",
+            # One operator for them would need its tables in float32.
+            embeddings=options.precision != "weight-int8",
         )
         if not options.allow_unfused_attention:
             graph.require_fused_attention(fused, int(config.num_hidden_layers))
+    packed = options.precision != "fp16" and pack(front.graph)
+    if packed:  # attention is still one operator, under another name
+        fused["MultiHeadAttention"] = fused.pop("Attention")
     if options.precision == "fp16":
         front = graph.to_half(front)
     elif options.precision == "weight-int8":
         graph.store_int8(front)
     whole = graph.join(front, pooling)
     graph.save(add_depth_input(whole, exits) if options.depths else whole, str(path))
-    return inputs, fused
+    return _Written(inputs, fused, packed)
 
 
 def _block(number: int) -> str:
@@ -220,8 +235,7 @@ def _describe(
     encoder: SentenceTransformer,
     checkpoint: Path,
     options: ExportOptions,
-    inputs: tuple[str, ...],
-    fused: dict[str, int],
+    written: _Written,
 ) -> Manifest:
     """The manifest, but for the parity report and the files."""
     record = checkpoint / TRAINING_RECORD
@@ -235,7 +249,7 @@ def _describe(
         pooling=str(pooling.pooling_mode),
         normalize=isinstance(encoder[-1], Normalize),
         precision=options.precision,
-        inputs=inputs,
+        inputs=written.inputs,
         selector=asdict(selector.config) if selector else None,
         backbone={"architecture": config.model_type, "num_blocks": config.num_hidden_layers}
         | options.backbone,
@@ -243,7 +257,8 @@ def _describe(
         training=training,
         scores=options.scores,
         parity={},
-        fused=fused,
+        fused=written.fused,
+        packed=written.packed,
         versions={name: version(name) for name in _RECORDED_VERSIONS},
         files={},
         depths=tuple(sorted(set(options.depths))),

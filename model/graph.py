@@ -23,6 +23,7 @@ from onnxruntime.transformers.optimizer import optimize_by_fusion
 _CHANNEL_AXIS = {
     "Attention": 1,
     "MatMul": 1,
+    "Gemm": 1,
     "EmbedLayerNormalization": 0,
     "Gather": 0,
 }
@@ -58,9 +59,14 @@ def split(
 
 
 def fuse(
-    encoder: ModelProto, *, num_heads: int, width: int, for_gpu: bool = False
+    encoder: ModelProto,
+    *,
+    num_heads: int,
+    width: int,
+    for_gpu: bool = False,
+    embeddings: bool = True,
 ) -> tuple[ModelProto, dict[str, int]]:
-    """Fuse attention, LayerNorm, GELU and the embeddings; also returns the count per operator.
+    """Fuse attention, LayerNorm, GELU and ``embeddings``; also returns the count per operator.
 
     With ``for_gpu`` attention reads the lengths of the rows, not their mask: ONNX Runtime has
     one-kernel attention for the first only (mask_type in its CUDA Attention), and on Hopper and
@@ -73,6 +79,7 @@ def fuse(
     options = FusionOptions("bert")
     options.use_raw_attention_mask(not for_gpu)
     options.enable_skip_layer_norm = for_gpu
+    options.enable_embed_layer_norm = embeddings
     optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, options)
     counts = optimizer.get_fused_operator_statistics()
     if all(entry.domain != "com.microsoft" for entry in optimizer.model.opset_import):
@@ -138,7 +145,15 @@ def store_int8(encoder: ModelProto) -> int:
         quantized, scale = _quantize(weight, axes[tensor.name])
         if not np.allclose(quantized * scale, weight, rtol=1e-6, atol=0):
             raise GraphError(f"{tensor.name} is not on the int8 grid of its channels")
-        _replace_by_unfolding(encoder, tensor, quantized, scale)
+        encoder.graph.initializer.remove(tensor)
+        for part, values in (("int8", quantized), ("scale", scale)):
+            stored_part = numpy_helper.from_array(values, f"{tensor.name}_{part}")
+            encoder.graph.initializer.append(stored_part)
+        readers = {node.op_type for node in encoder.graph.node if tensor.name in node.input}
+        if readers == {"Gather"}:
+            _unfold_rows(encoder, tensor.name)
+        else:
+            _unfold(encoder, tensor.name)
         stored += 1
     return stored
 
@@ -183,28 +198,42 @@ def _weight_axes(graph: ModelProto) -> dict[str, int]:
     return axes
 
 
-def _replace_by_unfolding(
-    graph: ModelProto,
-    tensor: TensorProto,
-    quantized: NDArray[np.int8],
-    scale: NDArray[np.float32],
-) -> None:
-    """Cast and Mul, not DequantizeLinear: every ONNX Runtime folds these to float32 at load.
+def _unfold(graph: ModelProto, name: str) -> None:
+    """Make the matrix again from ``name``_int8 and its scale, ahead of all nodes.
 
+    Cast and Mul, not DequantizeLinear: every ONNX Runtime folds these to float32 at load.
     A DequantizeLinear in front of a MatMul is by default turned into a kernel that also rounds the
     activations, which moves embeddings by about 1e-3.
     """
-    name = tensor.name
-    graph.graph.initializer.remove(tensor)
-    graph.graph.initializer.append(numpy_helper.from_array(quantized, f"{name}_int8"))
-    graph.graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
-    wide, cast = f"{name}_wide", [f"{name}_int8"]
-    nodes: list[NodeProto] = [
-        helper.make_node("Cast", cast, [wide], f"{name}_widen", to=TensorProto.FLOAT),
-        helper.make_node("Mul", [wide, f"{name}_scale"], [name], f"{name}_unfold"),
-    ]
-    for position, node in enumerate(nodes):
+    for position, node in enumerate(_widen(f"{name}_int8", f"{name}_scale", name)):
         graph.graph.node.insert(position, node)
+
+
+def _unfold_rows(graph: ModelProto, name: str) -> None:
+    """Make only those rows of the table again that are looked up: it stays int8 in memory."""
+    nodes: list[NodeProto] = []
+    for node in graph.graph.node:
+        if name not in node.input:
+            nodes.append(node)
+            continue
+        rows, indices = node.output[0], node.input[1]
+        parts = [f"{rows}_int8", f"{rows}_scale"]
+        for part, of_part in zip(("int8", "scale"), parts, strict=True):
+            table = f"{name}_{part}"
+            nodes.append(helper.make_node("Gather", [table, indices], [of_part], of_part, axis=0))
+        nodes += _widen(*parts, rows)
+    copies = helper.make_graph(nodes, graph.graph.name, [], []).node
+    del graph.graph.node[:]
+    graph.graph.node.extend(copies)
+
+
+def _widen(narrow: str, scale: str, wide: str) -> tuple[NodeProto, NodeProto]:
+    """``wide`` = ``narrow`` in float32, times ``scale``."""
+    cast = f"{wide}_wide"
+    return (
+        helper.make_node("Cast", [narrow], [cast], f"{wide}_widen", to=TensorProto.FLOAT),
+        helper.make_node("Mul", [cast, scale], [wide], f"{wide}_unfold"),
+    )
 
 
 def save(graph: ModelProto, path: str) -> None:

@@ -49,10 +49,10 @@ def check_graph(content: bytes) -> None:
     while waiting:  # no recursion: its depth would be the file's choice
         kind, message = waiting.pop()
         seen.add(kind)
-        for number, value in _fields(message):
+        for number, value in fields_of(message):
             _check_field(kind, number, value)
             if number in MESSAGES[kind]:
-                waiting.append((MESSAGES[kind][number], _content(value)))
+                waiting.append((MESSAGES[kind][number], content_of(value)))
     if "GraphProto" not in seen:
         raise GraphRefused("it has no graph")
 
@@ -60,19 +60,22 @@ def check_graph(content: bytes) -> None:
 def _check_field(kind: str, number: int, value: Value) -> None:
     match kind, number:
         case ("NodeProto", 7) | ("FunctionProto", 10):  # domain
-            domain = bytes(_content(value))
+            domain = bytes(content_of(value))
             if domain not in ALLOWED_DOMAINS:
                 raise GraphRefused(f"it has an operator of the domain {_shown(domain)}")
         case ("NodeProto", 4):  # op_type
-            operator = bytes(_content(value))
+            operator = bytes(content_of(value))
             if operator in FORBIDDEN_OPERATORS:
                 raise GraphRefused(f"it has the operator {_shown(operator)}")
         case ("TensorProto", 13 | 14) if number == 13 or value != 0:  # external_data, data_location
             raise GraphRefused("it has a tensor whose data is in another file")
 
 
-def _fields(message: memoryview) -> Iterator[tuple[int, Value]]:
-    """The fields of a message in order: number and value, those with a length as their bytes."""
+def fields_of(message: memoryview) -> Iterator[tuple[int, Value]]:
+    """The fields of a message in order: number and value, those with a length as their bytes.
+
+    Raises GraphRefused where the bytes are not a message.
+    """
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)
@@ -105,7 +108,8 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
     raise _malformed()
 
 
-def _content(value: Value) -> memoryview:
+def content_of(value: Value) -> memoryview:
+    """The bytes of a field that has a length; raises GraphRefused for a number."""
     if isinstance(value, int):
         raise _malformed()
     return value

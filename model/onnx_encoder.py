@@ -2,14 +2,13 @@
 
 import ctypes
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import TOKENIZER, Artifact
-from model.sessions import PROVIDERS, Device, TensorRTPlan, open_session, run_bound
+from model.sessions import PROVIDERS, Device, TensorRTPlan, open_sessions, run_bound
 from model.tokenizer import Tokenizer
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
@@ -23,7 +22,7 @@ class OnnxEncoder:
 
     With ``concurrent_runs`` above 1 runs are expected side by side. On a CPU each of them then has
     one thread, which keeps the cores busier than threads that work in step, and a run that is
-    alone has all ``intra_op_num_threads``. That takes a second session, with its own weights.
+    alone has all ``intra_op_num_threads``. That takes a second session, with matrices of its own.
     """
 
     def __init__(
@@ -41,16 +40,11 @@ class OnnxEncoder:
         self.max_seq_length = manifest.max_seq_length
         self.tokenizer = Tokenizer(artifact.read(TOKENIZER), manifest.max_seq_length)
         self.provider = PROVIDERS[device][0]
-        threads = {intra_op_num_threads}
+        threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
-            threads.add(1)
-        with ThreadPoolExecutor() as pool:  # packing weights is most of it, and that scales
-            opening = {
-                count: pool.submit(open_session, artifact, device, threads=count, tensorrt=tensorrt)
-                for count in threads
-            }
-        self._session = opening[intra_op_num_threads].result()
-        self._crowded_session = opening[min(threads)].result()
+            threads.append(1)
+        sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
+        self._session, self._crowded_session = sessions[0], sessions[-1]
         self._has_memory_of_its_own = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.

@@ -1,13 +1,15 @@
-"""How an ONNX Runtime session is opened on each device, and what is proved of it before it serves.
+"""How ONNX Runtime's sessions are opened on each device, and what is proved before they serve.
 
 ONNX Runtime goes on with the CPU where it cannot have a provider or where a provider has no kernel
 for a node, and only logs it. Here both are errors.
 
-Runs side by side share one session: each takes a CUDA stream of its own, with its own cuBLAS
-handle, from a pool in the session, so further sessions would only hold the weights once more.
+On a GPU runs side by side share one session: each takes a CUDA stream of its own, with its own
+cuBLAS handle, from a pool in the session, so further sessions would only hold the weights once
+more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model.artifact import MODEL, Artifact
+from model.lookup_tables import read_lookup_tables
 
 Device = Literal["cpu", "cuda", "tensorrt"]
 
@@ -71,33 +74,32 @@ class TensorRTPlan:
     cache: Path | None = None
 
 
-def open_session(
-    artifact: Artifact, device: Device, *, threads: int = 0, tensorrt: TensorRTPlan | None = None
-) -> ort.InferenceSession:
+def open_sessions(
+    artifact: Artifact,
+    device: Device,
+    *,
+    threads: Sequence[int] = (0,),
+    tensorrt: TensorRTPlan | None = None,
+) -> list[ort.InferenceSession]:
     """Open the artifact's graph on ``device``, and prove that the encoder runs there.
 
-    Raises ProviderUnavailable when the device cannot be used, or not for this graph.
+    Returns a session for each count of ``threads``, where 0 is one for each core. On a CPU they
+    share the tables that they look rows up in. Raises ProviderUnavailable when the device cannot
+    be used, or not for this graph.
     """
     _require_provider(device)
     if device == "tensorrt":
         _refuse_what_tensorrt_lacks(artifact)
-    if device == "cpu":
-        return _create(artifact, _session_options(artifact, threads), device, {})
-    ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
-    options = _session_options(artifact, threads)
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    provider_options: dict[str, dict[str, str]] = {"CUDAExecutionProvider": CUDA_OPTIONS}
-    if device == "tensorrt":
-        plan = tensorrt or TensorRTPlan()
-        provider_options["TensorrtExecutionProvider"] = tensorrt_options(artifact, plan)
-    try:
-        session = _create(artifact, options, device, provider_options)
-    except Exception as error:  # ONNX Runtime raises classes of its own
-        raise _not_started(device, str(error).strip().rstrip(".")) from error
-    if session.get_providers()[0] != PROVIDERS[device][0]:
-        raise _not_started(device, f"ONNX Runtime offered {', '.join(session.get_providers())}")
-    _require_encoder_on(session, PROVIDERS[device][0])
-    return session
+    if device != "cpu":
+        return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
+    graph = artifact.read(MODEL)
+    tables = {
+        name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
+        for name, table in read_lookup_tables(graph).items()
+    }
+    options = [_session_options(artifact, count) for count in threads]
+    with ThreadPoolExecutor() as pool:  # packing weights is most of it, and that scales
+        return list(pool.map(lambda each: _open_on_cpu(graph, each, tables), options))
 
 
 def run_bound(
@@ -195,15 +197,44 @@ def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
     return options
 
 
+def _open_on_cpu(
+    graph: bytes, options: ort.SessionOptions, tables: Mapping[str, ort.OrtValue]
+) -> ort.InferenceSession:
+    for name, table in tables.items():
+        options.add_initializer(name, table)
+    session = _create(graph, options, "cpu", {})
+    session._tables = tables  # ONNX Runtime points into them and does not keep them alive
+    return session
+
+
+def _open_on_gpu(
+    artifact: Artifact, device: Device, threads: int, tensorrt: TensorRTPlan | None
+) -> ort.InferenceSession:
+    ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
+    options = _session_options(artifact, threads)
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    provider_options: dict[str, dict[str, str]] = {"CUDAExecutionProvider": CUDA_OPTIONS}
+    if device == "tensorrt":
+        plan = tensorrt or TensorRTPlan()
+        provider_options["TensorrtExecutionProvider"] = tensorrt_options(artifact, plan)
+    try:
+        session = _create(artifact.read(MODEL), options, device, provider_options)
+    except Exception as error:  # ONNX Runtime raises classes of its own
+        raise _not_started(device, str(error).strip().rstrip(".")) from error
+    if session.get_providers()[0] != PROVIDERS[device][0]:
+        raise _not_started(device, f"ONNX Runtime offered {', '.join(session.get_providers())}")
+    _require_encoder_on(session, PROVIDERS[device][0])
+    return session
+
+
 def _create(
-    artifact: Artifact,
+    graph: bytes,
     options: ort.SessionOptions,
     device: Device,
     provider_options: Mapping[str, dict[str, str]],
 ) -> ort.InferenceSession:
+    """A session of ``graph``: bytes that were verified, where a path may lead to others by now."""
     providers = [(name, provider_options.get(name, {})) for name in PROVIDERS[device]]
-    # Bytes that were verified, and not the path: behind it there may be another file by now.
-    graph = artifact.read(MODEL)
     # With the fallback it would print what failed on stdout and open a session on the CPU.
     session = ort.InferenceSession(
         graph,

@@ -226,6 +226,7 @@ class Engine:
     async def _prepare(self) -> InferenceWorkers:
         opening = self._opening or LoadedModel.opening(self._settings)
         model = self._model = await asyncio.wrap_future(opening)
+        self._batcher.packed = bool(model.artifact and model.artifact.manifest.packed)
         worker = InferenceWorkers(
             model.encoder,
             self._batcher,

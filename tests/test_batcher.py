@@ -258,3 +258,25 @@ def test_padding_never_costs_more_than_a_run_of_its_own(cost: int) -> None:
     rows.submit(request(*range(1, 41)))
     while rows.texts:
         assert padding_of(take(rows)) <= cost
+
+
+def test_padding_is_cheap_for_an_encoder_that_packs() -> None:
+    """Short rows of mixed lengths go together; a long one that would pad all of them does not."""
+    rows = batcher(run_cost_tokens=12, max_batch_tokens=10_000, max_batch_texts=100)
+    rows.packed = True
+    rows.submit(request(*range(5, 15), 256))
+    batches = [lengths_of(take(rows)) for _ in range(2)]
+    assert batches == [[*range(5, 15)], [256]]
+
+
+@pytest.mark.parametrize(("longest", "cost"), [(40, 0.2), (128, 0.25), (512, 1.0), (2048, 1.0)])
+def test_padding_of_an_encoder_that_packs_costs_what_its_attention_takes(
+    longest: int, cost: float
+) -> None:
+    """So many rows half as long join a long one as are paid by the run they save, and no more."""
+    rows = batcher(run_cost_tokens=200, max_batch_tokens=100_000, max_batch_texts=1000)
+    rows.packed = True
+    rows.submit(request(longest, *[longest // 2] * 500))
+    joined = len(take(rows)) - 1
+    assert joined * (longest // 2) * cost <= 200
+    assert (joined + 1) * (longest // 2) * cost > 200

@@ -1,5 +1,7 @@
 """Sessions are opened as the device needs it, and one that would not run there is refused."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +14,9 @@ import pytest
 
 from model import sessions
 from model.artifact import Artifact
+from model.lookup_tables import read_lookup_tables
 from model.onnx_encoder import OnnxEncoder
-from model.sessions import Device, ProviderUnavailable, TensorRTPlan, open_session
+from model.sessions import Device, ProviderUnavailable, TensorRTPlan, open_sessions
 from service.loading import LoadedModel
 from service.settings import load_settings
 from tests.fake_runtime import FakeRuntime
@@ -81,10 +84,77 @@ def test_on_a_cpu_sums_stay_out_of_layer_norms(
         return made
 
     monkeypatch.setattr(sessions, "_session_options", options)
-    open_session(tiny_artifact, "cpu")
+    open_sessions(tiny_artifact, "cpu")
     operators = [node.op_type for node in onnx.load(run_graph).graph.node]
     assert operators.count("LayerNormalization") == 8
     assert "SkipLayerNormalization" not in operators
+
+
+@pytest.fixture
+def shared_tables(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was shared, one entry for each time that a graph was opened."""
+    shared: list[dict[str, Any]] = []
+
+    def read(content: bytes) -> dict[str, Any]:
+        shared.append(read_lookup_tables(content))
+        return shared[-1].copy()
+
+    monkeypatch.setattr(sessions, "read_lookup_tables", read)
+    return shared
+
+
+def test_sessions_on_a_cpu_look_up_rows_in_one_table(
+    tiny_artifact: Artifact, shared_tables: list[dict[str, Any]]
+) -> None:
+    """Who changes the one table changes what both sessions give: neither has a copy."""
+    encoder = OnnxEncoder(tiny_artifact, intra_op_num_threads=2, concurrent_runs=2)
+    before = encoder.run(rows(encoder))
+    (tables,) = shared_tables
+    assert len(tables) == 3  # words, positions and token types
+    for table in tables.values():
+        table[:] = table[::-1]
+    together, alone = (encoder.run(rows(encoder), alone=alone) for alone in (False, True))
+    np.testing.assert_array_equal(together, alone)
+    assert not np.allclose(alone, before, atol=1e-3)
+
+
+@pytest.mark.parametrize("depth", [3, None])
+def test_sharing_changes_no_bit(
+    stopping_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, depth: int | None
+) -> None:
+    sharing = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
+    monkeypatch.setattr(sessions, "read_lookup_tables", lambda _: {})
+    apart = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
+    for alone in (True, False):
+        np.testing.assert_array_equal(
+            sharing.run(rows(sharing), alone=alone, depth=depth),
+            apart.run(rows(apart), alone=alone, depth=depth),
+        )
+
+
+def test_tables_live_as_long_as_any_session_that_reads_them(
+    tiny_artifact: Artifact, shared_tables: list[dict[str, Any]]
+) -> None:
+    """ONNX Runtime has a bare pointer: without the table it would read whatever is there then."""
+    first, second = open_sessions(tiny_artifact, "cpu", threads=(2, 1))
+    tables = [weakref.ref(table) for table in shared_tables.pop().values()]
+    del first
+    gc.collect()
+    assert all(table() is not None for table in tables)
+    del second
+    gc.collect()
+    assert all(table() is None for table in tables)
+
+
+def test_nothing_is_shared_on_a_gpu(
+    tiny_artifact: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+    shared_tables: list[dict[str, Any]],
+) -> None:
+    """One session is opened there, and it copies the weights to the card."""
+    FakeRuntime().install(monkeypatch)
+    OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=2)
+    assert not shared_tables
 
 
 def test_a_silent_fallback_to_the_cpu_is_refused(
@@ -104,10 +174,10 @@ def test_a_provider_that_fails_is_refused_in_one_sentence(
     with pytest.raises(
         ProviderUnavailable, match=r": Please install TensorRT\. Check .*TensorRT, or"
     ):
-        open_session(standard_artifact, "tensorrt")
+        open_sessions(standard_artifact, "tensorrt")
 
 
-@pytest.mark.parametrize("operator", ["Attention", "MatMul", "LayerNormalization"])
+@pytest.mark.parametrize("operator", ["MultiHeadAttention", "Gemm", "LayerNormalization"])
 def test_an_encoder_that_is_partly_on_the_cpu_is_refused(
     tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, operator: str
 ) -> None:
@@ -171,7 +241,7 @@ def test_tensorrt_is_told_every_shape_a_batch_can_have(
     """A shape outside of the profile would build another engine while requests wait."""
     runtime = FakeRuntime().install(monkeypatch)
     plan = TensorRTPlan(max_batch_texts=512, max_batch_tokens=2048)
-    open_session(standard_artifact, "tensorrt", tensorrt=plan)
+    open_sessions(standard_artifact, "tensorrt", tensorrt=plan)
     options = runtime.session.providers[TENSORRT]
     longest = standard_artifact.manifest.max_seq_length
     for name in standard_artifact.manifest.inputs:
@@ -189,7 +259,7 @@ def test_tensorrt_rounds_only_what_was_exported_in_half(
     """The parity report of the manifest is of the precision that is served."""
     runtime = FakeRuntime().install(monkeypatch)
     manifest = replace(standard_artifact.manifest, precision=precision)
-    open_session(Artifact(standard_artifact.path, manifest), "tensorrt")
+    open_sessions(Artifact(standard_artifact.path, manifest), "tensorrt")
     assert runtime.session.providers[TENSORRT]["trt_fp16_enable"] == half
 
 
@@ -198,7 +268,7 @@ def test_tensorrt_refuses_operators_it_does_not_know(
 ) -> None:
     """It would run the rest in pieces between them."""
     FakeRuntime().install(monkeypatch)
-    with pytest.raises(ProviderUnavailable, match="has Attention.*--standard-operators"):
+    with pytest.raises(ProviderUnavailable, match="has .*MultiHeadAttention.*--standard-operators"):
         OnnxEncoder(tiny_artifact, device="tensorrt")
 
 

@@ -79,7 +79,7 @@ def batches() -> Json:
         lines(
             "Padding share",
             "percentunit",
-            "Share of a batch's tokens that is padding, computed for nothing.",
+            "Share of a batch's tokens that is padding. A packed artifact pads in attention only.",
             query(mean(padding, INSTANCE), "mean"),
             query(quantile(0.9, padding, INSTANCE), "p90"),
         ),
