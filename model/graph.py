@@ -217,11 +217,10 @@ def _unfold_rows(graph: ModelProto, name: str) -> None:
             nodes.append(node)
             continue
         rows, indices = node.output[0], node.input[1]
-        parts = [f"{rows}_int8", f"{rows}_scale"]
-        for part, of_part in zip(("int8", "scale"), parts, strict=True):
-            table = f"{name}_{part}"
-            nodes.append(helper.make_node("Gather", [table, indices], [of_part], of_part, axis=0))
-        nodes += _widen(*parts, rows)
+        for part in ("int8", "scale"):
+            inputs, result = [f"{name}_{part}", indices], f"{rows}_{part}"
+            nodes.append(helper.make_node("Gather", inputs, [result], result, axis=0))
+        nodes += _widen(f"{rows}_int8", f"{rows}_scale", rows)
     copies = helper.make_graph(nodes, graph.graph.name, [], []).node
     del graph.graph.node[:]
     graph.graph.node.extend(copies)
