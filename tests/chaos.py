@@ -4,9 +4,9 @@
 
 Each text has a number and each number a vector that is known beforehand, so an answer that belongs
 to another request is seen. Clients leave, dawdle, send nonsense and come all at once; the encoder
-fails, stalls and dies; the process is stopped under load and started again. Counted are requests
-sent, answers by status, and three things that must stay 0: requests without an answer, answers
-nobody may give, and wrong vectors.
+fails, stalls and dies; the file of API keys is replaced and read again; the process is stopped
+under load and started again. Counted are requests sent, answers by status, and three things that
+must stay 0: requests without an answer, answers nobody may give, and wrong vectors.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import json
 import random
 import signal
 import sys
+import tempfile
 import time
 from base64 import b64decode
 from collections import Counter
@@ -30,11 +31,13 @@ from numpy.typing import NDArray
 
 from model.artifact import Artifact
 from model.onnx_encoder import OnnxEncoder
+from service.keys import CHECK_INTERVAL_SECONDS, key_line, new_key
 from tests.server_process import ServerProcess, running_server
 
 TOLERANCE = 1e-5
 PATIENCE_SECONDS = 60.0
 REQUEST_TIMEOUT_SECONDS = 5.0
+KEY_LIFE_SECONDS = 10.0
 TEXTS = 400
 NONSENSE: tuple[tuple[dict[str, str], bytes, int], ...] = (
     ({"content-type": "application/json"}, b'{"inputs": ', 400),
@@ -65,6 +68,7 @@ class Tally:
     unanswered: list[str] = field(default_factory=list)  # of these, those the server had taken
     retry_after: Counter[int] = field(default_factory=Counter)  # seconds
     latencies: list[float] = field(default_factory=list)  # seconds, of answers with 200
+    reloads: int = 0  # of the server's file of API keys
 
     @property
     def failures(self) -> list[str]:
@@ -85,6 +89,37 @@ class Sentences:
     def pick(self, chance: random.Random, most: int) -> list[int]:
         """The numbers of one to ``most`` texts."""
         return [chance.randrange(len(self.texts)) for _ in range(chance.randint(1, most))]
+
+
+class Keys:
+    """The server's file of API keys, and the key that clients use now."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.current = new_key()
+        self._write(self.current)
+
+    async def replace(
+        self, client: httpx.AsyncClient, tally: Tally, *, every_seconds: float
+    ) -> None:
+        """Until cancelled: put a new key beside the current one, then let clients use it.
+
+        The key before goes with the next replacement, when nothing sent with it is on its way.
+        """
+        while True:
+            client.headers["authorization"] = f"Bearer {self.current}"
+            await asyncio.sleep(every_seconds)
+            successor = new_key()
+            self._write(self.current, successor)
+            await asyncio.sleep(2 * CHECK_INTERVAL_SECONDS)  # the server has read it by then
+            self.current = successor
+            tally.reloads += 1
+
+    def _write(self, *keys: str) -> None:
+        lines = [key_line(f"key-{number}", key) for number, key in enumerate(keys)]
+        written = self.path.with_suffix(".new")
+        written.write_text("".join(f"{line}\n" for line in lines))
+        written.replace(self.path)
 
 
 Judge = Callable[[bytes], None]
@@ -276,6 +311,7 @@ class Clients:
 def _request(client: httpx.AsyncClient, body: bytes, request_id: str) -> bytes:
     head = (
         f"POST /embed HTTP/1.1\r\nHost: {client.base_url.host}\r\nConnection: close\r\n"
+        f"Authorization: {client.headers['authorization']}\r\n"
         f"X-Request-Id: {request_id}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
@@ -325,7 +361,7 @@ class Watch:
 
 
 async def load(
-    server: ServerProcess, clients: Clients, *, count: int, seconds: float, watch: Watch
+    server: ServerProcess, clients: Clients, keys: Keys, *, count: int, seconds: float, watch: Watch
 ) -> int:
     """Run clients for a while, then stop the server under them; returns its exit code."""
     limits = httpx.Limits(max_connections=count, max_keepalive_connections=count)
@@ -334,10 +370,16 @@ async def load(
         base_url=server.url, trust_env=False, timeout=PATIENCE_SECONDS, limits=limits
     ) as client:
         watching = asyncio.create_task(watch.over(server.process.pid, every_seconds=seconds / 40))
+        every_seconds = min(KEY_LIFE_SECONDS, seconds / 4)
+        replacing = asyncio.create_task(
+            keys.replace(client, clients.tally, every_seconds=every_seconds)
+        )
+        await asyncio.sleep(0)  # the first key is given out
         running = asyncio.create_task(clients.run(client, count))
         await asyncio.sleep(seconds)
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        for task in (watching, replacing):
+            task.cancel()
+        await asyncio.gather(watching, replacing, return_exceptions=True)
         stopping = asyncio.create_task(asyncio.to_thread(server.stop, signal.SIGTERM))
         code = await stopping
         clients.stopped = True
@@ -371,20 +413,23 @@ def run(
     """Rounds of load, each ended by SIGTERM; returns the tally, the samples and what went wrong."""
     tally, watches, problems = Tally(), [], []
     crowd = Clients(Sentences(Artifact.open(artifact)), tally, seed=seed)
-    for number in range(rounds):
-        flags = ["--seed", str(seed + number), "--faults", str(faults)]
-        flags += ["--max-queue-tokens", "2048", "--max-concurrent-requests", "64"]
-        flags += ["--request-timeout-seconds", str(REQUEST_TIMEOUT_SECONDS)]
-        before, left_before = tally.answered.copy(), tally.left
-        with running_server(artifact, *flags, module="tests.faulty_server") as server:
-            watches.append(Watch())
-            code = asyncio.run(
-                load(server, crowd, count=clients, seconds=seconds, watch=watches[-1])
-            )
-            if code != 0:
-                problems.append(f"round {number}: the server ended with {code}")
-        got, left = tally.answered - before, tally.left - left_before
-        problems += [f"round {number}: {p}" for p in reconcile(tally, got, left, server.log)]
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Keys(Path(folder) / "keys")
+        for number in range(rounds):
+            flags = ["--seed", str(seed + number), "--faults", str(faults)]
+            flags += ["--max-queue-tokens", "2048", "--max-concurrent-requests", "64"]
+            flags += ["--request-timeout-seconds", str(REQUEST_TIMEOUT_SECONDS)]
+            flags += ["--api-keys-file", str(keys.path)]
+            before, left_before = tally.answered.copy(), tally.left
+            with running_server(artifact, *flags, module="tests.faulty_server") as server:
+                watches.append(Watch())
+                code = asyncio.run(
+                    load(server, crowd, keys, count=clients, seconds=seconds, watch=watches[-1])
+                )
+                if code != 0:
+                    problems.append(f"round {number}: the server ended with {code}")
+            got, left = tally.answered - before, tally.left - left_before
+            problems += [f"round {number}: {p}" for p in reconcile(tally, got, left, server.log)]
     return tally, watches, problems + tally.failures
 
 
@@ -399,6 +444,7 @@ def report(tally: Tally, watches: list[Watch], problems: list[str]) -> str:
         f"unanswered: {len(tally.unanswered)}; wrong answers: {len(tally.wrong)}; "
         f"vectors compared: {tally.vectors}",
         f"Retry-After seconds: {dict(sorted(tally.retry_after.items()))}",
+        f"replacements of the API key: {tally.reloads}",
     ]
     if waits:
         p50, p99 = (1e3 * waits[int(share * (len(waits) - 1))] for share in (0.5, 0.99))

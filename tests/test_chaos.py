@@ -13,4 +13,5 @@ def test_in_a_storm_every_accepted_request_is_answered_and_no_vector_is_anothers
     assert problems == [], chaos.report(tally, watches, problems)
     assert tally.vectors > 500
     assert tally.left > 0
+    assert tally.reloads > 0
     assert {200, 400, 415, 422, 424} <= tally.answered.keys()
