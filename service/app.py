@@ -47,7 +47,7 @@ OnFatal = Callable[[str], None]
 
 # More containers than before, until Python looks for cycles among them; its default is 700, which
 # the requests of a busy moment pass again and again, and 0.05 ms of each went into it.
-GARBAGE_THRESHOLDS = (20_000, 20, 20)
+GARBAGE_THRESHOLDS = (10_000, 10, 10)
 
 
 def log_fatal(reason: str) -> None:
