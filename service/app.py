@@ -46,8 +46,8 @@ logger = logging.getLogger(__name__)
 OnFatal = Callable[[str], None]
 
 # More containers than before, until Python looks for cycles among them; its default is 700, which
-# the requests of a busy moment pass again and again, and 0.05 ms of each went into it. With twice as
-# many, what failing requests leave in cycles gathered to some 15 MB (docs/reliability.md).
+# the requests of a busy moment pass again and again, and 0.05 ms of each went into it. With 20,000
+# what failing requests leave in cycles gathered to some 15 MB (docs/reliability.md).
 GARBAGE_THRESHOLDS = (10_000, 10, 10)
 
 
