@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.tiny_data import tiny_data, write_table
-from training.config import CorpusPart
+from training.config import CorpusPart, Rows
 from training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
 from training.errors import DataError
 
@@ -16,17 +16,35 @@ CAPTIONS = tuple(f"caption{number}" for number in range(1, 6))
 REAL = Path(__file__).parents[2] / "shared" / "data" / "corpus"
 
 
-def read(folder: Path, limits: dict[str, int], columns: int = 2) -> Corpus:
+def read(folder: Path, limits: dict[str, int], kind: Rows = "pairs") -> Corpus:
     parts = [CorpusPart(source=source, limit=limit) for source, limit in limits.items()]
-    return read_corpus(folder, parts, columns=columns)
+    return read_corpus(folder, parts, kind=kind)
 
 
 @pytest.mark.parametrize(
-    ("source", "rows", "pairs", "texts"),
+    ("source", "rows", "pairs", "related", "texts"),
     [
-        ("wikisplit", [SPLIT, ("a and b", "a", "b")], [("a and b", "a b")], "ab"),
-        ("captions", [CAPTIONS, ("a", "b", "c", "d", "e")], [("a", "b"), ("c", "d")], "abcde"),
-        ("pan_paraphrase", [PAN, ("1", "a", "b"), ("0", "c", "d")], [("a", "b")], "abcd"),
+        (
+            "wikisplit",
+            [SPLIT, ("a and b", "a", "b")],
+            [("a and b", "a b")],
+            [("a and b", "a"), ("a", "b")],
+            "ab",
+        ),
+        (
+            "captions",
+            [CAPTIONS, ("a", "b", "c", "d", "e")],
+            [("a", "b"), ("c", "d")],
+            [("a", "b"), ("c", "d")],
+            "abcde",
+        ),
+        (
+            "pan_paraphrase",
+            [PAN, ("1", "a", "b"), ("0", "c", "d")],
+            [("a", "b")],
+            [("a", "b"), ("c", "d")],
+            "abcd",
+        ),
     ],
 )
 def test_a_known_file_gives_its_pairs_and_its_texts(
@@ -34,12 +52,14 @@ def test_a_known_file_gives_its_pairs_and_its_texts(
     source: str,
     rows: list[tuple[str, ...]],
     pairs: list[tuple[str, str]],
+    related: list[tuple[str, str]],
     texts: str,
 ) -> None:
     """A split sentence with its parts joined, neighbours of one picture, labelled paraphrases."""
     write_table(tmp_path / f"{source.replace('_', '-')}.tsv.gz", rows)
     assert read(tmp_path, {source: 9}).parts == {source: pairs}
-    assert read(tmp_path, {source: 0}, columns=1).parts == {source: [(text,) for text in texts]}
+    assert read(tmp_path, {source: 9}, kind="related").parts == {source: related}
+    assert read(tmp_path, {source: 0}, kind="texts").parts == {source: [(text,) for text in texts]}
 
 
 def test_white_space_is_folded_and_repeated_or_equal_pairs_are_left_out(tmp_path: Path) -> None:
@@ -51,7 +71,7 @@ def test_white_space_is_folded_and_repeated_or_equal_pairs_are_left_out(tmp_path
 def test_a_text_of_one_source_is_left_out_of_the_next(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("a\nb\n")
     (tmp_path / "two.txt").write_text("b\nc\n")
-    corpus = read(tmp_path, {"one.txt": 0, "two.txt": 0}, columns=1)
+    corpus = read(tmp_path, {"one.txt": 0, "two.txt": 0}, kind="texts")
     assert corpus.parts == {"one.txt": [("a",), ("b",)], "two.txt": [("c",)]}
 
 
@@ -86,7 +106,7 @@ def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None
     (tmp_path / "pairs.tsv").write_text('first\tsecond\n"a\tb\n')
     csv = 'sent0,sent1,hard_neg\n"Yes, he did.",Indeed.,"No ""never""."\n'
     (tmp_path / "nli.csv.gz").write_bytes(gzip.compress(csv.encode()))
-    texts = read(tmp_path, {"wiki.txt": 0}, columns=1).parts["wiki.txt"]
+    texts = read(tmp_path, {"wiki.txt": 0}, kind="texts").parts["wiki.txt"]
     assert texts == [('One "line" here.',), ("Two.",)]
     assert read(tmp_path, {"pairs.tsv": 0}).parts["pairs.tsv"] == [('"a', "b")]
     triples = read(tmp_path, {"nli.csv.gz": 0}).parts["nli.csv.gz"]
@@ -94,24 +114,25 @@ def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "columns", "says"),
+    ("name", "content", "kind", "says"),
     [
-        ("a.txt", b"one\n\nthree\n", 1, "a.txt, line 2 has 0 characters"),
-        ("a.txt", b"one\n\xff\n", 1, "a.txt, line 2 is not UTF-8"),
-        ("a.txt", b"x" * (MAX_CHARACTERS + 1), 1, "line 1 has 10001 characters"),
-        ("a.txt", b"one\n", 2, "a.txt does not fit the objective, which needs pairs"),
-        ("a.tsv", b"x\ty\n1\t2\n", 1, "a.tsv does not fit the objective, which needs single"),
-        ("a.csv", b"x,y\n1,2\n3\n", 2, "line 3 has 1 cells where the header has 2"),
-        ("a.csv", b"x\n1\n", 2, "a.csv has 1 columns: it must have two or three"),
-        ("a.json", b"{}", 2, "a.json is no known source: use wikisplit"),
+        ("a.txt", b"one\n\nthree\n", "texts", "a.txt, line 2 has 0 characters"),
+        ("a.txt", b"one\n\xff\n", "texts", "a.txt, line 2 is not UTF-8"),
+        ("a.txt", b"x" * (MAX_CHARACTERS + 1), "texts", "line 1 has 10001 characters"),
+        ("a.txt", b"one\n", "pairs", "a.txt does not fit the objective, which needs pairs"),
+        ("a.tsv", b"x\ty\n1\t2\n", "texts", "a.tsv does not fit the objective, which needs single"),
+        ("a.csv", b"x,y\n1,2\n3\n", "pairs", "line 3 has 1 cells where the header has 2"),
+        ("a.csv", b"x\n1\n", "pairs", "a.csv has 1 columns: it must have two or three"),
+        ("a.csv", b"x,y,z\n1,2,3\n", "related", "a.csv has 3 columns: it must have two"),
+        ("a.json", b"{}", "pairs", "a.json is no known source: use wikisplit"),
     ],
 )
 def test_a_file_that_does_not_fit_is_named(
-    tmp_path: Path, name: str, content: bytes, columns: int, says: str
+    tmp_path: Path, name: str, content: bytes, kind: Rows, says: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=says) as caught:
-        read(tmp_path, {name: 0}, columns=columns)
+        read(tmp_path, {name: 0}, kind=kind)
     assert "\n" not in str(caught.value)
 
 

@@ -24,6 +24,7 @@ from training.config import (
     CorpusPart,
     Distillation,
     Objective,
+    PairDistillation,
     PromptBERT,
     Recipe,
     SimCSE,
@@ -35,6 +36,7 @@ from training.encoders import load_checkpoint, open_encoder, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation import TASKS, read_sentence_pairs, spearman
 from training.objectives import (
+    PairDistillationLoss,
     SimilarityDistillationLoss,
     cosine,
     embed_together,
@@ -88,13 +90,14 @@ def every_objective(backbone: Path) -> list[Objective]:
         SupervisedSimCSE(),
         PromptBERT(),
         Distillation(teachers=[str(backbone)]),
+        PairDistillation(teachers=[str(backbone), str(backbone)]),
     ]
 
 
 @pytest.mark.parametrize(
     ("place", "selected"),
-    [(0, True), (1, True), (2, True), (3, True), (4, True), (0, False), (3, False)],
-    ids=["simcse", "head", "pairs", "prompt", "distil", "plain-simcse", "plain-prompt"],
+    [*((place, True) for place in range(6)), (0, False), (3, False)],
+    ids=["simcse", "head", "pairs", "prompt", "distil", "graded", "plain-simcse", "plain-prompt"],
 )
 def test_every_objective_trains_every_weight_it_should(
     recipe: Recipe, backbone: Path, data: Path, tmp_path: Path, place: int, selected: bool
@@ -389,23 +392,44 @@ def test_distillation_follows_the_teacher_by_hand(recipe: Recipe, backbone: Path
     assert loss(columns, rows).item() == pytest.approx(expected, rel=1e-4)
 
 
+def test_pair_distillation_is_the_squared_error_of_cosines_by_hand(
+    recipe: Recipe, backbone: Path
+) -> None:
+    """Over the two texts of a row, and over every two texts; and no dropout blurs it."""
+    objective = PairDistillation(teachers=[str(backbone)])
+    encoder = new_encoder(with_objective(recipe, objective)).train()
+    teacher = torch.randn(5, 2, 7, generator=torch.Generator().manual_seed(0))
+    loss = PairDistillationLoss(encoder, teacher, gather=False)
+    rows = torch.tensor([3, 1])
+    texts = [("a cat", "a small cat sleeps"), ("two dogs", "he reads")]
+    columns = [encoder.preprocess(list(column)) for column in zip(*texts, strict=True)]
+    flat = [text for row in texts for text in row]
+    student = torch.from_numpy(encoder.encode(flat))
+    guide = teacher[rows].flatten(0, 1)
+    errors = (cos_sim(student, student) - cos_sim(guide, guide)).square().double().numpy()
+    related = (errors[0, 1] + errors[2, 3]) / 2
+    everything = errors[~np.eye(4, dtype=bool)].mean()
+    encoder.train()
+    assert loss(columns, rows).item() == pytest.approx(related + everything, rel=1e-4)
+
+
 def test_two_teachers_are_the_mean_of_their_cosines(
     backbone: Path, data: Path, tmp_path: Path
 ) -> None:
     """Each counts alike, however long its vectors; what was computed is read back the next time."""
     wider = tiny_backbone(tmp_path / "wider", width=64, seed=5)
-    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], columns=1)
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
     names = [str(backbone), str(wider)]
     both = teachers_embeddings(names, corpus, tmp_path / "cache")
     alone = [torch.from_numpy(open_encoder(name)(corpus.texts())) for name in names]
     expected = (cos_sim(alone[0], alone[0]) + cos_sim(alone[1], alone[1])) / 2
-    torch.testing.assert_close(cos_sim(both, both), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(cos_sim(both[:, 0], both[:, 0]), expected, rtol=0, atol=1e-5)
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
-@pytest.mark.parametrize("objective", ["supervised", "distillation"])
+@pytest.mark.parametrize("objective", ["supervised", "distillation", "pair_distillation"])
 def test_two_processes_share_a_batch_as_if_they_were_one(
     backbone: Path, data: Path, tmp_path: Path, objective: str
 ) -> None:
@@ -414,7 +438,7 @@ def test_two_processes_share_a_batch_as_if_they_were_one(
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
-    teacher = f', teachers = ["{still}"]' if objective == "distillation" else ""
+    teacher = f', teachers = ["{still}"]' if "distillation" in objective else ""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
         f"""seed = 3

@@ -16,6 +16,7 @@ from training.errors import ConfigError
 
 T = TypeVar("T")
 
+Rows = Literal["texts", "pairs", "related"]  # what an objective reads (`training.corpus`)
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector]; they leave no trace in its config
 
 
@@ -46,7 +47,7 @@ class CorpusPart:
 class SimCSE:
     """Unsupervised SimCSE (arXiv 2104.08821, section 3): dropout makes a text's two views."""
 
-    columns: ClassVar[int] = 1
+    rows: ClassVar[Rows] = "texts"
     name: Literal["simcse"] = "simcse"
     temperature: float = 0.05  # what cosines are divided by
     projection: bool = False  # a Linear + tanh on top in training, dropped afterwards
@@ -59,7 +60,7 @@ class SimCSE:
 class SupervisedSimCSE:
     """Supervised SimCSE (arXiv 2104.08821, section 4): pairs, with hard negatives or without."""
 
-    columns: ClassVar[int] = 2
+    rows: ClassVar[Rows] = "pairs"
     name: Literal["supervised"] = "supervised"
     temperature: float = 0.05
     projection: bool = False
@@ -72,7 +73,7 @@ class SupervisedSimCSE:
 class PromptBERT:
     """PromptBERT (arXiv 2201.04337): two templates make the views, their own part is taken off."""
 
-    columns: ClassVar[int] = 1
+    rows: ClassVar[Rows] = "texts"
     name: Literal["prompt"] = "prompt"
     temperature: float = 0.05
     templates: list[str] = field(  # {} is the sentence, [MASK] whatever the tokenizer masks with
@@ -98,7 +99,7 @@ class Distillation:
     2101.04731, Eq. 3-5). A teacher is anything that `training.encoders.open_encoder` opens.
     """
 
-    columns: ClassVar[int] = 1
+    rows: ClassVar[Rows] = "texts"
     name: Literal["distillation"] = "distillation"
     teachers: list[str]
     temperature: float = 0.05
@@ -117,7 +118,24 @@ class Distillation:
         )
 
 
-Objective = SimCSE | SupervisedSimCSE | PromptBERT | Distillation
+@dataclass(frozen=True, kw_only=True)
+class PairDistillation:
+    """Cosines of related texts follow the teachers', without dropout.
+
+    A row is a pair of related texts. The mean squared error between the student's cosines and the
+    mean of the teachers', over the pairs and over all texts of the batch, is the loss. Targets are
+    exact, so dropout would only blur what is compared.
+    """
+
+    rows: ClassVar[Rows] = "related"
+    name: Literal["pair_distillation"] = "pair_distillation"
+    teachers: list[str]
+
+    def __post_init__(self) -> None:
+        _require(bool(self.teachers), "teachers must name at least one")
+
+
+Objective = SimCSE | SupervisedSimCSE | PromptBERT | Distillation | PairDistillation
 
 
 @dataclass(frozen=True, kw_only=True)

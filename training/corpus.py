@@ -1,12 +1,14 @@
 """The training corpus: texts, or tuples of texts that belong together, from files in one folder.
 
-    file                    texts                       pairs
-    wikisplit.tsv.gz        simple1; simple2            (complex, simple1 + simple2)
-    captions.tsv.gz         each caption                (1, 2), (3, 4)
-    pan-paraphrase.tsv.gz   both sentences              the pairs labelled 1
-    another .txt            each line                   -
-    another .tsv or .csv    -                           its two columns, or three: the last is a
-                                                        hard negative (the first line is a header)
+    file                    texts              pairs (of one meaning)         related
+    wikisplit.tsv.gz        simple1; simple2   (complex, simple1 + simple2)   (complex, simple1),
+                                                                              (simple1, simple2)
+    captions.tsv.gz         each caption       (1, 2), (3, 4)                 (1, 2), (3, 4)
+    pan-paraphrase.tsv.gz   both sentences     the pairs labelled 1           every pair
+    another .txt            each line          -                              -
+    another .tsv or .csv    -                  its two columns, or three:     its two columns
+                                               the last is a hard negative
+                                               (the first line is a header)
 
 Any of them may end in .gz. A line is taken as it is but for its white space, which becomes single
 spaces. A line that cannot be used stops the reading with its number: a corpus that is silently
@@ -20,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.config import CorpusPart
+from training.config import CorpusPart, Rows
 from training.errors import DataError
 
 MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
@@ -30,12 +32,19 @@ Row = tuple[str, ...]  # a text, a pair, or a pair and its hard negative
 
 @dataclass(frozen=True)
 class Source:
-    """One known file: its name, its header, and the texts and the pairs that a row of it gives."""
+    """One known file: its name, its header, and what a row of it gives of each kind of `Rows`."""
 
     file: str
     columns: tuple[str, ...]
     texts: Callable[[Sequence[str]], list[str]]
     pairs: Callable[[Sequence[str]], list[Row]]
+    related: Callable[[Sequence[str]], list[Row]]
+
+    def rows(self, row: Sequence[str], kind: Rows) -> list[Row]:
+        """What a row of the file gives of one kind."""
+        if kind == "texts":
+            return [(text,) for text in self.texts(row)]
+        return self.pairs(row) if kind == "pairs" else self.related(row)
 
 
 SOURCES = {
@@ -44,11 +53,13 @@ SOURCES = {
         ("complex", "simple1", "simple2"),
         lambda row: list(row[1:]),
         lambda row: [(row[0], f"{row[1]} {row[2]}")],
+        lambda row: [(row[0], row[1]), (row[1], row[2])],
     ),
     "captions": Source(
         "captions.tsv.gz",
         tuple(f"caption{number}" for number in range(1, 6)),
         lambda row: list(row),
+        lambda row: [(row[0], row[1]), (row[2], row[3])],
         lambda row: [(row[0], row[1]), (row[2], row[3])],
     ),
     "pan_paraphrase": Source(
@@ -56,6 +67,7 @@ SOURCES = {
         ("label", "sentence1", "sentence2"),
         lambda row: list(row[1:]),
         lambda row: [(row[1], row[2])] if row[0] == "1" else [],
+        lambda row: [(row[1], row[2])],
     ),
 }
 
@@ -78,8 +90,8 @@ class Corpus:
         return list(dict.fromkeys(text for row in rows for text in row))
 
 
-def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, columns: int) -> Corpus:
-    """Read the rows of ``parts``: single texts for ``columns`` 1, pairs or triples for 2.
+def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: Rows) -> Corpus:
+    """Read the rows of ``parts``: single texts, pairs (or triples), or related pairs.
 
     When a file gives more rows than its part's limit, they are taken at equal steps through it
     (the files are sorted, so its head is no sample). Rows seen before, and pairs of equal texts,
@@ -88,7 +100,7 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, columns: int) -> C
     seen: set[Row] = set()
     found: dict[str, list[Row]] = {}
     for part in parts:
-        rows = dict.fromkeys(_rows(folder, part.source, columns))
+        rows = dict.fromkeys(_rows(folder, part.source, kind))
         fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
         found[part.source] = _spread(fresh, part.limit or len(fresh))
         seen.update(found[part.source])
@@ -101,35 +113,34 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, columns: int) -> C
     return Corpus(found, digest.hexdigest())
 
 
-def _rows(folder: Path, name: str, columns: int) -> Iterator[Row]:
+def _rows(folder: Path, name: str, kind: Rows) -> Iterator[Row]:
     if name in SOURCES:
         source = SOURCES[name]
         for row in read_table(folder / source.file, source.columns):
-            yield from (
-                [(text,) for text in source.texts(row)] if columns == 1 else source.pairs(row)
-            )
+            yield from source.rows(row, kind)
         return
-    kind = Path(name.removesuffix(".gz")).suffix
-    if kind not in (".txt", ".tsv", ".csv"):
+    suffix = Path(name.removesuffix(".gz")).suffix
+    if suffix not in (".txt", ".tsv", ".csv"):
         raise DataError(
             f"{name} is no known source: use {', '.join(SOURCES)}, or a .txt, .tsv or .csv file."
         )
-    if (kind == ".txt") != (columns == 1):
-        needs = "single texts, a .txt file" if columns == 1 else "pairs, a .tsv or .csv file"
+    if (suffix == ".txt") != (kind == "texts"):
+        needs = "single texts, a .txt file" if kind == "texts" else "pairs, a .tsv or .csv file"
         raise DataError(f"{folder / name} does not fit the objective, which needs {needs}.")
-    yield from _file_rows(folder / name, comma=kind == ".csv", columns=columns)
+    yield from _file_rows(folder / name, comma=suffix == ".csv", kind=kind)
 
 
-def _file_rows(path: Path, *, comma: bool, columns: int) -> Iterator[Row]:
+def _file_rows(path: Path, *, comma: bool, kind: Rows) -> Iterator[Row]:
     """The lines of a text file, or of a table whose header sets the number of columns."""
     header = 1
     for number, row in _lines(path, comma=comma):
-        if columns == 1:
+        if kind == "texts":
             row = [" ".join(" ".join(row).split())]
         elif number == 1:
             header = len(row)
-            if header not in (2, 3):
-                raise DataError(f"{path} has {header} columns: it must have two or three.")
+            if header != 2 and (header, kind) != (3, "pairs"):
+                most = "two or three" if kind == "pairs" else "two"
+                raise DataError(f"{path} has {header} columns: it must have {most}.")
             continue
         yield tuple(_checked(path, number, row, [f"column {n}" for n in range(1, header + 1)]))
 

@@ -1,8 +1,8 @@
 """What a run optimises: a recipe's objective as a loss of sentence-transformers and its columns.
 
-Every objective is InfoNCE over the rows of a batch (`MultipleNegativesRankingLoss`, one direction,
-the rows of all processes as negatives); this file adds what the library lacks: one pass over all
-views, a head that is used in training only, and teachers' similarities.
+Without teachers an objective is InfoNCE over the rows of a batch (`MultipleNegativesRankingLoss`,
+one direction, the rows of all processes as negatives); this file adds what the library lacks: one
+pass over all views, a head that is used in training only, and teachers' similarities.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from sentence_transformers.util import all_gather_with_grad, cos_sim
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.config import Distillation, PromptBERT, Recipe
+from training.config import Distillation, PairDistillation, PromptBERT, Recipe
 from training.corpus import Corpus, Row
 from training.errors import ConfigError
 
@@ -38,7 +38,7 @@ def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
     """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
 
     Single texts stand in both columns; each is embedded for itself, so dropout (or the template)
-    makes them two views. For distillation, ``label`` is a row of the teacher's embeddings.
+    makes them two views. With teachers, ``label`` is a row of their embeddings.
     """
     parts = {name: _dataset(rows, start, recipe) for (name, rows), start in _starts(corpus)}
     return next(iter(parts.values())) if len(parts) == 1 else DatasetDict(parts)
@@ -51,7 +51,7 @@ def make_loss(
     *,
     gather: bool = False,
 ) -> nn.Module:
-    """The loss of a recipe for its model; ``teacher`` [M, E] has a row for every corpus row.
+    """The loss of a recipe; ``teacher`` [M, C, E] has what teachers make of each row's C texts.
 
     With ``gather`` the negatives of a row are those of all processes.
 
@@ -61,7 +61,11 @@ def make_loss(
     if isinstance(objective, Distillation):
         _refuse_pieces(recipe)
         assert teacher is not None  # noqa: S101 - the caller's business, not the user's
-        return SimilarityDistillationLoss(model, objective, teacher, gather=gather)
+        return SimilarityDistillationLoss(model, objective, teacher[:, 0], gather=gather)
+    if isinstance(objective, PairDistillation):
+        _refuse_pieces(recipe)
+        assert teacher is not None  # noqa: S101 - the caller's business, not the user's
+        return PairDistillationLoss(model, teacher, gather=gather)
     if isinstance(objective, PromptBERT):
         from training.prompts import TemplateDenoisingLoss
 
@@ -182,6 +186,39 @@ class SimilarityDistillationLoss(nn.Module):
         return loss
 
 
+class PairDistillationLoss(nn.Module):
+    """The squared error of the batch's cosines to a teacher's, for related texts and for all.
+
+    With the N = B x C texts of B rows, student cosines s and teacher cosines t: the mean of
+    (s_ij - t_ij)^2 over the texts i, j of one row, plus the mean over all i != j. The first term
+    is what ranks near meanings; unrelated texts, which the second is about, are most of a batch.
+    """
+
+    teacher: Tensor  # [M, C, E]
+
+    def __init__(self, model: SentenceTransformer, teacher: Tensor, *, gather: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.gather = gather
+        self.padding = int(model.tokenizer.pad_token_id)
+        self.register_buffer("teacher", teacher, persistent=False)
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss of the rows; ``labels`` [B] are rows of the teacher's embeddings."""
+        self.model.eval()  # no dropout; the trainer asks for training mode before every step
+        student = torch.stack(embed_together(self.model, sentence_features, self.padding), dim=1)
+        guide = self.teacher[labels]
+        if self.gather:
+            student, guide = all_gather_with_grad(student), all_gather_with_grad(guide)
+        rows, texts, _ = student.shape
+        row = torch.arange(rows, device=student.device).repeat_interleave(texts)
+        itself = torch.eye(rows * texts, dtype=torch.bool, device=student.device)
+        related = (row[:, None] == row) & ~itself
+        student, guide = student.flatten(0, 1), guide.flatten(0, 1)
+        errors = (cosine(student, student) - cosine(guide, guide)).square()
+        return errors[related].mean() + errors[~itself].mean()
+
+
 def _divergence(target: Tensor, logits: Tensor, *, rows: int) -> Tensor:
     """KL(softmax(target) || softmax(logits)) of ``rows`` flattened rows, the mean of them."""
     return functional.kl_div(
@@ -206,7 +243,7 @@ def _dataset(rows: list[Row], start: int, recipe: Recipe) -> Dataset:
     table: dict[str, list[str] | list[int]] = {
         name: list(column) for name, column in zip(names, zip(*filled, strict=True), strict=False)
     }
-    if isinstance(recipe.objective, Distillation):
+    if isinstance(recipe.objective, Distillation | PairDistillation):
         table["label"] = list(range(start, start + len(rows)))
     return Dataset.from_dict(table)
 

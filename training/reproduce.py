@@ -186,11 +186,11 @@ def corpus_sha256(data: Path, todo: Sequence[Cell]) -> dict[Path, str]:
 
     known: dict[Any, str] = {}
     for cell in todo:
-        key = (tuple(cell.recipe.corpus), cell.recipe.objective.columns)
+        key = (tuple(cell.recipe.corpus), cell.recipe.objective.rows)
         if key not in known:
-            known[key] = read_corpus(data / "corpus", key[0], columns=key[1]).sha256
+            known[key] = read_corpus(data / "corpus", key[0], kind=key[1]).sha256
     return {
-        cell.file: known[tuple(cell.recipe.corpus), cell.recipe.objective.columns] for cell in todo
+        cell.file: known[tuple(cell.recipe.corpus), cell.recipe.objective.rows] for cell in todo
     }
 
 

@@ -24,18 +24,20 @@ TEXTS_A_TURN = 2048
 def teachers_embeddings(
     names: Sequence[str], corpus: Corpus, cache: Path | None, *, bf16: bool = False
 ) -> Tensor:
-    """Embeddings [M, E] of each corpus row's first text, whose cosines are the teachers' mean.
+    """Embeddings [M, C, E] of the C texts of each corpus row, whose cosines are the teachers' mean.
 
     They are the teachers' unit-norm embeddings side by side. ``bf16`` computes matrix products in
     that precision where a teacher runs in torch. ``cache`` is a folder that keeps what was
     computed, under a hash of the texts and of what the teacher makes of two probes. Raises
     `EncoderError` when there is no such encoder.
     """
-    texts = [row[0] for rows in corpus.parts.values() for row in rows]
+    rows = [row for part in corpus.parts.values() for row in part]
+    texts = [text for row in rows for text in row]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with torch.autocast(device, torch.bfloat16, bf16):
         found = [_embeddings(open_encoder(name), texts, cache) for name in names]
-    return torch.cat([functional.normalize(torch.from_numpy(part)) for part in found], dim=1)
+    units = torch.cat([functional.normalize(torch.from_numpy(part)) for part in found], dim=1)
+    return units.view(len(rows), -1, units.shape[1])
 
 
 def _embeddings(encode: Encode, texts: list[str], cache: Path | None) -> NDArray[np.float32]:

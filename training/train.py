@@ -36,7 +36,7 @@ from transformers import PrinterCallback, TrainerCallback, TrainerControl, Train
 from model.encoder import build_encoder, build_plain_encoder, find_selector
 from model.selector import S2SentSelector
 from training.backbones import origin, resolve, width_of
-from training.config import Distillation, PromptBERT, Recipe
+from training.config import Distillation, PairDistillation, PromptBERT, Recipe
 from training.corpus import Corpus, read_corpus
 from training.encoders import load_checkpoint, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
@@ -88,14 +88,14 @@ def train(
     partial = output.with_name(output.name + ".partial")
     _require_free(output, partial, resume=resume)
     dev = read_sentence_pairs(data / "sts" / DEV_FILE)
-    corpus = read_corpus(data / "corpus", recipe.corpus, columns=recipe.objective.columns)
+    corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.rows)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
     _require_rows(corpus, recipe)
 
     torch.manual_seed(recipe.seed)  # decides the first weights of the selector and of a head
     encoder = new_encoder(recipe)
     teacher = None
-    if isinstance(recipe.objective, Distillation):
+    if isinstance(recipe.objective, Distillation | PairDistillation):
         teacher = teachers_embeddings(
             recipe.objective.teachers, corpus, cache, bf16=recipe.training.precision == "bf16"
         )
