@@ -10,7 +10,9 @@ This file imports torch and sentence-transformers only: every checkpoint carries
 Shapes: B sentences, L tokens (padded), D features, N blocks, F distinct token frequencies.
 """
 
+import itertools
 import math
+import random
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -23,6 +25,7 @@ from torch import Tensor, nn
 
 MODULE_FILE = "modeling_s2sent.py"
 GRID_SIZE = 6  # the authors' code pools blocks and tokens to a 6 x 6 grid before its DCT
+NUM_TOKEN_FREQUENCIES = 16  # as many as one block needs for 16 frequencies
 INIT_STD = 0.02
 
 # FcaNet's low frequencies in order (arXiv 2012.11879): (block frequency, token frequency).
@@ -58,7 +61,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
-SQUEEZE_FIELDS = frozenset({"dct_grid", "dct_norm", "frequency_policy", "mask"})
+SQUEEZE_FIELDS = frozenset({"dct_grid", "dct_norm", "frequency_policy", "frequency_seed", "mask"})
 GATE_FIELDS = SQUEEZE_FIELDS | {
     *("num_frequencies", "reduction", "activation", "norm", "weight_norm", "bias"),
 }
@@ -80,6 +83,8 @@ class SelectorConfig:
         "global" is exp(e) over its sum across blocks, features and the whole batch.
     frequency_policy: "filtered" drops block frequencies from N up and zeroes token frequencies
         from the sentence's length up; "raw" keeps FcaNet's list and the cosine's aliases.
+    frequency_seed: 0 takes the low frequencies; any other seed draws num_frequencies pairs at
+        random, a control to them (block frequencies below N, token frequencies below 16).
     mask: the squeeze sees "valid" tokens only, or with "none" the padding too.
     pooling: what one sentence's vector is made of: the mean of its tokens, or its first token.
     """
@@ -99,6 +104,7 @@ class SelectorConfig:
     dct_grid: Literal["exact", "6x6"] = "exact"
     dct_norm: Literal["mean", "mean_ac", "ortho", "sum"] = "mean"
     frequency_policy: Literal["filtered", "raw"] = "filtered"
+    frequency_seed: int = 0
     mask: Literal["valid", "none"] = "valid"
     pooling: Literal["mean", "cls"] = "mean"
 
@@ -125,6 +131,11 @@ class SelectorConfig:
                 raise ValueError(
                     "norm='batch' would see padding with num_frequencies=0: use 'layer'."
                 )
+        if self.frequency_seed and (self.frequency_policy == "raw" or self.dct_grid == "6x6"):
+            raise ValueError(
+                f"frequency_seed={self.frequency_seed} may draw frequencies that vanish with "
+                "frequency_policy='raw' or dct_grid='6x6': set 'filtered' and 'exact'."
+            )
         if self.num_heads == 1 and self.weight_norm.startswith("softmax"):
             raise ValueError(
                 f"weight_norm={self.weight_norm!r} over a single branch is always 1: "
@@ -141,6 +152,8 @@ class SelectorConfig:
         for name in ("width", "num_blocks", "reduction"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be at least 1.")
+        if self.frequency_seed < 0:
+            raise ValueError(f"frequency_seed is {self.frequency_seed}: it must be at least 0.")
         if self.reduction > self.width and self.spatial_selection != "avg":
             raise ValueError(
                 f"reduction is {self.reduction}: it must be at most the width {self.width}."
@@ -165,11 +178,16 @@ def frequency_pairs(config: SelectorConfig) -> list[tuple[int, int]]:
     if config.frequency_policy == "raw":
         return list(LOW_FREQUENCIES[: config.num_frequencies])
     points = config.num_heads if config.dct_grid == "exact" else min(config.num_heads, GRID_SIZE)
-    further = sorted(
-        ((a, b) for a in range(points) for b in range(16) if (a, b) not in LOW_FREQUENCIES),
-        key=lambda pair: (sum(pair), pair),
+    known = {pair: place for place, pair in enumerate(LOW_FREQUENCIES)}
+    live = sorted(
+        itertools.product(range(points), range(NUM_TOKEN_FREQUENCIES)),
+        key=lambda pair: (known.get(pair, len(known)), sum(pair), pair),
     )
-    live = [pair for pair in (*LOW_FREQUENCIES, *further) if pair[0] < points]
+    if config.frequency_seed:
+        # A checkpoint stores the seed alone: random() gives the same numbers in every Python.
+        draw = random.Random(config.frequency_seed)  # noqa: S311
+        drawn = sorted(live, key=lambda _: draw.random())[: config.num_frequencies]
+        live = [pair for pair in live if pair in drawn]
     return live[: config.num_frequencies]
 
 
@@ -204,7 +222,7 @@ class FrequencySelection(nn.Module):
 
     block_frequencies: Tensor  # [D] int64, along the blocks, for each feature
     token_frequencies: Tensor  # [D] int64, along the tokens, for each feature
-    rows: Tensor  # [F] int64, the distinct token frequencies, 0 first
+    rows: Tensor  # [F] int64, the distinct token frequencies, rising
 
     def __init__(self, config: SelectorConfig) -> None:
         super().__init__()

@@ -25,7 +25,15 @@ from training.config import Recipe
 from training.errors import ConfigError, Interrupted
 from training.evaluation import TASKS
 from training.experiments import EXPERIMENTS, S2SENT, chosen
-from training.reproduce import Cell, Series, cells, claimed, run, write_json
+from training.reproduce import (
+    Cell,
+    Series,
+    cells,
+    claimed,
+    measure_latency,
+    run,
+    write_json,
+)
 from training.tables import (
     Results,
     claims_table,
@@ -422,6 +430,31 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     _succeed(command)
     _succeed([*command, "--only-tables"])
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")} == before
+
+
+def test_latency_is_measured_once_and_stands_in_the_tables(tmp_path: Path, backbone: Path) -> None:
+    options = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--budget", "smoke"]
+    command = ["reproduce", *options, "--backbone", str(backbone), "--latency"]
+    _succeed(command)
+    folder = tmp_path / "out" / backbone.name
+    content = json.loads((folder / "overhead.json").read_text())
+    assert [(c["precision"], c["rounds"]) for c in content["cells"]] == [("fp32", 4), ("bf16", 4)]
+    text = (folder / "tables.md").read_text()
+    counts = content["parameters"]
+    assert f"{counts['selector']:,} parameters beside {counts['backbone']:,}" in text
+    for cell in content["cells"]:
+        added = cell["selector"]["median_percent"]
+        assert f"| {cell['precision']}, 1 x 32 | 4 | " in text
+        assert f" | {added:+.2f} | " in text
+    before = (folder / "overhead.json").stat().st_mtime_ns
+    _succeed(command)
+    assert (folder / "overhead.json").stat().st_mtime_ns == before
+
+
+def test_latency_needs_three_blocks(tmp_path: Path) -> None:
+    shallow = tiny_backbone(tmp_path / "shallow", num_layers=2)
+    with pytest.raises(ConfigError, match="it weighs 3 blocks, and the backbone has 2"):
+        measure_latency(Series(data=tmp_path, output=tmp_path / "out", backbone=str(shallow)))
 
 
 def _succeed(command: list[str]) -> None:

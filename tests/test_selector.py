@@ -56,9 +56,9 @@ def parameter_count(config: SelectorConfig) -> int:
 
 @pytest.mark.parametrize("num_blocks", [1, 2, 3, 6])
 @pytest.mark.parametrize("m", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("policy", ["filtered", "raw"])
+@pytest.mark.parametrize(("policy", "seed"), [("filtered", 0), ("raw", 0), ("filtered", 3)])
 def test_each_part_of_the_features_holds_its_frequency(
-    num_blocks: int, m: int, policy: Any
+    num_blocks: int, m: int, policy: Any, seed: int
 ) -> None:
     """Against Eq. 10 as a triple loop over blocks, tokens and features."""
     config = SelectorConfig(
@@ -66,6 +66,7 @@ def test_each_part_of_the_features_holds_its_frequency(
         num_blocks=num_blocks,
         num_frequencies=m,
         frequency_policy=policy,
+        frequency_seed=seed,
         weight_norm="none",
     )
     blocks = blocks_of(num_blocks)
@@ -133,6 +134,31 @@ def test_filtered_frequencies_are_distinct_and_alive(num_blocks: int) -> None:
     assert pairs[: len(live)] == live
     if num_blocks == 1:
         assert pairs == [(0, b) for b in range(16)]
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2, 3, 6])
+@pytest.mark.parametrize("m", [1, 4, 16])
+def test_drawn_frequencies_are_distinct_alive_and_the_same_for_a_seed(
+    num_blocks: int, m: int
+) -> None:
+    config = SelectorConfig(
+        width=WIDTH, num_blocks=num_blocks, num_frequencies=m, weight_norm="none"
+    )
+    draws = [frequency_pairs(replace(config, frequency_seed=seed)) for seed in range(1, 9)]
+    assert draws == [frequency_pairs(replace(config, frequency_seed=seed)) for seed in range(1, 9)]
+    for pairs in draws:
+        assert len(set(pairs)) == m
+        assert all(a < num_blocks and b < 16 for a, b in pairs)
+    if (num_blocks, m) == (1, 16):  # there are no others
+        assert all(pairs == frequency_pairs(config) for pairs in draws)
+    else:
+        assert len({tuple(pairs) for pairs in draws}) > 1
+
+
+def test_a_seed_draws_what_a_checkpoint_was_trained_with() -> None:
+    """Only the seed is stored: another draw would load as another encoder."""
+    config = SelectorConfig(width=WIDTH, frequency_seed=1)
+    assert frequency_pairs(config) == [(0, 3), (1, 4), (2, 5), (2, 10)]
 
 
 @pytest.mark.parametrize("length", [1, 2, 5, 6, 7, 12, 13])
@@ -318,6 +344,7 @@ CHANGES: dict[str, list[Any]] = {
     "dct_grid": ["6x6"],
     "dct_norm": ["mean_ac", "ortho", "sum"],
     "frequency_policy": ["raw"],
+    "frequency_seed": [1, 2],
     "mask": ["none"],
     "pooling": ["cls"],
 }
@@ -361,6 +388,10 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         ({"num_blocks": 2.0}, "num_blocks is 2.0: it must be .*int"),
         ({"norm": "batch", "num_frequencies": 0}, "norm='batch' .* use 'layer'"),
         ({"dct_norm": "sum", "num_frequencies": 0}, "dct_norm changes nothing"),
+        ({"frequency_seed": 1, "num_frequencies": 0}, "frequency_seed changes nothing"),
+        ({"frequency_seed": -1}, "frequency_seed is -1: it must be at least 0"),
+        ({"frequency_seed": 7, "dct_grid": "6x6"}, "frequency_seed=7 may draw .* 'exact'"),
+        ({"frequency_seed": 7, "frequency_policy": "raw"}, "set 'filtered' and 'exact'"),
         ({"spatial_selection": "avg", "activation": "tanh"}, "activation changes nothing"),
     ],
 )

@@ -28,6 +28,11 @@ squeezes = st.fixed_dictionaries(
         "dct_norm": st.sampled_from(["mean", "mean_ac", "ortho", "sum"]),
         "frequency_policy": st.sampled_from(["filtered", "raw"]),
     }
+) | st.fixed_dictionaries(
+    {
+        "dct_norm": st.sampled_from(["mean", "mean_ac", "ortho", "sum"]),
+        "frequency_seed": st.integers(1, 9),
+    }
 )
 lengths = st.lists(st.integers(1, 64), min_size=1, max_size=5)
 

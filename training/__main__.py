@@ -138,6 +138,9 @@ def reproduce(
     control: Annotated[
         list[str] | None, typer.Option(help="A control of ours: x1, x2, x6, x7, x8.")
     ] = None,
+    latency: Annotated[
+        bool, typer.Option("--latency", help="What the selector adds, as overhead measures it.")
+    ] = False,
     budget: Annotated[
         Literal["smoke", "short", "full"], typer.Option(help="How long each run is.")
     ] = "short",
@@ -155,7 +158,8 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots from what was run.
 
-    A run that has its result is skipped: give the same command again after an interruption.
+    Without --table, --figure, --control and --latency it is all of them. A run that has its
+    result is skipped: give the same command again after an interruption.
     """
     from training import reproduce as runner
     from training.experiments import EXPERIMENTS, chosen
@@ -163,7 +167,8 @@ def reproduce(
 
     keys = [f"table {n}" for n in table or []] + [f"figure {n}" for n in figure or []]
     keys += [f"control {name.lower()}" for name in control or []]
-    experiments = chosen(keys or list(EXPERIMENTS))
+    everything = not keys and not latency
+    experiments = chosen(list(EXPERIMENTS) if everything else keys)
     series = runner.Series(
         data=data,
         output=output,
@@ -176,8 +181,12 @@ def reproduce(
         keep=keep,
     )
     if not only_tables:
-        runner.run(experiments, series)
-    options = [f"--{key}" for key in keys] + [f"--objective {name}" for name in series.objectives]
+        if latency or everything:
+            runner.measure_latency(series)
+        if experiments:
+            runner.run(experiments, series)
+    options = [f"--{key}" for key in keys] + ["--latency"] * latency
+    options += [f"--objective {name}" for name in series.objectives]
     command = f"s2sent-train reproduce {' '.join(options)} --backbone {backbone} --only-tables"
     print(write_tables(experiments, series.folder, series.objectives, command))
 

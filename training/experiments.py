@@ -34,17 +34,28 @@ OBJECTIVES: dict[str, Table] = {
 
 @dataclass(frozen=True)
 class Budget:
-    """How much is run: ``training`` is of the recipe's table, ``limit`` is of the corpus."""
+    """How much is run: ``training`` is of the recipe's table, ``limit`` is of the corpus, and
+    ``latency`` is of `training.overhead.Protocol`."""
 
     training: Table
     seeds: tuple[int, ...]
     limit: int = 0  # rows of the corpus, at most; 0 takes all
+    latency: Table = field(default_factory=dict)
 
 
 BUDGETS = {
-    "smoke": Budget({"steps": 4, "batch_size": 8, "eval_every": 2}, (1,), limit=200),
+    "smoke": Budget(
+        {"steps": 4, "batch_size": 8, "eval_every": 2},
+        (1,),
+        limit=200,
+        latency={"batch_sizes": (1,), "lengths": (32,), "warm_ups": 1, "repeats": 4},
+    ),
     # What a CPU can do: a backbone that is tuned already gains what it gains within 50 steps.
-    "short": Budget({"steps": 50, "eval_every": 25, "precision": "bf16"}, (1, 2, 3)),
+    "short": Budget(
+        {"steps": 50, "eval_every": 25, "precision": "bf16"},
+        (1, 2, 3),
+        latency={"warm_ups": 1, "repeats": 400, "seconds_per_cell": 100.0, "threads": 1},
+    ),
     # The paper's protocol: once over the corpus, the best of every 125 steps.
     "full": Budget({"steps": 0, "eval_every": 125, "precision": "bf16"}, (1, 2, 3, 4, 5, 6, 7)),
 }
@@ -353,6 +364,10 @@ EXPERIMENTS = {
                     (SQUEEZES[1], "frequency 0 only, which four times is the same"),
                     (_select(3, dct_norm="mean_ac"), "low4, scaled to mean_ac"),
                     (_select(3, dct_norm="ortho"), "low4, scaled to ortho"),
+                    *(
+                        (_select(3, frequency_seed=draw), f"4 random pairs, draw {draw}")
+                        for draw in (1, 2)
+                    ),
                 ],
                 S2SENT,
                 ours=True,
@@ -360,7 +375,7 @@ EXPERIMENTS = {
             (
                 "Shuffled: STS-B when the squeeze sees each sentence's tokens in another order, "
                 "minus STS-B in their own order.",
-                "Four random pairs of frequencies are left out: the selector has no such option.",
+                "Random pairs are of block frequencies below N and token frequencies below 16.",
             ),
         ),
         Experiment(

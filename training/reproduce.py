@@ -3,6 +3,7 @@
     <output>/<backbone>/<objective>/<configuration>.seed<seed>.json         what was found
                                                               .lock         being run, by which pid
                                                               .checkpoint   until it is scored
+    <output>/<backbone>/overhead.json        what the selector adds in parameters and latency
 
 A run that has its file is skipped, so an interrupted series goes on when its command is given
 again. Several processes may work on one folder: each run is claimed with a lock on its lock file,
@@ -25,7 +26,7 @@ import numpy as np
 
 from training.config import Recipe, recipe_from
 from training.errors import ConfigError, Interrupted
-from training.experiments import BUDGETS, Configuration, Experiment, misfit
+from training.experiments import BUDGETS, S2SENT, Configuration, Experiment, misfit
 from training.record import commit, read_record
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", 
 DRIFT_SENTENCES = 64
 SHUFFLED_TASK = "STS-B"
 SEED_OF_SHUFFLE = 0
+OVERHEAD_FILE = "overhead.json"
 
 
 class Train(Protocol):
@@ -178,6 +180,29 @@ def run(
                     cell, series, train=train or _train, measure=measure or globals()["measure"]
                 )
                 log.info("%s: average %.2f", head, result["scores"]["average"])
+
+
+def measure_latency(series: Series) -> None:
+    """Measure what a selector of three blocks adds on the backbone, unless it has been measured.
+
+    Raises `EncoderError` for what is no backbone, `ConfigError` for one that has too few blocks.
+    """
+    import torch
+
+    from training import overhead
+    from training.backbones import resolve
+
+    file = series.folder / OVERHEAD_FILE
+    if file.exists():
+        log.info("latency is there: %s", file)
+        return
+    blocks, width = size_of(resolve(series.backbone))
+    if reason := misfit(S2SENT, blocks=blocks, width=width):
+        raise ConfigError(f"Latency of {series.backbone} cannot be measured: {reason}.")
+    protocol = overhead.Protocol(
+        **BUDGETS[series.budget].latency, device="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    write_json(file, overhead.measure_torch(series.backbone, S2SENT.selector or {}, protocol))
 
 
 def corpus_sha256(data: Path, todo: Sequence[Cell]) -> dict[Path, str]:

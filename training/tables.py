@@ -30,11 +30,10 @@ from training.experiments import (
 )
 from training.geometry import GRID, Group
 from training.report_figures import COLORS
-from training.reproduce import difference, read_result
+from training.reproduce import OVERHEAD_FILE, difference, read_result
 
 NOT_RUN = "not run"
 TABLES_FILE = "tables.md"
-OVERHEAD_FILE = "overhead.json"  # what `s2sent-train overhead` wrote, beside the results
 
 Result = Mapping[str, Any]
 ByRow = Sequence[tuple[Row, Sequence[float]]]
@@ -90,7 +89,9 @@ def write_tables(
     Raises `ConfigError` where nothing was run, or what was run cannot be compared.
     """
     parts = [f"# What was run on {folder.name}", _preface(command)]
-    any_run = False
+    latency = _latency(folder)
+    any_run = bool(latency)
+    parts += latency
     for objective in objectives:
         results = read_results(folder, objective)
         any_run = any_run or bool(results.runs)
@@ -266,6 +267,38 @@ def claims_table(results: Results, overhead: Mapping[str, float | None]) -> str:
     known = {**overhead, "parameters": shares[0] if shares else overhead.get("parameters")}
     lines = [[f.claim, f"**{f.verdict}**", f.numbers] for f in findings(scores, known)]
     return markdown(["claim", "here", "numbers"], lines)
+
+
+def _latency(folder: Path) -> list[str]:
+    """What a selector adds in parameters and time, if that was measured."""
+    file = folder / OVERHEAD_FILE
+    if not file.is_file():
+        return []
+    content = json.loads(file.read_text(encoding="utf-8"))
+    lines = []
+    for cell in content["cells"]:
+        added = cell["selector"]
+        reach = f"{added['lower_quartile_percent']:+.2f} to {added['upper_quartile_percent']:+.2f}"
+        processor = added["processor_median_percent"]
+        lines.append(
+            [
+                f"{cell['precision']}, {cell['batch_size']} x {cell['length']}",
+                str(cell["rounds"]),
+                f"{cell['median_ms']['plain']:.1f}",
+                f"{added['median_percent']:+.2f}",
+                reach,
+                "" if processor is None else f"{processor:+.2f}",
+            ]
+        )
+    machine, counts = content["machine"], content.get("parameters")
+    said = f"Last3 2D on {machine.get('gpu', machine['processor'])}, {content['runtime']}"
+    if counts:
+        said += (
+            f": {counts['selector']:,} parameters beside {counts['backbone']:,}, "
+            f"{counts['share_percent']:.2f} %"
+        )
+    head = ["texts x tokens", "rounds", "without, ms", "added, %", "quartiles", "of processor, %"]
+    return ["## What the selector adds", f"{said}.", markdown(head, lines)]
 
 
 def read_overhead(folder: Path) -> dict[str, float | None]:
