@@ -1,6 +1,7 @@
 """Checkpoint to artifact: trace with optimum, fuse, round, prove equal to torch, seal.
 
-    load_encoder -> PooledEncoder -> optimum trace -> split -> fuse -> pack [-> int8], or fp16
+    load_encoder -> PooledEncoder -> optimum trace -> split -> fuse
+        -> pack [-> int8 products] [-> int8 storage], or fp16
         -> join [-> early exits] -> parity with torch, at every depth -> sealed folder
 
 Nothing is put in place unless every step succeeded.
@@ -32,12 +33,14 @@ from model import artifact, graph
 from model.artifact import Artifact, Manifest
 from model.early_exit import add_depth_input
 from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder, stopped_at
+from model.int8_products import multiply_as_int8
 from model.onnx_encoder import POOLED_OUTPUT, OnnxEncoder
 from model.packing import pack
 from model.parity import ParityReport, check_parity, parity_sentences
 from model.selector import SelectorConfig
 
-Precision = Literal["fp32", "fp16", "weight-int8"]
+Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
+ROUNDED: frozenset[Precision] = frozenset(("weight-int8", "int8"))  # weights, on a grid of int8
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 CANARY_TEXT = "A canary sings while the air is good."
@@ -97,7 +100,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     sentences = list(options.sentences or parity_sentences())
     sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
     unrounded = encoder
-    if options.precision == "weight-int8":
+    if options.precision in ROUNDED:
         encoder = round_weights(encoder)
     with artifact.staged(target, overwrite=options.overwrite) as folder:
         written = _write_graph(encoder, folder / artifact.MODEL, options)
@@ -183,7 +186,7 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
             width=width,
             for_gpu=options.precision == "fp16",
             # One operator for them would need its tables in float32.
-            embeddings=options.precision != "weight-int8",
+            embeddings=options.precision not in ROUNDED,
         )
         if not options.allow_unfused_attention:
             graph.require_fused_attention(fused, int(config.num_hidden_layers))
@@ -192,11 +195,22 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
         fused["MultiHeadAttention"] = fused.pop("Attention")
     if options.precision == "fp16":
         front = graph.to_half(front)
-    elif options.precision == "weight-int8":
+    if options.precision == "int8":
+        _require_packed(packed)
+        multiply_as_int8(front.graph)
+    if options.precision in ROUNDED:
         graph.store_int8(front)
     whole = graph.join(front, pooling)
     graph.save(add_depth_input(whole, exits) if options.depths else whole, str(path))
     return _Written(inputs, fused, packed)
+
+
+def _require_packed(packed: bool) -> None:
+    if not packed:
+        raise ExportError(
+            "int8 rounds each token by itself, so it needs packed tokens, which this encoder, or a"
+            " graph of standard operators, does not have. Choose weight-int8."
+        )
 
 
 def _block(number: int) -> str:

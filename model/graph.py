@@ -124,8 +124,17 @@ def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
 
 def round_channels(weight: NDArray[np.float32], axis: int) -> NDArray[np.float32]:
     """``weight`` on each channel's int8 grid along ``axis``: round(w / s) * s, s = max|w| / 127."""
-    quantized, scale = _quantize(weight, axis)
+    quantized, scale = quantize_channels(weight, axis)
     return quantized * scale
+
+
+def quantize_channels(
+    weight: NDArray[np.float32], axis: int
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """``weight`` as int8 and the scale of each channel along ``axis``, both of two axes."""
+    largest = np.abs(weight).max(axis=1 - axis, keepdims=True)
+    scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
+    return np.rint(weight / scale).astype(np.int8), scale
 
 
 def store_int8(encoder: ModelProto) -> int:
@@ -142,7 +151,7 @@ def store_int8(encoder: ModelProto) -> int:
         weight = numpy_helper.to_array(tensor)
         if weight.ndim != 2 or weight.size < MIN_ROUNDED_ELEMENTS:
             continue
-        quantized, scale = _quantize(weight, axes[tensor.name])
+        quantized, scale = quantize_channels(weight, axes[tensor.name])
         if not np.allclose(quantized * scale, weight, rtol=1e-6, atol=0):
             raise GraphError(f"{tensor.name} is not on the int8 grid of its channels")
         encoder.graph.initializer.remove(tensor)
@@ -179,14 +188,6 @@ def _rename_initializers(half: ModelProto, *, prefix: str) -> None:
         node.input[:] = [prefix + name if name in known else name for name in node.input]
     for tensor in half.graph.initializer:
         tensor.name = prefix + tensor.name
-
-
-def _quantize(
-    weight: NDArray[np.float32], axis: int
-) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    largest = np.abs(weight).max(axis=1 - axis, keepdims=True)
-    scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
-    return np.rint(weight / scale).astype(np.int8), scale
 
 
 def _weight_axes(graph: ModelProto) -> dict[str, int]:

@@ -49,6 +49,10 @@ ENCODER_OPERATORS = frozenset(
 
 SPIN_MICROSECONDS = "50"
 
+# Without one of these x86 adds products of bytes in 16 bits, which overflow without a sign of it.
+VNNI = frozenset(("avx512_vnni", "avx_vnni"))
+CPU_INFO = Path("/proc/cpuinfo")
+
 # Where ONNX Runtime would slow a graph down: the reason is in `model.graph.fuse`.
 UNWANTED_FUSIONS: dict[Device, list[str]] = {
     "cpu": ["SkipLayerNormFusion"],
@@ -90,6 +94,8 @@ def open_sessions(
     _require_provider(device)
     if device == "tensorrt":
         _refuse_what_tensorrt_lacks(artifact)
+    if artifact.manifest.precision == "int8":
+        _require_int8_products(device)
     if device != "cpu":
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
     graph = artifact.read(MODEL)
@@ -179,6 +185,27 @@ def _refuse_what_tensorrt_lacks(artifact: Artifact) -> None:
             f"the graph can stop at depth {', '.join(map(str, depths))}, which was never tried with"
             " TensorRT. Export the checkpoint without --depths, or choose the device cuda."
         )
+
+
+def _require_int8_products(device: Device) -> None:
+    if device != "cpu":
+        raise ProviderUnavailable(
+            f"an int8 artifact is for a CPU, not for {device}. Choose the device cpu, or export the"
+            " checkpoint with --precision fp16."
+        )
+    flags = _processor_flags()
+    if flags and not flags & VNNI:
+        raise ProviderUnavailable(
+            f"this processor has none of {', '.join(sorted(VNNI))}, without which products of int8"
+            " overflow. Export the checkpoint with --precision weight-int8."
+        )
+
+
+def _processor_flags() -> set[str]:
+    """What Linux says that an x86 processor can do; nothing of others."""
+    lines = CPU_INFO.read_text(encoding="utf-8").splitlines() if CPU_INFO.is_file() else []
+    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
+    return set(next(flags, []))
 
 
 def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:

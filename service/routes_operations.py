@@ -50,7 +50,9 @@ class Info(BaseModel):
     depths: list[int] = Field(description="Blocks after which a request may stop.")
     normalize: bool = Field(description="Whether embeddings have length 1 by default.")
     prompts: dict[str, str] = Field(description="Text put before inputs, by prompt_name.")
-    precision: str = Field(description="How the weights are stored: fp32, fp16 or weight-int8.")
+    precision: str = Field(
+        description="fp32, fp16, weight-int8 (weights only) or int8 (products too)."
+    )
     provider: str = Field(description="ONNX Runtime's execution provider.")
     fingerprint: str = Field(description="SHA-256 of the artifact's manifest.")
     threads: int = Field(description="Threads of the encoder.")

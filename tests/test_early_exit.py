@@ -173,7 +173,7 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
         OnnxEncoder(exported.without_exits).encode(TEXTS, depth=2)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "weight-int8"])
+@pytest.mark.parametrize("precision", ["fp16", "weight-int8", "int8"])
 @pytest.mark.parametrize("plain", [True, False])
 def test_rounded_encoders_can_stop_early_too(
     tmp_path: Path, plain: bool, precision: Precision

@@ -311,5 +311,5 @@ def test_an_existing_artifact_is_kept_unless_overwriting_is_allowed(
 def test_an_unknown_precision_is_refused_by_name() -> None:
     """Before anything is loaded."""
     wrong: Precision = "int4"  # type: ignore[assignment]  # what a caller without types may pass
-    with pytest.raises(ExportError, match="'int4' is not one of fp32, fp16, weight-int8"):
+    with pytest.raises(ExportError, match="'int4' is not one of fp32, fp16, weight-int8, int8"):
         ExportOptions(precision=wrong)

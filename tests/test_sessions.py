@@ -49,6 +49,46 @@ def rows(encoder: OnnxEncoder) -> list[list[int]]:
     return [list(row.input_ids) for row in encoder.tokenizer.tokenize(TEXTS)]
 
 
+INT8_PRODUCTS = "int8 artifact is for a CPU, not for cuda. Choose the device cpu, or .* fp16"
+X86 = "processor : 0\nflags : fpu avx2 {} sse\n"
+
+
+def int8(artifact: Artifact) -> Artifact:
+    return Artifact(artifact.path, replace(artifact.manifest, precision="int8"))
+
+
+def test_int8_products_are_for_a_cpu(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeRuntime().install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=INT8_PRODUCTS):
+        open_sessions(int8(tiny_artifact), "cuda")
+
+
+def test_int8_products_are_refused_where_they_would_overflow(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without VNNI x86 adds products of bytes in 16 bits. Other weights do not mind."""
+    monkeypatch.setattr(sessions, "CPU_INFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(X86.format("avx512f"))
+    with pytest.raises(ProviderUnavailable, match=r"none of avx512_vnni, avx_vnni.* weight-int8"):
+        open_sessions(int8(tiny_artifact), "cpu")
+    assert open_sessions(tiny_artifact, "cpu")
+
+
+@pytest.mark.parametrize(
+    "info", [X86.format("avx_vnni"), X86.format("avx512_vnni"), "Features : fp asimd\n", None]
+)
+def test_int8_products_are_served_where_they_do_not_overflow(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: str | None
+) -> None:
+    """ARM adds in 32 bits; where nothing is told, the canary is what decides."""
+    monkeypatch.setattr(sessions, "CPU_INFO", tmp_path / "cpuinfo")
+    if info is not None:
+        (tmp_path / "cpuinfo").write_text(info)
+    assert open_sessions(int8(tiny_artifact), "cpu")
+
+
 @pytest.mark.parametrize(("device", "provider"), [("cuda", CUDA), ("tensorrt", TENSORRT)])
 def test_a_device_that_is_not_installed_is_refused_by_name(
     tiny_artifact: Artifact, device: Device, provider: str

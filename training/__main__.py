@@ -254,7 +254,8 @@ def export(
     ],
     artifact: Annotated[Path, typer.Argument(help="Folder for the artifact.")],
     precision: Annotated[
-        Literal["fp32", "fp16", "weight-int8"], typer.Option(help="How weights are stored.")
+        Literal["fp32", "fp16", "weight-int8", "int8"],
+        typer.Option(help="How weights are stored; in int8 also how they are multiplied."),
     ] = "fp32",
     name: Annotated[
         str, typer.Option(help="The name that the service gives the model.")
