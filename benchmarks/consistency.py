@@ -50,10 +50,10 @@ def embed_by_torch(checkpoint: Path, artifact: Path, texts: list[str]) -> Rows:
     """The texts' embeddings by torch, with the artifact's rounding of the weights."""
     from model.artifact import Artifact
     from model.encoder import load_encoder
-    from model.export import ROUNDED, round_weights
+    from model.export import round_weights
 
     encoder = load_encoder(checkpoint)
-    if Artifact.open(artifact).manifest.precision in ROUNDED:
+    if Artifact.open(artifact).manifest.precision == "weight-int8":
         encoder = round_weights(encoder)
     return np.asarray(encoder.encode(texts, normalize_embeddings=True), dtype=np.float32)
 

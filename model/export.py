@@ -33,16 +33,17 @@ from model import artifact, graph
 from model.artifact import Artifact, Manifest
 from model.early_exit import add_depth_input
 from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder, stopped_at
-from model.int8_products import multiply_as_int8
+from model.int8_products import measure_tokens, multiply_as_int8
 from model.onnx_encoder import POOLED_OUTPUT, OnnxEncoder
 from model.packing import pack
 from model.parity import ParityReport, check_parity, parity_sentences
 from model.selector import SelectorConfig
 
 Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
-ROUNDED: frozenset[Precision] = frozenset(("weight-int8", "int8"))  # weights, on a grid of int8
+STORED_AS_INT8: frozenset[Precision] = frozenset(("weight-int8", "int8"))
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
+MEASURED_AT_ONCE = 32  # sentences
 CANARY_TEXT = "A canary sings while the air is good."
 _RECORDED_VERSIONS = (
     "torch",
@@ -100,8 +101,9 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     sentences = list(options.sentences or parity_sentences())
     sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
     unrounded = encoder
-    if options.precision in ROUNDED:
-        encoder = round_weights(encoder)
+    if options.precision in STORED_AS_INT8:
+        # The products of int8 round their matrices themselves, which leaves the tables.
+        encoder = round_weights(encoder, tables_only=options.precision == "int8")
     with artifact.staged(target, overwrite=options.overwrite) as folder:
         written = _write_graph(encoder, folder / artifact.MODEL, options)
         _write_companions(encoder, folder)
@@ -186,7 +188,7 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
             width=width,
             for_gpu=options.precision == "fp16",
             # One operator for them would need its tables in float32.
-            embeddings=options.precision not in ROUNDED,
+            embeddings=options.precision not in STORED_AS_INT8,
         )
         if not options.allow_unfused_attention:
             graph.require_fused_attention(fused, int(config.num_hidden_layers))
@@ -197,8 +199,8 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
         front = graph.to_half(front)
     if options.precision == "int8":
         _require_packed(packed)
-        multiply_as_int8(front.graph)
-    if options.precision in ROUNDED:
+        multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, front, options)))
+    if options.precision in STORED_AS_INT8:
         graph.store_int8(front)
     whole = graph.join(front, pooling)
     graph.save(add_depth_input(whole, exits) if options.depths else whole, str(path))
@@ -217,11 +219,40 @@ def _block(number: int) -> str:
     return f"block_{number}"
 
 
-def round_weights(encoder: SentenceTransformer) -> SentenceTransformer:
-    """A copy whose backbone's matrices lie on the int8 grid of their output channels or rows."""
+def _batches(
+    encoder: SentenceTransformer, front: onnx.ModelProto, options: ExportOptions
+) -> list[dict[str, NDArray[np.int64]]]:
+    """The sentences that parity is checked on, as inputs of the graph."""
+    names = [value.name for value in front.graph.input]
+    sentences = list(options.sentences or parity_sentences())
+    batches = []
+    for start in range(0, len(sentences), MEASURED_AT_ONCE):
+        tokens = encoder.tokenizer(
+            sentences[start : start + MEASURED_AT_ONCE],
+            padding=True,
+            truncation=True,
+            max_length=_max_seq_length(encoder),
+            return_tensors="np",
+        )
+        batches.append({name: tokens[name].astype(np.int64) for name in names})
+    return batches
+
+
+def round_weights(
+    encoder: SentenceTransformer, *, tables_only: bool = False
+) -> SentenceTransformer:
+    """A copy whose backbone's matrices lie on the int8 grid of their output channels or rows.
+
+    With ``tables_only`` these are the tables of embeddings.
+    """
     encoder = copy.deepcopy(encoder)
+    parts = [
+        part
+        for part in encoder[0].modules()
+        if isinstance(part, torch.nn.Embedding) or not tables_only
+    ]
     with torch.no_grad():
-        for parameter in encoder[0].parameters():
+        for parameter in (p for part in parts for p in part.parameters(recurse=False)):
             if parameter.ndim == 2 and parameter.numel() >= graph.MIN_ROUNDED_ELEMENTS:
                 rounded = graph.round_channels(parameter.numpy(), axis=0)
                 parameter.copy_(torch.from_numpy(rounded))

@@ -1,12 +1,19 @@
 """Products of whole numbers: the matrices of a packed encoder, and the tokens they meet, as int8.
 
-    x [tokens, in] -> a token's scale = max|x| / 127 -> round(x / scale) + 128, as uint8
+    x [tokens, in] -> x / channel's factor -> a token's scale = its max / 127
+        -> round(x / scale) + 128, as uint8
         -> times the int8 matrix, summed in int32 -> times the channels' scales and the token's
 
 Every token has a scale of its own. ONNX Runtime's own dynamic quantisation takes one for the whole
 batch, so that the loudest token of any text decides how finely all others are rounded; here no text
 sees another. Sums of whole numbers are exact in any order, so batches, threads and shapes cannot
 move them either.
+
+A token has few channels that are far larger than the rest, always the same ones. They would leave
+the others two or three bits. So a channel is divided by a factor beforehand, by which its row of
+the matrix is multiplied: the square root of what the channel's tokens reach over what its row does
+(SmoothQuant, arXiv 2211.10438, Eq. 4 with alpha = 0.5), both sides then being equally hard to
+round. What tokens reach is measured on sentences.
 
 What remains in float32 (embeddings, attention between tokens, normalisation, pooling) is rounded
 differently by different processors, in the last bit. A last bit can decide a rounding here, so
@@ -19,50 +26,76 @@ Tokens are unsigned, with 128 for zero, because x86 multiplies unsigned by signe
 two signed factors ONNX Runtime makes a loop that takes ten times as long.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from model.graph import MIN_ROUNDED_ELEMENTS, quantize_channels
 
 ZERO_POINT = 128
+
+# What a channel reaches: all but the largest hundredth of its tokens. A channel that was nearly
+# silent may speak up in another text, so none is taken for quieter than half of the usual one.
+REACHED = 0.99
+LEAST_OF_USUAL = 0.5
+
 _ZERO, _ONE, _STEP = "int8/zero", "int8/one", "int8/step"
-_SMALLEST, _LAST_AXIS, _LINE = "int8/smallest", "int8/last_axis", "int8/line"
+_SMALLEST, _LAST_AXIS = "int8/smallest", "int8/last_axis"
+
+Reached = Mapping[str, NDArray[np.float32]]  # [in] of the tokens of each name
 
 
-def multiply_as_int8(graph: GraphProto) -> int:
+def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> Reached:
+    """What the channels of all tokens reach that products are made of, by the tokens' name.
+
+    ``batches`` are inputs of the packed encoder ``model``, which comes back as it was.
+    """
+    names = list(dict.fromkeys(node.input[0] for node in _products(model.graph)))
+    outputs = [*model.graph.output]
+    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    del model.graph.output[len(outputs) :]
+    runs = [session.run(names, dict(batch)) for batch in batches]
+    found = {}
+    for name, tokens in zip(names, zip(*runs, strict=True), strict=True):
+        reached = np.quantile(np.abs(np.concatenate(tokens)), REACHED, axis=0)
+        found[name] = np.maximum(reached, LEAST_OF_USUAL * np.median(reached)).astype(np.float32)
+    return found
+
+
+def multiply_as_int8(graph: GraphProto, reached: Reached) -> int:
     """Turn the products of packed tokens with matrices into products of int8, in place.
 
-    Returns how many. The matrices should lie on the grid of `model.graph.round_channels`: they are
-    rounded to it. Gemm with attributes, which may transpose, and matrices of fewer than
-    `MIN_ROUNDED_ELEMENTS` are left as they are.
+    Returns how many. ``reached`` comes from `measure_tokens`. Gemm with attributes, which may
+    transpose, and matrices of fewer than `MIN_ROUNDED_ELEMENTS` are left as they are.
     """
-    matrices = {
-        tensor.name: tensor
-        for tensor in graph.initializer
-        if tensor.data_type == TensorProto.FLOAT
-        and len(tensor.dims) == 2
-        and np.prod(tensor.dims) >= MIN_ROUNDED_ELEMENTS
+    products = _products(graph)
+    if not products:
+        return 0
+    matrices = {tensor.name: tensor for tensor in graph.initializer}
+    readers: dict[str, list[str]] = {}  # the matrices that tokens meet
+    for node in products:
+        readers.setdefault(node.input[0], []).append(node.input[1])
+    factors = {
+        tokens: _factors(reached[tokens], [numpy_helper.to_array(matrices[name]) for name in names])
+        for tokens, names in readers.items()
     }
     nodes: list[NodeProto] = []
-    rounded: set[str] = set()  # tokens, of which several products may be made
-    replaced: set[str] = set()  # matrices
+    rounded: set[str] = set()
     for node in graph.node:
-        if not _is_product(node) or node.input[1] not in matrices:
+        if not _is_product(node, matrices):
             nodes.append(node)
             continue
         tokens, matrix = node.input[:2]
         if tokens not in rounded:
-            nodes += _round(tokens)
+            nodes += _round(graph, tokens, factors[tokens])
             rounded.add(tokens)
-        if matrix not in replaced:
-            _store(graph, matrices[matrix])
-            replaced.add(matrix)
+        _store(graph, node, numpy_helper.to_array(matrices[matrix]) * factors[tokens][:, None])
         nodes += _multiply(node)
-    if not replaced:
-        return 0
     _add_constants(graph)
     read = {name for node in nodes for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
@@ -70,11 +103,37 @@ def multiply_as_int8(graph: GraphProto) -> int:
     del graph.node[:], graph.initializer[:]
     graph.node.extend(copies.node)
     graph.initializer.extend(copies.initializer)
-    return len(replaced)
+    return len(products)
 
 
-def _is_product(node: NodeProto) -> bool:
-    return node.op_type in ("MatMul", "Gemm") and not node.attribute
+def _products(graph: GraphProto) -> list[NodeProto]:
+    matrices = {tensor.name: tensor for tensor in graph.initializer}
+    return [node for node in graph.node if _is_product(node, matrices)]
+
+
+def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
+    if node.op_type not in ("MatMul", "Gemm") or node.attribute:
+        return False
+    matrix = tensors.get(node.input[1])
+    return (
+        matrix is not None
+        and matrix.data_type == TensorProto.FLOAT
+        and len(matrix.dims) == 2
+        and np.prod(matrix.dims) >= MIN_ROUNDED_ELEMENTS
+    )
+
+
+def _factors(
+    reached: NDArray[np.float32], matrices: Sequence[NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """What each channel is divided by; around 1 in the geometric mean."""
+    rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
+    tiny = np.finfo(np.float32).tiny
+    factors = np.sqrt(np.maximum(reached, tiny) / np.maximum(rows, tiny))
+    if not (reached.all() and rows.all()):  # nothing to balance where one side is always zero
+        factors[(reached == 0) | (rows == 0)] = 1
+    scaled: NDArray[np.float32] = factors / np.exp(np.log(factors).mean())
+    return scaled
 
 
 def _add_constants(graph: GraphProto) -> None:
@@ -84,58 +143,60 @@ def _add_constants(graph: GraphProto) -> None:
         _STEP: np.array(1 / 127, np.float32),
         _SMALLEST: np.array(1e-20, np.float32),  # a token of zeros has no scale of its own
         _LAST_AXIS: np.array([-1], np.int64),
-        _LINE: np.array([-1], np.int64),
     }
-    graph.initializer.extend(
-        numpy_helper.from_array(value, name) for name, value in constants.items()
-    )
+    _add(graph, constants)
 
 
-def _store(graph: GraphProto, matrix: TensorProto) -> None:
-    quantized, scale = quantize_channels(numpy_helper.to_array(matrix), axis=1)
-    parts: dict[str, NDArray[Any]] = {"int8": quantized, "scale": scale.reshape(-1)}
-    graph.initializer.extend(
-        numpy_helper.from_array(values, f"{matrix.name}_{part}") for part, values in parts.items()
-    )
+def _store(graph: GraphProto, product: NodeProto, matrix: NDArray[np.float32]) -> None:
+    """The matrix of a product; one that meets tokens of two names is stored for each of them."""
+    quantized, scale = quantize_channels(matrix, axis=1)
+    int8, channel_scales = _stored(product)
+    _add(graph, {int8: quantized, channel_scales: scale.reshape(-1)})
 
 
-def _round(tokens: str) -> list[NodeProto]:
+def _add(graph: GraphProto, tensors: Mapping[str, NDArray[Any]]) -> None:
+    graph.initializer.extend(numpy_helper.from_array(of, name) for name, of in tensors.items())
+
+
+def _round(graph: GraphProto, tokens: str, factors: NDArray[np.float32]) -> list[NodeProto]:
     """Nodes that make of ``tokens`` [tokens, in] its uint8 and its scales [tokens, 1]."""
-    name = {
-        part: f"{tokens}/{part}" for part in ("abs", "max", "largest", "line", "shape", "zeros")
-    }
+    parts = ("inverse", "even", "abs", "max", "largest", "line", "shape", "zeros")
+    name = {part: f"{tokens}/{part}" for part in parts}
     uint8, scales = _rounded(tokens)
+    _add(graph, {name["inverse"]: 1 / factors})
     return [
-        _node("Abs", [tokens], name["abs"]),
+        _node("Mul", [tokens, name["inverse"]], name["even"]),
+        _node("Abs", [name["even"]], name["abs"]),
         _node("ReduceMax", [name["abs"], _LAST_AXIS], name["max"]),  # keeps the axis
         _node("Max", [name["max"], _SMALLEST], name["largest"]),
         _node("Mul", [name["largest"], _STEP], scales),
-        _node("Reshape", [scales, _LINE], name["line"]),
+        _node("Reshape", [scales, _LAST_AXIS], name["line"]),
         _node("Shape", [name["line"]], name["shape"]),
         _node("Expand", [_ZERO, name["shape"]], name["zeros"]),
         helper.make_node(
-            "QuantizeLinear", [tokens, name["line"], name["zeros"]], [uint8], uint8, axis=0
+            "QuantizeLinear", [name["even"], name["line"], name["zeros"]], [uint8], uint8, axis=0
         ),
     ]
 
 
-def _multiply(node: NodeProto) -> list[NodeProto]:
-    """``node``, made of its rounded tokens and its stored matrix."""
-    (tokens, matrix), bias, result = node.input[:2], node.input[2:], node.output[0]
-    uint8, scales = _rounded(tokens)
+def _multiply(product: NodeProto) -> list[NodeProto]:
+    """``product``, made of its rounded tokens and its stored matrix."""
+    bias, result = product.input[2:], product.output[0]
+    uint8, scales = _rounded(product.input[0])
+    int8, channel_scales = _stored(product)
     by_channel = f"{result}/by_channel"
-    product = helper.make_node(
+    summed = helper.make_node(
         "MatMulIntegerToFloat",
-        [uint8, f"{matrix}_int8", _ONE, f"{matrix}_scale", _ZERO],
+        [uint8, int8, _ONE, channel_scales, _ZERO],
         [by_channel],
         by_channel,
         domain="com.microsoft",
     )
     if not bias:
-        return [product, _node("Mul", [by_channel, scales], result)]
+        return [summed, _node("Mul", [by_channel, scales], result)]
     unbiased = f"{result}/unbiased"
     return [
-        product,
+        summed,
         _node("Mul", [by_channel, scales], unbiased),
         _node("Add", [unbiased, bias[0]], result),
     ]
@@ -143,6 +204,10 @@ def _multiply(node: NodeProto) -> list[NodeProto]:
 
 def _rounded(tokens: str) -> tuple[str, str]:
     return f"{tokens}/uint8", f"{tokens}/scales"
+
+
+def _stored(product: NodeProto) -> tuple[str, str]:
+    return f"{product.output[0]}/int8", f"{product.output[0]}/channel_scales"
 
 
 def _node(operator: str, inputs: list[str], output: str) -> NodeProto:
