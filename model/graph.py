@@ -28,6 +28,7 @@ _CHANNEL_AXIS = {
     "Gather": 0,
 }
 OPSET = 18
+POOLING = "pooling/"  # what the names of the pooling's own tensors begin with
 
 _ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
 
@@ -54,7 +55,7 @@ def split(
     encoder = Extractor(graph).extract_model(list(inputs), [*also, *blocks])
     pooling = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
     _require_pooled_form(pooling, blocks)
-    _rename_initializers(pooling, prefix="pooling/")
+    _rename_initializers(pooling, prefix=POOLING)
     return encoder, pooling
 
 
@@ -165,6 +166,24 @@ def store_int8(encoder: ModelProto) -> int:
             _unfold(encoder, tensor.name)
         stored += 1
     return stored
+
+
+def fold_int8(encoder: ModelProto) -> None:
+    """Make the matrices of `store_int8` float32 tensors again, in place; its tables stay."""
+    tensors = {tensor.name: tensor for tensor in encoder.graph.initializer}
+    makers = {node.output[0]: node for node in encoder.graph.node}
+    for node in list(encoder.graph.node):
+        cast = makers.get(node.input[0]) if node.op_type == "Mul" else None
+        if cast is None or cast.op_type != "Cast" or f"{node.output[0]}_int8" not in tensors:
+            continue
+        name = node.output[0]
+        parts = [tensors[f"{name}_{part}"] for part in ("int8", "scale")]
+        whole, scale = map(numpy_helper.to_array, parts)
+        encoder.graph.initializer.append(numpy_helper.from_array(whole * scale, name))
+        for part in parts:
+            encoder.graph.initializer.remove(part)
+        for old in (cast, node):
+            encoder.graph.node.remove(old)
 
 
 def _require_pooled_form(pooling: ModelProto, blocks: Iterable[str]) -> None:

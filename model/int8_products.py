@@ -34,7 +34,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from model.graph import MIN_ROUNDED_ELEMENTS, quantize_channels
+from model.graph import MIN_ROUNDED_ELEMENTS, POOLING, quantize_channels
 
 ZERO_POINT = 128
 
@@ -70,8 +70,8 @@ def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> R
 def multiply_as_int8(graph: GraphProto, reached: Reached) -> int:
     """Turn the products of packed tokens with matrices into products of int8, in place.
 
-    Returns how many. ``reached`` comes from `measure_tokens`. Gemm with attributes, which may
-    transpose, and matrices of fewer than `MIN_ROUNDED_ELEMENTS` are left as they are.
+    Returns how many. ``reached`` comes from `measure_tokens`. The pooling's, Gemm with attributes,
+    which may transpose, and matrices of fewer than `MIN_ROUNDED_ELEMENTS` are left as they are.
     """
     products = _products(graph)
     if not products:
@@ -117,6 +117,7 @@ def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
     matrix = tensors.get(node.input[1])
     return (
         matrix is not None
+        and not matrix.name.startswith(POOLING)
         and matrix.data_type == TensorProto.FLOAT
         and len(matrix.dims) == 2
         and np.prod(matrix.dims) >= MIN_ROUNDED_ELEMENTS

@@ -63,6 +63,17 @@ class OnnxEncoder:
         """
         if depth is not None and depth not in self.artifact.manifest.depths:
             raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
+        inputs = self.inputs(sequences)
+        if depth is not None:
+            inputs["depth"] = np.array(depth)
+        session = self._session if alone else self._crowded_session
+        if self._has_memory_of_its_own:
+            return run_bound(session, POOLED_OUTPUT, inputs)
+        embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
+        return embeddings
+
+    def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
+        """What the graph reads for ``sequences``: int64 [n, longest] each, padded on the right."""
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
         input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
@@ -73,13 +84,7 @@ class OnnxEncoder:
         }
         if self._takes_token_types:
             inputs["token_type_ids"] = np.zeros_like(input_ids)
-        if depth is not None:
-            inputs["depth"] = np.array(depth)
-        session = self._session if alone else self._crowded_session
-        if self._has_memory_of_its_own:
-            return run_bound(session, POOLED_OUTPUT, inputs)
-        embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
-        return embeddings
+        return inputs
 
     def encode(
         self,

@@ -1,4 +1,4 @@
-"""The command line of training: ``s2sent-train fit | evaluate | report | export``.
+"""The command line of training: ``s2sent-train fit | evaluate | report | export | int8 ...``.
 
 Libraries that take seconds to import are imported by the command that needs them.
 """
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from model.artifact import Artifact, ArtifactError
 from training.errors import TrainingError
 
 app = typer.Typer(
@@ -291,9 +292,34 @@ def export(
         standard_operators=standard_operators,
         overwrite=overwrite,
     )
-    made = export_checkpoint(folder, artifact, options)
+    _print_artifact(export_checkpoint(folder, artifact, options))
+
+
+@app.command(name="int8")
+def convert(
+    source: Annotated[Path, typer.Argument(help="The artifact, fp32 or weight-int8.")],
+    artifact: Annotated[Path, typer.Argument(help="Folder for the new one.")],
+    name: Annotated[
+        str, typer.Option(help="The name that the service gives the model; the old one by default.")
+    ] = "",
+    sentences: Annotated[
+        Path | None, typer.Option(help="File of sentences to measure and check on, one a line.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
+) -> None:
+    """Give an artifact products of int8, and refuse to finish unless it stays near."""
+    from model.convert import convert_to_int8
+
+    lines = sentences.read_text(encoding="utf-8").splitlines() if sentences else ()
+    opened = Artifact.open(source)
+    _print_artifact(
+        convert_to_int8(opened, artifact, name=name, sentences=lines, overwrite=overwrite)
+    )
+
+
+def _print_artifact(made: Artifact) -> None:
     megabytes = sum(file.bytes for file in made.manifest.files.values()) / 1e6
-    print(f"{artifact}: {precision}, {megabytes:.1f} MB")
+    print(f"{made.path}: {made.manifest.precision}, {megabytes:.1f} MB")
     parity = dict(made.manifest.parity)
     by_depth = parity.pop("depths", {})
     for depth, report in {"full": parity, **by_depth}.items():
@@ -336,8 +362,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _mendable() -> tuple[type[Exception], ...]:
     """The errors whose message is for the person at the keyboard."""
-    from model.artifact import ArtifactError
-
     kinds: list[type[Exception]] = [TrainingError, ArtifactError]
     if "model.export" in sys.modules:  # importing it takes seconds, and only it raises these
         from model.encoder import CheckpointError
@@ -346,6 +370,11 @@ def _mendable() -> tuple[type[Exception], ...]:
         from model.parity import ParityError
 
         kinds += [CheckpointError, ExportError, GraphError, ParityError]
+    if "model.convert" in sys.modules:
+        from model.convert import ConversionError
+        from model.parity import ParityError
+
+        kinds += [ConversionError, ParityError]
     return tuple(kinds)
 
 
