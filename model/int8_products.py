@@ -44,7 +44,7 @@ REACHED = 0.99
 LEAST_OF_USUAL = 0.5
 
 _ZERO, _ONE, _STEP = "int8/zero", "int8/one", "int8/step"
-_SMALLEST, _LAST_AXIS = "int8/smallest", "int8/last_axis"
+_LAST_AXIS, _ZEROS = "int8/last_axis", "int8/zeros"
 
 Reached = Mapping[str, NDArray[np.float32]]  # [in] of the tokens of each name
 
@@ -91,6 +91,8 @@ def multiply_as_int8(graph: GraphProto, reached: Reached) -> int:
             nodes.append(node)
             continue
         tokens, matrix = node.input[:2]
+        if not rounded:
+            nodes += _count_tokens(tokens)
         if tokens not in rounded:
             nodes += _round(graph, tokens, factors[tokens])
             rounded.add(tokens)
@@ -142,7 +144,6 @@ def _add_constants(graph: GraphProto) -> None:
         _ZERO: np.array(ZERO_POINT, np.uint8),
         _ONE: np.array(1, np.float32),
         _STEP: np.array(1 / 127, np.float32),
-        _SMALLEST: np.array(1e-20, np.float32),  # a token of zeros has no scale of its own
         _LAST_AXIS: np.array([-1], np.int64),
     }
     _add(graph, constants)
@@ -160,23 +161,31 @@ def _add(graph: GraphProto, tensors: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _round(graph: GraphProto, tokens: str, factors: NDArray[np.float32]) -> list[NodeProto]:
-    """Nodes that make of ``tokens`` [tokens, in] its uint8 and its scales [tokens, 1]."""
-    parts = ("inverse", "even", "abs", "max", "largest", "line", "shape", "zeros")
-    name = {part: f"{tokens}/{part}" for part in parts}
+    """Nodes that make of ``tokens`` [tokens, in] its uint8 and its scales [tokens, 1].
+
+    The scale of a token of zeros is 0: whatever bytes it gets, its products are zeros.
+    """
+    name = {part: f"{tokens}/{part}" for part in ("inverse", "even", "abs", "max", "line")}
     uint8, scales = _rounded(tokens)
     _add(graph, {name["inverse"]: 1 / factors})
     return [
         _node("Mul", [tokens, name["inverse"]], name["even"]),
         _node("Abs", [name["even"]], name["abs"]),
         _node("ReduceMax", [name["abs"], _LAST_AXIS], name["max"]),  # keeps the axis
-        _node("Max", [name["max"], _SMALLEST], name["largest"]),
-        _node("Mul", [name["largest"], _STEP], scales),
+        _node("Mul", [name["max"], _STEP], scales),
         _node("Reshape", [scales, _LAST_AXIS], name["line"]),
-        _node("Shape", [name["line"]], name["shape"]),
-        _node("Expand", [_ZERO, name["shape"]], name["zeros"]),
         helper.make_node(
-            "QuantizeLinear", [name["even"], name["line"], name["zeros"]], [uint8], uint8, axis=0
+            "QuantizeLinear", [name["even"], name["line"], _ZEROS], [uint8], uint8, axis=0
         ),
+    ]
+
+
+def _count_tokens(tokens: str) -> list[NodeProto]:
+    """Nodes that make the zero point of each token, [tokens]."""
+    count = f"{_ZEROS}/count"
+    return [
+        helper.make_node("Shape", [tokens], [count], count, start=0, end=1),
+        _node("Expand", [_ZERO, count], _ZEROS),
     ]
 
 
