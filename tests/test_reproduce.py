@@ -390,6 +390,11 @@ def test_the_claim_on_overhead_flips_with_the_numbers() -> None:
     assert judged(parameters=0.18, latency=0.2).verdict == "holds"
     assert judged(parameters=0.18, latency=1.4).verdict == "does not hold"
     assert judged(parameters=0.18).verdict == "not run"
+    spread = {"parameters": 0.18, "latency": 0.2}
+    assert judged(**spread, latency_lower=-3, latency_upper=4).verdict == "not significant"
+    assert judged(**spread, latency_lower=0.1, latency_upper=0.3).verdict == "holds"
+    slow = {**spread, "latency": 2.0}
+    assert judged(**slow, latency_lower=1, latency_upper=3).verdict == "does not hold"
     assert "parameters +0.18 %" in judged(parameters=0.18).numbers
 
 

@@ -61,8 +61,8 @@ def describe(values: Sequence[float]) -> str:
 
 
 def findings(scores: Scores, overhead: Mapping[str, float | None]) -> list[Finding]:
-    """Every claim. ``overhead`` is in percent: ``parameters``, and ``latency`` in the worst cell;
-    None for what was not measured."""
+    """Every claim. ``overhead`` is in percent: ``parameters`` and ``latency``, None for what was
+    not measured; ``latency_lower`` and ``latency_upper`` are its quartiles, if it has any."""
     last = {n: [f"last{n}-{kind}" for kind in ("2d", "1d", "avg")] for n in (3, 6)}
     none, gap, low4, low8 = (cell.name for cell in SQUEEZES.values())
     return [
@@ -90,7 +90,7 @@ def findings(scores: Scores, overhead: Mapping[str, float | None]) -> list[Findi
         ),
         _all(
             f"(f) The selector adds less than {SMALL:g} %",
-            *(_small(name, overhead.get(name)) for name in ("parameters", "latency")),
+            *(_small(name, overhead) for name in ("parameters", "latency")),
         ),
         _all(
             "X1 (ours): weights from the input do more than weights that are learned and fixed",
@@ -174,8 +174,16 @@ def _reductions(scores: Scores) -> Finding:
     )
 
 
-def _small(name: str, percent: float | None) -> Finding:
+def _small(name: str, overhead: Mapping[str, float | None]) -> Finding:
+    """Whether it is below `SMALL`; not significant where `SMALL` is between its quartiles."""
+    percent = overhead.get(name)
     if percent is None:
         return Finding("", "not run", f"{name}: not run")
-    verdict: Verdict = "holds" if percent < SMALL else "does not hold"
-    return Finding("", verdict, f"{name} {percent:+.2f} %")
+    lower, upper = (overhead.get(f"{name}_{side}") for side in ("lower", "upper"))
+    numbers = f"{name} {percent:+.2f} %"
+    if lower is None or upper is None:
+        return Finding("", "holds" if percent < SMALL else "does not hold", numbers)
+    verdict: Verdict = "not significant"
+    if not lower < SMALL <= upper:
+        verdict = "holds" if upper < SMALL else "does not hold"
+    return Finding("", verdict, f"{numbers} (quartiles {lower:+.2f} to {upper:+.2f})")

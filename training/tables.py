@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 import matplotlib
@@ -302,14 +302,20 @@ def _latency(folder: Path) -> list[str]:
 
 
 def read_overhead(folder: Path) -> dict[str, float | None]:
-    """The share of parameters and the worst share of time, in percent, that were measured."""
+    """The shares of parameters and of time that were measured, in percent; of time the median over
+    cells of the medians and of the quartiles over rounds."""
     file = folder / OVERHEAD_FILE
     if not file.is_file():
         return {}
     content = json.loads(file.read_text(encoding="utf-8"))
-    times = [cell["selector"]["median_percent"] for cell in content["cells"]]
+    added = [cell["selector"] for cell in content["cells"]]
     counts = content.get("parameters", {})  # not counted in exported artifacts
-    return {"parameters": counts.get("share_percent"), "latency": max(times)}
+    return {
+        "parameters": counts.get("share_percent"),
+        "latency": median(cell["median_percent"] for cell in added),
+        "latency_lower": median(cell["lower_quartile_percent"] for cell in added),
+        "latency_upper": median(cell["upper_quartile_percent"] for cell in added),
+    }
 
 
 def _details(configurations: Iterable[Configuration], results: Results) -> str:
