@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
+from model.graph import replace_nodes
 from model.packing import packed_state
 
 DEPTH_INPUT = "depth"  # int64 scalar
@@ -58,7 +59,7 @@ def add_depth_input(model: ModelProto, exits: Mapping[int, Sequence[str]]) -> Mo
             kept[_state(graph, exits[depth][-1])] = _state(graph, exits[above][-1])
         nodes += _deeper_than(above, run, kept)
     nodes += _pick(graph, set(range(len(graph.node))) - done - set(readers))
-    _replace_nodes(graph, nodes)
+    replace_nodes(graph, nodes)
     graph.input.append(helper.make_tensor_value_info(DEPTH_INPUT, TensorProto.INT64, []))
     graph.initializer.append(helper.make_tensor(DEPTH_INPUT, TensorProto.INT64, [], [depths[-1]]))
     return model
@@ -140,9 +141,3 @@ def _multiply(rows: str, block: str, product: str) -> NodeProto:
 
 def _copy(old: str, new: str) -> NodeProto:
     return helper.make_node("Identity", [old], [new], new)
-
-
-def _replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    copies = helper.make_graph(nodes, graph.name, [], []).node
-    del graph.node[:]
-    graph.node.extend(copies)

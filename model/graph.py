@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.fusion_options import FusionOptions
@@ -241,9 +241,7 @@ def _unfold_rows(graph: ModelProto, name: str) -> None:
             inputs, result = [f"{name}_{part}", indices], f"{rows}_{part}"
             nodes.append(helper.make_node("Gather", inputs, [result], result, axis=0))
         nodes += _widen(f"{rows}_int8", f"{rows}_scale", rows)
-    copies = helper.make_graph(nodes, graph.graph.name, [], []).node
-    del graph.graph.node[:]
-    graph.graph.node.extend(copies)
+    replace_nodes(graph.graph, nodes)
 
 
 def _widen(narrow: str, scale: str, wide: str) -> tuple[NodeProto, NodeProto]:
@@ -253,6 +251,21 @@ def _widen(narrow: str, scale: str, wide: str) -> tuple[NodeProto, NodeProto]:
         helper.make_node("Cast", [narrow], [cast], f"{wide}_widen", to=TensorProto.FLOAT),
         helper.make_node("Mul", [cast, scale], [wide], f"{wide}_unfold"),
     )
+
+
+def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
+    """Put ``nodes``, of which some may be the graph's own, in the place of all it has."""
+    copies = helper.make_graph(nodes, graph.name, [], []).node
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def drop_unread(graph: GraphProto) -> None:
+    """Remove the initializers that no node reads, of a graph without branches."""
+    read = {name for node in graph.node for name in node.input}
+    for index in reversed(range(len(graph.initializer))):
+        if graph.initializer[index].name not in read:
+            del graph.initializer[index]
 
 
 def save(graph: ModelProto, path: str) -> None:

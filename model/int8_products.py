@@ -34,7 +34,13 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from model.graph import MIN_ROUNDED_ELEMENTS, POOLING, quantize_channels
+from model.graph import (
+    MIN_ROUNDED_ELEMENTS,
+    POOLING,
+    drop_unread,
+    quantize_channels,
+    replace_nodes,
+)
 
 ZERO_POINT = 128
 
@@ -99,12 +105,8 @@ def multiply_as_int8(graph: GraphProto, reached: Reached) -> int:
         _store(graph, node, numpy_helper.to_array(matrices[matrix]) * factors[tokens][:, None])
         nodes += _multiply(node)
     _add_constants(graph)
-    read = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    copies = helper.make_graph(nodes, graph.name, [], [], kept)
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(copies.node)
-    graph.initializer.extend(copies.initializer)
+    replace_nodes(graph, nodes)
+    drop_unread(graph)
     return len(products)
 
 

@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
+from model.graph import drop_unread, replace_nodes
+
 MASK = "attention_mask"  # int64 [batch, length] of 0 and 1, one of the encoder's inputs
 
 # What gives for each token a result that depends on that token alone.
@@ -68,12 +70,8 @@ def pack(graph: GraphProto) -> bool:
                 nodes += _pack(name, _packed(name))
             elif name in packed & outputs:
                 nodes.append(_unpack(_packed(name), name))
-    read = {name for node in nodes for name in node.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    copies = helper.make_graph(nodes, graph.name, [], [], kept)
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(copies.node)
-    graph.initializer.extend(copies.initializer)
+    replace_nodes(graph, nodes)
+    drop_unread(graph)
     return True
 
 
