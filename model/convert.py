@@ -18,11 +18,9 @@ import onnx
 
 from model import artifact, graph
 from model.artifact import Artifact
-from model.int8_products import measure_tokens, multiply_as_int8
+from model.int8_products import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.onnx_encoder import OnnxEncoder
 from model.parity import check_parity, parity_sentences
-
-MEASURED_AT_ONCE = 32  # sentences
 
 
 class ConversionError(Exception):

@@ -33,7 +33,7 @@ from model import artifact, graph
 from model.artifact import Artifact, Manifest
 from model.early_exit import add_depth_input
 from model.encoder import PooledEncoder, find_selector, get_pooling, load_encoder, stopped_at
-from model.int8_products import measure_tokens, multiply_as_int8
+from model.int8_products import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.onnx_encoder import POOLED_OUTPUT, OnnxEncoder
 from model.packing import pack
 from model.parity import ParityReport, check_parity, parity_sentences
@@ -43,7 +43,6 @@ Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
 STORED_AS_INT8: frozenset[Precision] = frozenset(("weight-int8", "int8"))
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
-MEASURED_AT_ONCE = 32  # sentences
 CANARY_TEXT = "A canary sings while the air is good."
 _RECORDED_VERSIONS = (
     "torch",

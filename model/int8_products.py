@@ -48,6 +48,7 @@ ZERO_POINT = 128
 # silent may speak up in another text, so none is taken for quieter than half of the usual one.
 REACHED = 0.99
 LEAST_OF_USUAL = 0.5
+MEASURED_AT_ONCE = 32  # sentences
 
 _ZERO, _ONE, _STEP = "int8/zero", "int8/one", "int8/step"
 _LAST_AXIS, _ZEROS = "int8/last_axis", "int8/zeros"

@@ -196,7 +196,7 @@ def _require_int8_products(device: Device) -> None:
     if not multiplies_int8():
         raise ProviderUnavailable(
             f"this processor has none of {', '.join(sorted(VNNI))}, without which products of int8"
-            " overflow. Export the checkpoint with --precision weight-int8."
+            " overflow. Serve a weight-int8 artifact: the one this was made of, or an export."
         )
 
 

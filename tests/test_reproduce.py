@@ -458,8 +458,11 @@ def test_latency_is_measured_once_and_stands_in_the_tables(tmp_path: Path, backb
 
 def test_latency_needs_three_blocks(tmp_path: Path) -> None:
     shallow = tiny_backbone(tmp_path / "shallow", num_layers=2)
+    series = Series(data=tmp_path, output=tmp_path / "out", backbone=str(shallow))
     with pytest.raises(ConfigError, match="it weighs 3 blocks, and the backbone has 2"):
-        measure_latency(Series(data=tmp_path, output=tmp_path / "out", backbone=str(shallow)))
+        measure_latency(series, required=True)
+    measure_latency(series, required=False)
+    assert not series.folder.exists()
 
 
 def _succeed(command: list[str]) -> None:

@@ -182,10 +182,10 @@ def reproduce(
         keep=keep,
     )
     if not only_tables:
-        if latency or everything:
-            runner.measure_latency(series)
         if experiments:
             runner.run(experiments, series)
+        if latency or everything:
+            runner.measure_latency(series, required=latency)
     options = [f"--{key}" for key in keys] + ["--latency"] * latency
     options += [f"--objective {name}" for name in series.objectives]
     command = f"s2sent-train reproduce {' '.join(options)} --backbone {backbone} --only-tables"

@@ -182,10 +182,11 @@ def run(
                 log.info("%s: average %.2f", head, result["scores"]["average"])
 
 
-def measure_latency(series: Series) -> None:
+def measure_latency(series: Series, *, required: bool) -> None:
     """Measure what a selector of three blocks adds on the backbone, unless it has been measured.
 
-    Raises `EncoderError` for what is no backbone, `ConfigError` for one that has too few blocks.
+    A backbone with too few blocks is left out, or where it is ``required`` raises `ConfigError`;
+    what is no backbone raises `EncoderError`.
     """
     import torch
 
@@ -198,7 +199,10 @@ def measure_latency(series: Series) -> None:
         return
     blocks, width = size_of(resolve(series.backbone))
     if reason := misfit(S2SENT, blocks=blocks, width=width):
-        raise ConfigError(f"Latency of {series.backbone} cannot be measured: {reason}.")
+        if required:
+            raise ConfigError(f"Latency of {series.backbone} cannot be measured: {reason}.")
+        log.info("left out: latency, as %s", reason)
+        return
     protocol = overhead.Protocol(
         **BUDGETS[series.budget].latency, device="cuda" if torch.cuda.is_available() else "cpu"
     )
