@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.context import context_of, service_of
+from service.context import RequestContext, context_of
 from service.engine import EmbedResult
 from service.inputs import Text
 from service.requests import unless_disconnected
 from service.schemas import EmbedOptions
-from service.tracing import trace_serialize, trace_stages, trace_texts
+from service.tracing import trace_serialize, trace_stages
 
 Rows = NDArray[np.float32]  # [n, dim], C-contiguous
 
@@ -37,7 +37,8 @@ async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) 
     Raises what the engine raises, InvalidInput for an unknown prompt or depth, and
     ClientDisconnect.
     """
-    service, context = service_of(request), context_of(request)
+    context = context_of(request)
+    service = context.service
     service.check_depth(options.depth)
     settings = service.settings
     truncate = settings.auto_truncate if options.truncate is None else options.truncate
@@ -50,10 +51,13 @@ async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) 
         timeout_seconds=max(0.001, settings.request_timeout_seconds - context.elapsed_seconds()),
     )
     context.characters = sum(map(len, texts))
-    trace_texts(len(texts))
-    began_ns = time.time_ns()
-    context.result = await unless_disconnected(request, work)
-    trace_stages(context.result, began_ns=began_ns)
+    if context.span is None:
+        context.result = await unless_disconnected(request, work)
+    else:
+        context.span.set_attribute("s2sent.texts", len(texts))
+        began_ns = time.time_ns()
+        context.result = await unless_disconnected(request, work)
+        trace_stages(context.span, context.result, began_ns=began_ns)
     return context.result
 
 
@@ -92,22 +96,23 @@ def answer(
     ``serialized_since`` is the moment writing the body began, on the clock of time.perf_counter.
     """
     seconds = time.perf_counter() - serialized_since
-    service_of(request).metrics.serialize_duration.observe(seconds)
-    trace_serialize(seconds)
-    cost = cost_headers(request, result)
+    context = context_of(request)
+    context.service.metrics.serialize_duration.observe(seconds)
+    if context.span is not None:
+        trace_serialize(context.span, seconds)
+    cost = cost_headers(context, result)
     return Response(body, headers=cost | (headers or {}), media_type=media_type)
 
 
-def cost_headers(request: Request, result: EmbedResult) -> dict[str, str]:
+def cost_headers(context: RequestContext, result: EmbedResult) -> dict[str, str]:
     """The eight headers of text-embeddings-inference; times are whole milliseconds, rounded down.
 
     ``x-total-time`` begins with the request's head and ``x-compute-time`` with the end of its
     body; the other three are means over the request's texts.
     """
-    context = context_of(request)
     now = time.perf_counter()
     return {
-        "x-compute-type": service_of(request).compute_type,
+        "x-compute-type": context.service.compute_type,
         "x-compute-time": _milliseconds(now - context.body_read),
         "x-compute-characters": str(context.characters),
         "x-compute-tokens": str(sum(result.tokens)),

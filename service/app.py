@@ -85,7 +85,7 @@ def create_app(
         telemetry=telemetry_config(tracer_provider),
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
     )
-    app.state.service = Service(settings, engine, metrics)
+    app.state.service = service = Service(settings, engine, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.token_work = TokenWork(engine, settings, metrics)
     for routes in (routes_native, routes_openai, routes_tokenize, routes_operations, routes_pages):
@@ -94,17 +94,18 @@ def create_app(
     app.add_exception_handler(ServiceError, on_service_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, on_client_disconnect)
-    _add_middleware(app, settings, metrics)
+    _add_middleware(app, service, traced=tracer_provider is not None)
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
+def _add_middleware(app: FastAPI, service: Service, *, traced: bool) -> None:
     """Innermost first: the one added last sees a request first."""
+    settings = service.settings
     if keys := ApiKeys.of(settings):
         app.add_middleware(
             RequireApiKey,
             keys=keys,
-            quotas=Quotas(metrics),
+            quotas=Quotas(service.metrics),
             metrics_require_key=settings.metrics_require_key,
         )
     if settings.cors_allow_origins:
@@ -115,7 +116,7 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics) -> None:
             allow_headers=["*"],
             expose_headers=[REQUEST_ID_HEADER, "Retry-After", *COST_HEADERS, *RAW_HEADERS],
         )
-    app.add_middleware(ObserveRequests, metrics=metrics, log_requests=settings.log_requests)
+    app.add_middleware(ObserveRequests, service=service, traced=traced)
 
 
 def _lifespan(

@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from opentelemetry.trace import Span
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
@@ -18,9 +19,6 @@ from service.metrics import Metrics
 from service.settings import Settings
 
 _SCOPE_KEY = "s2sent.request"
-
-# The id of the request being worked on, for log lines written on its behalf.
-current_request_id: ContextVar[str | None] = ContextVar("current_request_id", default=None)
 
 
 class EmbeddingEngine(Protocol):
@@ -117,7 +115,9 @@ class Service:
 class RequestContext:
     """What is known of one request while it runs; the access log is written from it."""
 
+    service: Service
     request_id: str
+    span: Span | None = None  # where traces are asked for
     started: float = field(default_factory=time.perf_counter)  # seconds, monotonic
     body_read: float = 0.0  # the moment the body was complete, same clock
     characters: int = 0  # sent by the client; for token ids their number
@@ -128,18 +128,18 @@ class RequestContext:
         """Seconds since the head of the request arrived."""
         return time.perf_counter() - self.started
 
-    @classmethod
-    def open(cls, scope: Scope, request_id: str) -> "RequestContext":
-        """Begin the record of a request and leave it where `context_of` finds it."""
-        context = cls(request_id)
-        scope[_SCOPE_KEY] = context
-        return context
+    def put_into(self, scope: Scope) -> None:
+        """Leave it where `context_of` finds it."""
+        scope[_SCOPE_KEY] = self
+
+
+# The request being worked on, for log lines written on its behalf.
+current_request: ContextVar[RequestContext | None] = ContextVar("current_request", default=None)
 
 
 def service_of(connection: HTTPConnection) -> Service:
     """The service that answers this request."""
-    service: Service = connection.app.state.service
-    return service
+    return context_of(connection).service
 
 
 def context_of(connection: HTTPConnection) -> RequestContext:

@@ -1,8 +1,8 @@
 """The requests being answered: each has a deadline, and all can be ended at once."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from types import TracebackType
 
 
 class InFlight:
@@ -15,17 +15,9 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._scopes)
 
-    @asynccontextmanager
-    async def until(self, timeout_seconds: float) -> AsyncIterator[None]:
+    def until(self, timeout_seconds: float) -> "_Stay":
         """Counts as in flight what runs inside; raises TimeoutError when its time is over."""
-        async with asyncio.timeout(timeout_seconds) as scope:
-            self._scopes.add(scope)
-            try:
-                yield
-            finally:
-                self._scopes.discard(scope)
-                if not self._scopes:
-                    self._idle.set()
+        return _Stay(self._scopes, self._idle, asyncio.timeout(timeout_seconds))
 
     def expire_all(self) -> None:
         """Makes this moment the deadline of every request in flight."""
@@ -41,3 +33,31 @@ class InFlight:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), timeout_seconds)
         return not self._scopes
+
+
+class _Stay:
+    """The time one request is in flight."""
+
+    __slots__ = ("_idle", "_scope", "_scopes")
+
+    def __init__(
+        self, scopes: set[asyncio.Timeout], idle: asyncio.Event, scope: asyncio.Timeout
+    ) -> None:
+        self._scopes = scopes
+        self._idle = idle
+        self._scope = scope
+
+    async def __aenter__(self) -> None:
+        await self._scope.__aenter__()
+        self._scopes.add(self._scope)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._scopes.discard(self._scope)
+        if not self._scopes:
+            self._idle.set()
+        await self._scope.__aexit__(kind, error, traceback)

@@ -1,17 +1,19 @@
 """What surrounds every request: its id, its metrics, its log line, and an answer to any bug."""
 
+import asyncio
 import logging
 import random
 import re
 
+from opentelemetry import trace
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.context import RequestContext, current_request_id
+from service.context import RequestContext, Service, current_request
 from service.envelopes import CLIENT_CLOSED_REQUEST, error_response
 from service.errors import InternalError
-from service.metrics import ROUTES, Metrics
+from service.metrics import ROUTES
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +32,21 @@ class ObserveRequests:
     nobody handled is logged with its traceback and answered as InternalError without its text.
     """
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, *, log_requests: bool) -> None:
+    def __init__(self, app: ASGIApp, service: Service, *, traced: bool) -> None:
         self._app = app
-        self._metrics = metrics
-        self._log_requests = log_requests
+        self._service = service
+        self._metrics = service.metrics
+        self._log_requests = service.settings.log_requests
+        self._traced = traced
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = RequestContext.open(scope, _request_id(scope))
-        token = current_request_id.set(context.request_id)
+        span = trace.get_current_span() if self._traced else None
+        context = RequestContext(self._service, _request_id(scope), span)
+        context.put_into(scope)
+        token = current_request.set(context)
         status = CLIENT_CLOSED_REQUEST  # unless an answer begins
 
         async def send_with_id(message: Message) -> None:
@@ -62,13 +68,14 @@ class ObserveRequests:
             )
             await error_response(HTTPConnection(scope), error)(scope, receive, send_with_id)
         finally:
-            self._metrics.requests_in_flight.dec()
-            self._record(scope, context, status)
-            current_request_id.reset(token)
+            seconds = context.elapsed_seconds()
+            # Once the answer is on its way, which it is when the loop has come round.
+            asyncio.get_running_loop().call_soon(self._record, scope, context, status, seconds)
+            current_request.reset(token)
 
-    def _record(self, scope: Scope, context: RequestContext, status: int) -> None:
-        seconds = context.elapsed_seconds()
+    def _record(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
         route = _route_label(scope)
+        self._metrics.requests_in_flight.dec()
         self._metrics.requests.labels(route, status).inc()
         self._metrics.request_duration.labels(route).observe(seconds)
         level = logging.DEBUG if route in _PROBES else logging.INFO

@@ -37,15 +37,15 @@ async def read_body(request: Request, schema: type[Body]) -> Body:
     it cannot be used, DeadlineExceeded when it comes too late, ClientDisconnect when it never will.
     """
     _check_media_type(request)
-    service, raw = service_of(request), await _collect(request)
-    context_of(request).body_read = time.perf_counter()
+    context = context_of(request)
+    service, raw = context.service, await _collect(request)
+    context.body_read = time.perf_counter()
     parse = partial(_parse, raw, schema, max_texts=service.settings.max_client_batch_size)
     if len(raw) <= INLINE_BYTES:
         body = parse()
     else:
         body = await asyncio.get_running_loop().run_in_executor(service.body_reader, parse)
-    seconds = time.perf_counter() - context_of(request).body_read
-    service.metrics.parse_duration.observe(seconds)
+    service.metrics.parse_duration.observe(time.perf_counter() - context.body_read)
     return body
 
 
@@ -111,9 +111,14 @@ async def _collect(request: Request) -> bytes:
     if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
         raise _too_large(limit)
     body = bytearray()
+    more_body = True
     try:
         async with asyncio.timeout(settings.request_timeout_seconds):
-            async for chunk in request.stream():
+            while more_body:
+                message = await request.receive()  # `Request.stream` has a layer of its own
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                chunk, more_body = message.get("body", b""), message.get("more_body", False)
                 body += chunk
                 if len(body) > limit:
                     raise _too_large(limit)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry import trace
+from opentelemetry.trace import Span
 from starlette.types import Scope
 
-from service.engine import EmbedResult
+from service.results import EmbedResult
 from service.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
@@ -76,25 +77,19 @@ def telemetry_config(provider: "TracerProvider | None") -> TelemetryConfig:
     return config
 
 
-def current_trace_id() -> str | None:
-    """The trace the request being worked on belongs to, as 32 hexadecimal digits."""
-    context = trace.get_current_span().get_span_context()
+def trace_id_of(span: Span) -> str | None:
+    """The trace a span belongs to, as 32 hexadecimal digits."""
+    context = span.get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
-def trace_texts(count: int) -> None:
-    """Say on the request's span how many texts it wants embedded."""
-    trace.get_current_span().set_attribute("s2sent.texts", count)
-
-
-def trace_stages(result: EmbedResult, *, began_ns: int) -> None:
+def trace_stages(span: Span, result: EmbedResult, *, began_ns: int) -> None:
     """Say on the request's span what the engine did, as an event at the end of each stage.
 
     ``began_ns`` is when the engine was asked, in nanoseconds since the epoch. Durations are those
     of the metrics, means over the request's texts, and each stage begins where the last one ended:
     exact for a request that ran in one batch.
     """
-    span = trace.get_current_span()
     if not span.is_recording():
         return
     span.set_attribute("s2sent.tokens", sum(result.tokens))
@@ -109,9 +104,9 @@ def trace_stages(result: EmbedResult, *, began_ns: int) -> None:
         span.add_event(stage, {"duration_seconds": seconds}, ended_ns)
 
 
-def trace_serialize(seconds: float) -> None:
+def trace_serialize(span: Span, seconds: float) -> None:
     """Say on the request's span that its answer has just been written as bytes."""
-    trace.get_current_span().add_event("serialize", {"duration_seconds": seconds}, time.time_ns())
+    span.add_event("serialize", {"duration_seconds": seconds}, time.time_ns())
 
 
 def _is_not_traced(scope: Scope) -> bool:

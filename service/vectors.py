@@ -33,7 +33,7 @@ def unit_rows(embeddings: Rows) -> UnitRows:
 
 def paired_cosines(unit: UnitRows, left: Sequence[int], right: Sequence[int]) -> Rows:
     """The cosine of row ``left[i]`` with row ``right[i]`` for every i, [n] float32."""
-    return _rounded(np.einsum("ij,ij->i", unit[left], unit[right]))
+    return _rounded(np.vecdot(unit[left], unit[right]))
 
 
 def ranked_cosines(
@@ -51,9 +51,9 @@ def ranked_cosines(
 
 def _norms(rows: Rows) -> NDArray[np.float64]:
     exact = rows.astype(np.float64)  # the squares of float32 cannot overflow here
-    norms: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
-    usable = np.isfinite(norms) & (norms > 0)
-    if not usable.all():
+    norms: NDArray[np.float64] = np.sqrt(np.vecdot(exact, exact))
+    usable = (norms > 0) & (norms < np.inf)  # NaN is neither
+    if np.count_nonzero(usable) < len(norms):
         index = int(usable.argmin())
         raise InferenceFailed(
             f"The embedding of input {index} has the length {norms[index]} and cannot be used. "

@@ -146,13 +146,25 @@ class InferenceWorkers:
         self._metrics.engine_restarts.inc()
         self._spawn(self._verify)
 
-    def _answer(self, rows_of: Counter[EmbedRequest], started: float, seconds: float) -> None:
-        for request, rows in rows_of.items():
+    def _answer(self, done: Sequence[Row], started: float, seconds: float) -> None:
+        for request, rows in Counter(row.request for row in done).items():
             request.queue_seconds += rows * (started - request.arrival)
             request.inference_seconds += rows * seconds
             request.unanswered -= rows
             if not request.unanswered and not request.future.done():
                 request.future.set_result(None)
+        # Behind the tasks that have just been woken: no answer waits for a number.
+        self._loop.call_soon(self._observe, done, seconds)
+
+    def _observe(self, rows: Sequence[Row], seconds: float) -> None:
+        lengths = [len(row.sequence) for row in rows]
+        tokens, padded = sum(lengths), len(rows) * max(lengths)
+        self._metrics.batch_texts.observe(len(rows))
+        self._metrics.batch_tokens.observe(tokens)
+        self._metrics.batch_padding_ratio.observe(1 - tokens / padded)
+        self._metrics.batch_duration.observe(seconds)
+        self._metrics.texts.inc(len(rows))
+        self._metrics.tokens.inc(tokens)
 
     def _fail(self, request: EmbedRequest, error: ServiceError, reason: str) -> None:
         if not request.future.done():
@@ -215,8 +227,7 @@ class InferenceWorkers:
             self._give_up([rows[position] for position in broken], "non_finite")
         for row, embedding in zip(rows, embeddings, strict=True):
             row.request.embeddings[row.position] = embedding
-        self._post(self._answer, Counter(row.request for row in rows), started, seconds)
-        self._observe(rows, seconds)
+        self._post(self._answer, rows, started, seconds)
         return bool(finite.any())
 
     def _give_up(self, rows: Sequence[Row], reason: str) -> None:
@@ -225,16 +236,6 @@ class InferenceWorkers:
         for request in {row.request for row in rows}:
             self._batcher.drop(request)
             self._post(self._fail, request, InferenceFailed(message), reason)
-
-    def _observe(self, rows: list[Row], seconds: float) -> None:
-        lengths = [len(row.sequence) for row in rows]
-        tokens, padded = sum(lengths), len(rows) * max(lengths)
-        self._metrics.batch_texts.observe(len(rows))
-        self._metrics.batch_tokens.observe(tokens)
-        self._metrics.batch_padding_ratio.observe(1 - tokens / padded)
-        self._metrics.batch_duration.observe(seconds)
-        self._metrics.texts.inc(len(rows))
-        self._metrics.tokens.inc(tokens)
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         try:

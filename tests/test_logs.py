@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from service import logs
-from service.context import current_request_id
+from service.context import RequestContext, Service, current_request
 from service.logs import logging_to
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.fake_engine import FakeEngine
 
 logger = logging.getLogger("service.test")
 
@@ -78,10 +81,11 @@ def values(stream: io.StringIO, name: str) -> list[Any]:
 
 def test_a_line_has_the_records_fields_and_the_request_id() -> None:
     stream = io.StringIO()
-    token = current_request_id.set("id-1")
+    service = Service(Settings(), FakeEngine(), Metrics())
+    token = current_request.set(RequestContext(service, "id-1"))
     with logging_to(stream, "info"):
         logger.info("took %d ms", 3, extra={"fields": {"route": "/embed", "status": 200}})
-    current_request_id.reset(token)
+    current_request.reset(token)
     line = json.loads(stream.getvalue())
     assert line.pop("time").endswith("+00:00")
     assert line == {

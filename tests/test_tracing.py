@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -24,8 +25,8 @@ from service.errors import Overloaded
 from service.logs import logging_to
 from service.settings import Settings, SettingsError, load_settings
 from service.trace_export import HideQuery, collector_provider
-from service.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, current_trace_id, open_provider
-from tests.fake_engine import FakeEngine
+from service.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
+from tests.fake_engine import FakeEngine, InProcess
 from tests.server_process import running_server
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -41,7 +42,7 @@ class Traced:
         provider.add_span_processor(HideQuery())
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         app = create_app(Settings(**settings), engine=engine, tracer_provider=provider)
-        transport = httpx.ASGITransport(app)
+        transport = InProcess(app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
     def spans(self) -> list[ReadableSpan]:
@@ -136,19 +137,19 @@ async def test_probes_and_unknown_paths_make_no_span(path: str) -> None:
 
 
 async def test_off_means_that_nothing_is_traced() -> None:
-    seen: list[str | None] = []
+    seen: list[bool] = []
 
     class Engine(FakeEngine):
         async def embed(self, *args: Any, **options: Any) -> Any:
-            seen.append(current_trace_id())
+            seen.append(trace.get_current_span().get_span_context().is_valid)
             return await super().embed(*args, **options)
 
     app = create_app(Settings(), engine=Engine())
-    transport = httpx.ASGITransport(app)
+    transport = InProcess(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.post("/embed", json={"inputs": "a"}, headers=TRACEPARENT)
     assert response.status_code == 200
-    assert seen == [None]
+    assert seen == [False]
 
 
 def test_off_means_that_the_sdk_is_not_imported_whatever_the_environment_says() -> None:
