@@ -27,7 +27,7 @@ check: $(DEV)/installed         ## lint, format and types
 fix: $(DEV)/installed           ## format and mend what can be mended
 	$(DEV)/bin/ruff check --fix . ; $(DEV)/bin/ruff format .
 
-bench: $(DEV)/installed         ## measure the service beside its peers (needs wrk), with BENCH=--options
+bench: $(DEV)/installed         ## measure the service beside its peers (needs wrk and cc), with BENCH=--options
 	-$(MAKE) --keep-going peers
 	$(DEV)/bin/python -m benchmarks $(BENCH)
 

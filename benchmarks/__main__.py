@@ -4,9 +4,9 @@
                          [--systems NAME ...] [--loads NAME ...]
 
 Each round starts every system once, in another order, checks its vectors, loads it and ends it.
-Needs wrk (https://github.com/wg/wrk) and the peers' environments (`make peers`). Writes
-results.json, results.md, plot.svg and logs/ into FOLDER. Absolute times mean little on a shared
-machine: read the ratios, which are taken within a round.
+Needs wrk (https://github.com/wg/wrk), a C compiler `cc` for the open loop, and the peers'
+environments (`make peers`). Writes results.json, results.md, plot.svg and logs/ into FOLDER.
+Absolute times mean little on a shared machine: read the ratios, which are taken within a round.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from pathlib import Path
 from benchmarks.loads import BY_NAME, is_wrk_installed
 from benchmarks.machine import describe_machine
 from benchmarks.models import prepare_models
+from benchmarks.open_loop import GeneratorFailed, build_generator
 from benchmarks.report import RESULTS, write_report
 from benchmarks.results import Results
 from benchmarks.rounds import ONE_TEXT_LOADS, OPEN_LOOP, Plan, run_round
@@ -41,8 +42,7 @@ MAX_TOKENS = 256
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, write after every round, and print the Markdown page."""
     options = _parse(arguments)
-    if not is_wrk_installed():
-        sys.exit("wrk is not installed; it is in most distributions' packages.")
+    _check_generators(options.loads)
     tokenizer = Tokenizer(Artifact.open(DEFAULT_ARTIFACT).tokenizer_path, MAX_TOKENS)
     texts = prepare_texts(options.texts, tokenizer)
     check_texts = texts.short[:24] + texts.long[:8]
@@ -60,6 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             results["rounds"].append(run_round(turned, plan, results["not_measured"]))
             (options.out / RESULTS).write_text(json.dumps(results, indent=1), encoding="utf-8")
     print(write_report(options.out))
+
+
+def _check_generators(loads: Sequence[str]) -> None:
+    """End with a message where what sends the loads is missing."""
+    if not is_wrk_installed():
+        sys.exit("wrk is not installed; it is in most distributions' packages.")
+    if OPEN_LOOP in loads:
+        try:
+            build_generator()
+        except GeneratorFailed as reason:
+            sys.exit(str(reason))
 
 
 def _begin(options: argparse.Namespace, texts: Texts, systems: Sequence[System]) -> Results:
