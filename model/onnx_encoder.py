@@ -23,6 +23,8 @@ class OnnxEncoder:
     With ``concurrent_runs`` above 1 runs are expected side by side. On a CPU each of them then has
     one thread, which keeps the cores busier than threads that work in step, and a run that is
     alone has all ``intra_op_num_threads``. That takes a second session, with matrices of its own.
+    Where ``cpus`` has a core for each thread, all but the first have a thread that stays there; the
+    first is for the caller.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
+        cpus: Sequence[int] = (),
         tensorrt: TensorRTPlan | None = None,
     ) -> None:
         manifest = artifact.manifest
@@ -43,7 +46,7 @@ class OnnxEncoder:
         threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
             threads.append(1)
-        sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
+        sessions = open_sessions(artifact, device, threads=threads, cpus=cpus, tensorrt=tensorrt)
         self._session, self._crowded_session = sessions[0], sessions[-1]
         self._has_memory_of_its_own = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs

@@ -83,12 +83,14 @@ def open_sessions(
     device: Device,
     *,
     threads: Sequence[int] = (0,),
+    cpus: Sequence[int] = (),
     tensorrt: TensorRTPlan | None = None,
 ) -> list[ort.InferenceSession]:
     """Open the artifact's graph on ``device``, and prove that the encoder runs there.
 
     Returns a session for each count of ``threads``, where 0 is one for each core. On a CPU they
-    share the tables that they look rows up in. Raises ProviderUnavailable when the device cannot
+    share the tables that they look rows up in, and one with as many threads as ``cpus`` keeps its
+    own threads on all of these but the first. Raises ProviderUnavailable when the device cannot
     be used, or not for this graph.
     """
     _require_provider(device)
@@ -103,7 +105,7 @@ def open_sessions(
         name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
         for name, table in read_lookup_tables(graph).items()
     }
-    options = [_session_options(artifact, count) for count in threads]
+    options = [_session_options(artifact, count, cpus) for count in threads]
     with ThreadPoolExecutor() as pool:  # packing weights is most of it, and that scales
         return list(pool.map(lambda each: _open_on_cpu(graph, each, tables), options))
 
@@ -207,9 +209,14 @@ def multiplies_int8() -> bool:
     return not VNNI.isdisjoint(next(flags, VNNI))
 
 
-def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
+def _session_options(
+    artifact: Artifact, threads: int, cpus: Sequence[int] = ()
+) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
+    if len(cpus) == threads > 1:  # the caller is the first of the threads
+        others = ";".join(str(cpu + 1) for cpu in cpus[1:])  # ONNX Runtime counts from 1
+        options.add_session_config_entry("session.intra_op_thread_affinities", others)
     options.inter_op_num_threads = 1
     # Plans made for one shape are of no use to the next batch, and an arena keeps for ever what
     # the largest one took; without it memory goes back, at no loss of speed that could be measured.

@@ -40,6 +40,12 @@ PACKED_PADDING_COST = 0.2
 PACKED_PADDING_COST_1_AT = 512  # tokens of the longest row
 
 
+# So many batches after the last that met another, a batch counts as alone. A run with all the cores
+# takes more of their time than one with a single core, and one that is met halfway has to share
+# them after all.
+QUIET_BATCHES = 8
+
+
 class EmbedRequest:
     """One caller's texts on their way through the engine, and the one future it waits for.
 
@@ -97,7 +103,8 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of one depth; ``alone`` says that no other batch runs or waits meanwhile."""
+    """Rows of one depth; ``alone`` says that no other batch runs or waits meanwhile, and that this
+    has been so for the last QUIET_BATCHES."""
 
     rows: list[Row]
     alone: bool
@@ -136,6 +143,7 @@ class Batcher:
         self._waiting: dict[EmbedRequest, None] = {}  # an ordered set, oldest first
         self._numbers = 0
         self._served_tokens = 0
+        self._quiet_batches = QUIET_BATCHES
         self._closed = False
         self.packed = False
         self.texts = 0
@@ -194,9 +202,10 @@ class Batcher:
                 return None
             rows = self._form(self._share())
             alone = not self.texts and len(self._idle) == self._takers - 1
+            self._quiet_batches = self._quiet_batches + 1 if alone else 0
             if self.texts:
                 self._wake()  # the rest is another taker's share
-            return Batch(rows, alone)
+            return Batch(rows, self._quiet_batches > QUIET_BATCHES)
 
     def close(self) -> None:
         """Makes every call of `next_batch` return None from now on."""

@@ -1,11 +1,16 @@
-"""How many CPU cores this process may really use.
+"""How many CPU cores this process may really use, and how its threads stay on them.
 
 The number of cores of the host is the wrong answer in a container: a session with 64 threads
 under a quota of two cores spends its time being throttled.
+
+Staying. A thread that is woken need not get a core to itself: on a virtual machine Linux takes a
+core that has gone to sleep for one that its host has taken away, and puts two threads on the one
+that is awake until it balances its load, some milliseconds later. A short text's run is over by
+then, and took twice as long. Threads that each have a core of their own are not put together.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CGROUP_MOUNT = "sys/fs/cgroup"
@@ -19,6 +24,44 @@ def usable_cpus(root: Path = Path("/")) -> int:
     """
     quotas = [int(quota) for quota in (*_quotas_v2(root), *_quotas_v1(root))]
     return max(1, min([_affinity(), *quotas]))
+
+
+def own_cpus(threads: int, root: Path = Path("/")) -> tuple[int, ...]:
+    """Returns a core for each of ``threads`` threads to stay on, by the system's numbers, or none.
+
+    There are some only where the threads are as many as the cores, and no quota is below that:
+    elsewhere others use the same cores, and every process would choose the same of them.
+    """
+    if threads < 2 or threads != usable_cpus(root) or not hasattr(os, "sched_setaffinity"):
+        return ()
+    cpus = sorted(os.sched_getaffinity(0))
+    return tuple(cpus) if len(cpus) == threads else ()
+
+
+class Seat:
+    """The core of one inference thread: ``cpus[place]`` in a crowd and the first when it is alone.
+
+    A run that is alone has the threads of a session beside it, which stay on the other cores
+    (`model.sessions`). Without ``cpus`` the thread goes where the system puts it.
+    """
+
+    def __init__(self, cpus: Sequence[int], place: int) -> None:
+        self._cpus = cpus
+        self._place = place
+        self._taken: int | None = None
+
+    def take(self, *, alone: bool) -> None:
+        """Moves the calling thread there, unless it is there already."""
+        if not self._cpus:
+            return
+        cpu = self._cpus[0 if alone else self._place % len(self._cpus)]
+        if cpu == self._taken:
+            return
+        try:
+            os.sched_setaffinity(0, (cpu,))  # 0 is the calling thread
+            self._taken = cpu
+        except OSError:  # the core was taken away from this process: it is not ours to choose
+            self._cpus = ()
 
 
 def _affinity() -> int:

@@ -233,6 +233,7 @@ class Engine:
             self._metrics,
             self._rate,
             count=self._parallelism.concurrent_runs,
+            cpus=self._parallelism.cpus,
             verify=lambda: model.check_canary(worker.run),
             on_fatal=self._fail,
             clock=self._clock,

@@ -13,7 +13,7 @@ from model.artifact import Artifact, ArtifactError
 from model.onnx_encoder import OnnxEncoder
 from model.sessions import ProviderUnavailable, TensorRTPlan
 from model.tokenizer import TokenizedText, TruncationDirection
-from service.cpu import usable_cpus
+from service.cpu import own_cpus, usable_cpus
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -76,17 +76,21 @@ class TextTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How the machine is divided: threads of a run that is alone, and runs side by side."""
+    """How the machine is divided: threads of a run that is alone, runs side by side, and the cores
+    that threads stay on, if they do."""
 
     threads: int
     concurrent_runs: int
+    cpus: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
         """What the settings say, and where they say 0 what suits the cores there are."""
         threads = settings.threads or usable_cpus()
         most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
-        return cls(threads, settings.concurrent_runs or most)
+        pinned = settings.pin_threads and settings.processor == "cpu"
+        cpus = own_cpus(threads) if pinned else ()
+        return cls(threads, settings.concurrent_runs or most, cpus)
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ class LoadedModel:
                 device=settings.device,
                 intra_op_num_threads=parallelism.threads,
                 concurrent_runs=parallelism.concurrent_runs,
+                cpus=parallelism.cpus,
                 tensorrt=TensorRTPlan(
                     max_batch_texts=settings.max_batch_texts,
                     max_batch_tokens=settings.max_batch_tokens,

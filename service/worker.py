@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from service.admission import Rate
 from service.batcher import Batch, Batcher, EmbedRequest, Row
+from service.cpu import Seat
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.loading import EngineStartFailed, TokenEncoder
 from service.metrics import Metrics
@@ -43,6 +44,7 @@ class InferenceWorkers:
 
     ``verify`` raises when the encoder is not to be trusted. It is run by each thread that replaces
     a dead one, before it takes a batch, and by a thread that could embed no row of a batch.
+    Where there are ``cpus`` each thread stays on one of them (`service.cpu.Seat`).
     ``on_fatal`` is called with a sentence, on the loop, when threads have died too often.
     """
 
@@ -54,6 +56,7 @@ class InferenceWorkers:
         rate: Rate,
         *,
         count: int,
+        cpus: Sequence[int] = (),
         verify: Callable[[], None],
         on_fatal: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -66,6 +69,7 @@ class InferenceWorkers:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._count = count
+        self._cpus = cpus
         self._threads: set[threading.Thread] = set()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS + 1)
         self._running_since: dict[int, float] = {}  # by thread
@@ -80,8 +84,8 @@ class InferenceWorkers:
 
     def start(self) -> None:
         """Starts the threads."""
-        for _ in range(self._count):
-            self._spawn(verify=lambda: None)
+        for place in range(self._count):
+            self._spawn(place, verify=lambda: None)
 
     async def ended(self, timeout_seconds: float) -> bool:
         """Waits for the threads to end after `Batcher.close`, and returns whether they did."""
@@ -109,8 +113,10 @@ class InferenceWorkers:
 
     # --- on the event loop ---
 
-    def _spawn(self, verify: Callable[[], None]) -> None:
-        thread = threading.Thread(target=self._main, args=(verify,), name="inference", daemon=True)
+    def _spawn(self, place: int, verify: Callable[[], None]) -> None:
+        thread = threading.Thread(
+            target=self._main, args=(place, verify), name="inference", daemon=True
+        )
         self._threads.add(thread)
         thread.start()
 
@@ -123,7 +129,9 @@ class InferenceWorkers:
     def _serving(self) -> None:
         self.fault = None
 
-    def _died(self, thread: threading.Thread, reason: str, batch: Sequence[Row]) -> None:
+    def _died(
+        self, thread: threading.Thread, place: int, reason: str, batch: Sequence[Row]
+    ) -> None:
         """Answers the batch a thread left behind, and replaces the thread unless it is hopeless.
 
         `fault` stays set until the new thread has proved the encoder right.
@@ -144,7 +152,7 @@ class InferenceWorkers:
             return
         self.fault = f"engine thread died: restarting ({reason})"
         self._metrics.engine_restarts.inc()
-        self._spawn(self._verify)
+        self._spawn(place, self._verify)
 
     def _answer(self, done: Sequence[Row], started: float, seconds: float) -> None:
         for request, rows in Counter(row.request for row in done).items():
@@ -173,14 +181,16 @@ class InferenceWorkers:
 
     # --- in the thread ---
 
-    def _main(self, verify: Callable[[], None]) -> None:
+    def _main(self, place: int, verify: Callable[[], None]) -> None:
         thread, batch = threading.current_thread(), NO_BATCH
+        seat = Seat(self._cpus, place)
         _step_back()
         try:
             verify()
             self._post(self._serving)
             while taken := self._batcher.next_batch():
                 batch = taken
+                seat.take(alone=batch.alone)
                 if not self._process(batch.rows, batch.alone):
                     self._verify()  # was it the rows, or is it the encoder?
                 batch = NO_BATCH
@@ -188,7 +198,7 @@ class InferenceWorkers:
         except BaseException as error:  # SystemExit too must not pass in silence
             logger.critical("an inference thread died", exc_info=True)
             reason = str(error) if isinstance(error, EngineStartFailed) else type(error).__name__
-            self._post(self._died, thread, reason, batch.rows)
+            self._post(self._died, thread, place, reason, batch.rows)
 
     def _process(self, rows: list[Row], alone: bool) -> bool:
         """Runs rows and answers them; halves a batch that fails, until the guilty row is alone.
