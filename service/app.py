@@ -9,9 +9,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
+from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp
 
 from model.artifact import ArtifactError
 from model.sessions import ProviderUnavailable
@@ -24,6 +27,7 @@ from service import (
 )
 from service.auth import ApiKeys, RequireApiKey
 from service.context import EmbeddingEngine, Service
+from service.direct_route import DirectRoutes
 from service.engine import Engine, EngineStartFailed
 from service.envelopes import on_client_disconnect, on_http_exception, on_service_error
 from service.errors import ServiceError
@@ -43,6 +47,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ROUTERS = tuple(
+    routes.router
+    for routes in (routes_native, routes_openai, routes_tokenize, routes_operations, routes_pages)
+)
+
 OnFatal = Callable[[str], None]
 
 # More containers than before, until Python looks for cycles among them; its default is 700, which
@@ -54,6 +63,26 @@ GARBAGE_THRESHOLDS = (10_000, 10, 10)
 def log_fatal(reason: str) -> None:
     """Say why the service can no longer work; /ready stays red."""
     logger.critical(reason)
+
+
+class _App(FastAPI):
+    """FastAPI without the layers that it puts around all others, unless they are to make spans.
+
+    They answer a bug, as ObserveRequests does; bound bodies, as `service.requests` does; and tell
+    traces of exceptions.
+    """
+
+    traced = False
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The layers that were added, and within them answers to exceptions, and the routes."""
+        if self.traced:
+            return super().build_middleware_stack()
+        handlers = self.exception_handlers
+        app: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers)
+        for layer in reversed(self.user_middleware):
+            app = layer.cls(app, *layer.args, **layer.kwargs)
+        return app
 
 
 def create_app(
@@ -76,7 +105,7 @@ def create_app(
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
     engine = engine or Engine(settings, metrics, model=model, on_fatal=on_fatal)
-    app = FastAPI(
+    app = _App(
         title="S2Sent",
         summary="Sentence embeddings and similarity.",
         version=package_version(),
@@ -85,22 +114,25 @@ def create_app(
         telemetry=telemetry_config(tracer_provider),
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
     )
+    app.traced = tracer_provider is not None
     app.state.service = service = Service(settings, engine, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.state.token_work = TokenWork(engine, settings, metrics)
-    for routes in (routes_native, routes_openai, routes_tokenize, routes_operations, routes_pages):
+    for router in ROUTERS:
         # Added as they are: an included router matches each request a second time.
-        app.router.routes.extend(routes.router.routes)
+        app.router.routes.extend(router.routes)
     app.add_exception_handler(ServiceError, on_service_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, on_client_disconnect)
-    _add_middleware(app, service, traced=tracer_provider is not None)
+    _add_middleware(app, service)
     return app
 
 
-def _add_middleware(app: FastAPI, service: Service, *, traced: bool) -> None:
+def _add_middleware(app: _App, service: Service) -> None:
     """Innermost first: the one added last sees a request first."""
     settings = service.settings
+    if not app.traced:  # the router names a span's route
+        app.add_middleware(DirectRoutes, routes=app.router.routes)
     if keys := ApiKeys.of(settings):
         app.add_middleware(
             RequireApiKey,
@@ -116,7 +148,7 @@ def _add_middleware(app: FastAPI, service: Service, *, traced: bool) -> None:
             allow_headers=["*"],
             expose_headers=[REQUEST_ID_HEADER, "Retry-After", *COST_HEADERS, *RAW_HEADERS],
         )
-    app.add_middleware(ObserveRequests, service=service, traced=traced)
+    app.add_middleware(ObserveRequests, service=service, traced=app.traced)
 
 
 def _lifespan(

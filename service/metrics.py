@@ -15,13 +15,14 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from service.histogram import Histogram, Series
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -99,12 +100,12 @@ class Metrics:
         self.request_duration = Histogram(
             "s2sent_request_duration_seconds",
             "Time from a request's first byte to its answer.",
-            ["route"],
-            buckets=DURATION_BUCKETS,
-            registry=self.registry,
+            DURATION_BUCKETS,
+            self.registry,
+            label="route",
+            values=routes,
         )
         for route in routes:
-            self.request_duration.labels(route)
             for status in STATUSES:
                 self.requests.labels(route, status)
         self.requests_in_flight = self._gauge(
@@ -221,8 +222,8 @@ class Metrics:
 
     def _histogram(
         self, name: str, help_text: str, buckets: Sequence[float] = DURATION_BUCKETS
-    ) -> Histogram:
-        return Histogram(name, help_text, buckets=buckets, registry=self.registry)
+    ) -> Series:
+        return Histogram(name, help_text, buckets, self.registry).labels()
 
 
 def _installed_version(*distributions: str) -> str:

@@ -12,6 +12,7 @@ import httptools
 from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from service.departure import DEPARTURE, Departure
 from service.envelopes import error_response
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
 from service.metrics import Metrics
@@ -36,9 +37,15 @@ class Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Wait for the first head."""
         super().connection_made(transport)
+        self._departure = Departure()
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell those who work for this client."""
+        super().connection_lost(exc)
+        self._departure.come()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, whose callbacks below start requests."""
@@ -63,6 +70,7 @@ class Protocol(HttpToolsProtocol):
         """Begin a head."""
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
+        self.scope[DEPARTURE] = self._departure  # type: ignore[literal-required]  # it is ours
 
     def on_headers_complete(self) -> None:
         """Start the request, unless its head has to be read again without its upgrade."""

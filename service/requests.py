@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from service.complaints import invalid_input
 from service.context import context_of, service_of
+from service.departure import DEPARTURE, Departure
 from service.errors import (
     DeadlineExceeded,
     MalformedRequest,
@@ -57,9 +58,11 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
     """
     worker = asyncio.current_task()
     assert worker is not None  # noqa: S101  # a coroutine runs in a task
-    watching = asyncio.ensure_future(_disconnected(request))
-    # The work runs in this task and only the watch in one of its own: tasks cost more than awaits.
-    watching.add_done_callback(lambda watch: watch.cancelled() or worker.cancel(_CLIENT_LEFT))
+    departure: Departure = request.scope.get(DEPARTURE) or Departure()
+    leave = partial(worker.cancel, _CLIENT_LEFT)
+    # A server other than ours says it in a message, for which somebody has to wait.
+    watching = None if DEPARTURE in request.scope else _watch(request, departure)
+    departure.watch(leave)
     try:
         return await work
     except asyncio.CancelledError as cancelled:
@@ -68,7 +71,9 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
         worker.uncancel()
         raise ClientDisconnect from None
     finally:
-        watching.cancel()
+        departure.unwatch(leave)
+        if watching:
+            watching.cancel()
 
 
 def _parse(raw: bytes, schema: type[Body], *, max_texts: int) -> Body:
@@ -83,9 +88,13 @@ def _parse(raw: bytes, schema: type[Body], *, max_texts: int) -> Body:
         raise invalid_input(error) from None
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+def _watch(request: Request, departure: Departure) -> asyncio.Task[None]:
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        departure.come()
+
+    return asyncio.create_task(watch())
 
 
 def _check_media_type(request: Request) -> None:
