@@ -1,6 +1,5 @@
 """An ONNX Runtime session over an artifact: token ids in, float32 embeddings out."""
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact import TOKENIZER, Artifact
+from model.freed_memory import return_freed_memory
 from model.sessions import PROVIDERS, Device, TensorRTPlan, open_sessions, run_bound
 from model.tokenizer import Tokenizer
 
@@ -52,7 +52,7 @@ class OnnxEncoder:
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
-        _return_freed_memory()
+        return_freed_memory()
 
     def run(
         self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
@@ -110,10 +110,3 @@ class OnnxEncoder:
         if normalize:
             embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
         return embeddings
-
-
-def _return_freed_memory() -> None:
-    """Give back what loading took and freed: the C library would keep it for later."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
-    if trim is not None:
-        trim(0)

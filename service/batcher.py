@@ -103,11 +103,14 @@ class Row(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of one depth; ``alone`` says that no other batch runs or waits meanwhile, and that this
-    has been so for the last QUIET_BATCHES."""
+    """Rows of one depth, or none; ``alone`` says that no other batch runs or waits meanwhile, and
+    that this has been so for the last QUIET_BATCHES."""
 
     rows: list[Row]
     alone: bool
+
+
+NO_BATCH = Batch([], alone=True)
 
 
 class Batcher:
@@ -191,13 +194,18 @@ class Batcher:
             self._remove_empty_heaps()
             self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
 
-    def next_batch(self) -> Batch | None:
-        """Waits for rows and returns the next batch of them; None once the batcher is closed."""
+    def next_batch(self, patience_seconds: float | None = None) -> Batch | None:
+        """Waits for rows and returns the next batch of them; None once the batcher is closed.
+
+        The batch is empty when nothing has come for ``patience_seconds``.
+        """
         bell = threading.Condition(self._lock)
         with self._lock:
             while not (self.texts or self._closed):
                 self._idle.append(bell)
-                bell.wait()
+                if not bell.wait(patience_seconds) and bell in self._idle:
+                    self._idle.remove(bell)
+                    return NO_BATCH
             if self._closed:
                 return None
             rows = self._form(self._share())

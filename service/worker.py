@@ -17,8 +17,9 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
+from model.freed_memory import return_freed_memory
 from service.admission import Rate
-from service.batcher import Batch, Batcher, EmbedRequest, Row
+from service.batcher import NO_BATCH, Batch, Batcher, EmbedRequest, Row
 from service.cpu import Seat
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.loading import EngineStartFailed, TokenEncoder
@@ -32,7 +33,9 @@ DEATHS_WINDOW_SECONDS = 60.0
 
 
 INFERENCE_NICENESS = 5
-NO_BATCH = Batch([], alone=True)
+# Idle so long, a thread gives back the memory its runs have left it with: a hundred megabytes after
+# a busy moment. The next run pays for what it takes of it with some microseconds a page.
+REST_SECONDS = 1.0
 
 
 class WrongShape(Exception):
@@ -188,7 +191,7 @@ class InferenceWorkers:
         try:
             verify()
             self._post(self._serving)
-            while taken := self._batcher.next_batch():
+            while taken := self._next_batch():
                 batch = taken
                 seat.take(alone=batch.alone)
                 if not self._process(batch.rows, batch.alone):
@@ -199,6 +202,13 @@ class InferenceWorkers:
             logger.critical("an inference thread died", exc_info=True)
             reason = str(error) if isinstance(error, EngineStartFailed) else type(error).__name__
             self._post(self._died, thread, place, reason, batch.rows)
+
+    def _next_batch(self) -> Batch | None:
+        batch = self._batcher.next_batch(REST_SECONDS)
+        if batch is NO_BATCH:
+            return_freed_memory()
+            batch = self._batcher.next_batch()
+        return batch
 
     def _process(self, rows: list[Row], alone: bool) -> bool:
         """Runs rows and answers them; halves a batch that fails, until the guilty row is alone.
