@@ -161,29 +161,33 @@ class Artifact:
     """An artifact whose every file was found to be the one the manifest describes.
 
     ``fingerprint`` is the manifest's sha256 in hex, which covers the hash of every other file;
-    ``contents`` are the KEPT_FILES as they were verified.
+    ``contents`` are files as they were verified: the KEPT_FILES, and the graph until it is taken.
     """
 
     path: Path
     manifest: Manifest
     fingerprint: str = ""
-    contents: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    contents: dict[str, bytes] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def open(cls, path: str | Path) -> Self:
-        """Read and verify the folder at ``path``; raises ArtifactError."""
+    def open(cls, path: str | Path, *, keep_graph: bool = False) -> Self:
+        """Read and verify the folder at ``path``; raises ArtifactError.
+
+        ``keep_graph`` is for who will `take` the graph: it need not be read once more.
+        """
         folder = Path(path)
         content = _read_manifest(folder)
         manifest = Manifest.from_json(_decode(content, MANIFEST))
         if missing := sorted(set(REQUIRED_FILES) - set(manifest.files)):
             raise MalformedManifest(f"{MANIFEST} does not list {', '.join(missing)}. {REEXPORT}")
         opened = cls(folder, manifest, hashlib.sha256(content).hexdigest(), {})
+        keep = {*KEPT_FILES, MODEL} if keep_graph else set(KEPT_FILES)
         kept = {}
         for name in manifest.files:
             file = opened.read(name)
             if name == MODEL:
                 _require_safe(folder / name, file)
-            if name in KEPT_FILES:
+            if name in keep:
                 kept[name] = file
         return dataclasses.replace(opened, contents=kept)
 
@@ -198,6 +202,12 @@ class Artifact:
         if not self.manifest.files:
             return (self.path / name).read_bytes()
         return _read_verified(self.path, name, self.manifest.files[name])
+
+    def take(self, name: str) -> bytes:
+        """`read`, for the last time: what was kept of the file is the caller's alone."""
+        content = self.read(name)
+        self.contents.pop(name, None)
+        return content
 
     @property
     def onnx_path(self) -> Path:

@@ -100,7 +100,7 @@ def open_sessions(
         _require_int8_products(device)
     if device != "cpu":
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
-    graph = artifact.read(MODEL)
+    graph = artifact.take(MODEL)
     tables = {
         name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
         for name, table in read_lookup_tables(graph).items()
@@ -251,7 +251,7 @@ def _open_on_gpu(
         plan = tensorrt or TensorRTPlan()
         provider_options["TensorrtExecutionProvider"] = tensorrt_options(artifact, plan)
     try:
-        session = _create(artifact.read(MODEL), options, device, provider_options)
+        session = _create(artifact.take(MODEL), options, device, provider_options)
     except Exception as error:  # ONNX Runtime raises classes of its own
         raise _not_started(device, str(error).strip().rstrip(".")) from error
     if session.get_providers()[0] != PROVIDERS[device][0]:

@@ -3,6 +3,7 @@
 The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 """
 
+import gc
 import http.client
 import inspect
 import sys
@@ -70,6 +71,9 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
 
 def _serve(settings: Settings) -> None:
     """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
+    # What is made while starting stays, and the garbage collector would look through it 200 times;
+    # `service.app` begins with it when the service is ready.
+    gc.disable()
     # Imported here: --help should be instant, and the web framework takes as long to import as
     # the model takes to open, so the two are done side by side.
     from service.loading import LoadedModel

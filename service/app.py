@@ -180,6 +180,7 @@ async def _start(engine: EmbeddingEngine, on_fatal: OnFatal) -> None:
         # hold up everybody's requests for tens of milliseconds.
         gc.freeze()
         gc.set_threshold(*GARBAGE_THRESHOLDS)
+        gc.enable()
         logger.info("ready")
     except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
         on_fatal(f"The engine cannot start: {error}")

@@ -104,7 +104,7 @@ class LoadedModel:
     @classmethod
     def open(cls, settings: Settings) -> Self:
         """Opens what the settings name; ArtifactError, ProviderUnavailable, EngineStartFailed."""
-        artifact = Artifact.open(settings.artifact)
+        artifact = Artifact.open(settings.artifact, keep_graph=True)
         parallelism = Parallelism.of(settings)
         try:
             encoder = OnnxEncoder(
