@@ -160,13 +160,13 @@ def _resource_table(results: Results) -> str:
             _label(results, name),
             _number(median_at(results, name, "seconds_to_ready"), 2),
             _number(median_at(results, name, "memory_mb", "pss"), 0),
-            _number(median_at(results, name, "memory_mb", "rss"), 0),
+            _number(median_at(results, name, "memory_at_rest_mb", "pss"), 0),
             _number(median_at(results, name, "loads", "c64", cost), 2),
             _number(median_at(results, name, "loads", batches, cost), 2),
             _number(median_at(results, name, "cosine"), 6),
         ]
 
-    head = ["", "start to ready, s", "PSS after the run, MB", "RSS after the run, MB"]
+    head = ["", "start to ready, s", "PSS after the run, MB", "after 5 s of rest"]
     head += ["CPU s / 1000 texts, 64 x 1", "CPU s / 1000 texts, batches"]
     head += ["least cosine to sentence-transformers"]
     note = (

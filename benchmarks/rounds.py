@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from benchmarks.texts import Texts
 from benchmarks.usage import memory_mb
 
 OPEN_LOOP = "open"
+REST_SECONDS = 5  # after the last load, until memory is looked at once more
 OPEN_LOOP_PERCENTS = (50, 80, 95, 120)
 OVERLOAD_TIMES_LONGER = 3  # above 100 % a queue takes a while to fill
 ONE_TEXT_LOADS = [
@@ -68,7 +70,9 @@ def _measure(system: System, plan: Plan) -> dict[str, Any]:
         }
         if route and system.open_loop and OPEN_LOOP in plan.loads:
             figures["open_loop"] = _run_open_loop(started, route, plan, capacity(loads))
-        return figures | {"memory_mb": memory_mb(started.process)}
+        figures["memory_mb"] = memory_mb(started.process)
+        time.sleep(REST_SECONDS)
+        return figures | {"memory_at_rest_mb": memory_mb(started.process)}
 
 
 def _run_loads(started: Running, route: Route, plan: Plan) -> dict[str, Any]:

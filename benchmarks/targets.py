@@ -142,6 +142,13 @@ TARGETS = (
         _median(lambda each: of_infinity(each, "memory_mb", "pss", least=True)),
     ),
     Target(
+        "the same after 5 s of rest",
+        "<=",
+        0.4,
+        "x",
+        _median(lambda each: of_infinity(each, "memory_at_rest_mb", "pss", least=True)),
+    ),
+    Target(
         "growth of memory over 10 minutes of changing lengths (soak_memory)",
         "<=",
         2.0,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SERVING_HALF = ("artifact", "tokenizer", "sessions", "onnx_encoder")
+SERVING_HALF = ("artifact", "tokenizer", "sessions", "onnx_encoder", "freed_memory")
 HEAVY = ("torch", "transformers", "sentence_transformers", "optimum", "onnx", "scipy", "sklearn")
 
 SERVING_MODULES = [
