@@ -133,6 +133,7 @@ def test_every_target_follows_from_the_numbers() -> None:
     ours = {
         "seconds_to_ready": 1.0,
         "memory_mb": {"pss": 40.0},
+        "memory_at_rest_mb": {"pss": 40.0},
         "loads": {
             "c1": {"p50_ms": 3.0},
             "c64": {"texts_per_second": 900.0},
@@ -150,6 +151,7 @@ def test_every_target_follows_from_the_numbers() -> None:
     }
     infinity = {
         "memory_mb": {"pss": 100.0},
+        "memory_at_rest_mb": {"pss": 100.0},
         "loads": {
             "c1": {"p50_ms": 10.0},
             "c64": {"texts_per_second": 300.0},
