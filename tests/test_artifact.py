@@ -78,6 +78,16 @@ def edit_manifest(artifact: Artifact, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
+def test_a_graph_that_was_kept_is_taken_once(artifact: Artifact) -> None:
+    """Its bytes are the verified ones, whatever becomes of the file, and nobody keeps them."""
+    graph = artifact.read(MODEL)
+    opened = Artifact.open(artifact.path, keep_graph=True)
+    artifact.onnx_path.write_bytes(b"another")
+    assert opened.take(MODEL) == graph
+    with pytest.raises(ChecksumMismatch):
+        opened.take(MODEL)
+
+
 def test_what_was_sealed_opens_equal(artifact: Artifact) -> None:
     """Opening gives back every field of the manifest, and the files it lists."""
     found = dataclasses.replace(artifact.manifest, files={})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.batcher import Batch, Batcher, EmbedRequest, Row
+from service.batcher import QUIET_BATCHES, Batch, Batcher, EmbedRequest, Row
 
 NO_FUTURE: Any = None  # the batcher never looks at it
 
@@ -250,6 +250,29 @@ def test_a_batch_is_not_alone_while_another_runs() -> None:
     batches = takers.until_taken(1)
     takers.end()
     assert [batch.alone for batch in batches] == [True, False]
+
+
+def test_a_batch_is_alone_again_after_a_quiet_while() -> None:
+    rows = batcher(max_batch_texts=1)
+    alone = []
+    for waiting in (1, 2, *[1] * (QUIET_BATCHES + 1)):
+        assert rows.submit(request(*[10] * waiting))
+        while rows.texts:
+            batch = rows.next_batch()
+            assert batch is not None
+            alone.append(batch.alone)
+    # The first of the two that came together is met by the other, which is the first quiet one.
+    assert alone == [True, False, *[False] * QUIET_BATCHES, True, True]
+
+
+def test_an_empty_batch_says_that_nothing_came() -> None:
+    rows = batcher(takers=2)
+    batch = rows.next_batch(0.001)
+    assert batch is not None
+    assert batch.rows == []
+    assert rows.idle_takers == 0
+    rows.submit(request(10))
+    assert len(take(rows)) == 1
 
 
 @pytest.mark.parametrize("cost", [0, 8, 50])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cpu import usable_cpus
+from service.cpu import Seat, own_cpus, usable_cpus
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +71,65 @@ def test_quota_of_cgroup_v1(tmp_path: Path, quota: str, expected: int) -> None:
 
 def test_this_machine_has_at_least_one_core() -> None:
     assert usable_cpus() >= 1
+
+
+def test_threads_stay_on_cores_where_they_are_as_many(tmp_path: Path) -> None:
+    assert own_cpus(8, tmp_path) == (0, 1, 2, 3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7, 9, 16])
+def test_threads_go_anywhere_where_they_are_more_or_fewer(tmp_path: Path, threads: int) -> None:
+    assert own_cpus(threads, tmp_path) == ()
+
+
+def test_threads_under_a_quota_go_anywhere(tmp_path: Path) -> None:
+    """Every other container of the machine would choose the same cores."""
+    files = {"proc/self/cgroup": "0::/pod\n", "sys/fs/cgroup/pod/cpu.max": "400000 100000\n"}
+    assert own_cpus(4, write(tmp_path, files)) == ()
+    assert own_cpus(8, tmp_path) == ()
+
+
+def test_one_thread_goes_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3})
+    assert own_cpus(1, tmp_path) == ()
+
+
+@pytest.fixture
+def moves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Where threads were told to stay."""
+    seen: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: seen.append(cpus), raising=False)
+    return seen
+
+
+def test_a_seat_is_the_threads_own_in_a_crowd_and_the_first_alone(
+    moves: list[tuple[int, ...]],
+) -> None:
+    seat = Seat((4, 6, 9), place=2)
+    for alone in (False, False, True, True, False):
+        seat.take(alone=alone)
+    assert moves == [(9,), (4,), (9,)]  # and no call where nothing changes
+
+
+def test_more_threads_than_cores_share_them(moves: list[tuple[int, ...]]) -> None:
+    Seat((4, 6), place=3).take(alone=False)
+    assert moves == [(6,)]
+
+
+def test_without_cores_nobody_is_moved(moves: list[tuple[int, ...]]) -> None:
+    Seat((), place=1).take(alone=True)
+    assert moves == []
+
+
+def test_a_core_that_was_taken_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries = []
+
+    def refuse(pid: int, cpus: tuple[int, ...]) -> None:
+        tries.append(cpus)
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
+    seat = Seat((0, 1), place=1)
+    seat.take(alone=False)
+    seat.take(alone=True)
+    assert tries == [(1,)]

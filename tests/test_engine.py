@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from model.artifact import Artifact, Manifest
 from model.tokenizer import InputTooLong, TokenizedText
+from service import worker
 from service.engine import INLINE_CHARACTERS, EmbedResult, Engine, EngineStartFailed
 from service.errors import (
     DeadlineExceeded,
@@ -645,6 +646,20 @@ async def test_warm_up_runs_the_longest_batch() -> None:
     shapes = [(len(batch), len(batch[0])) for batch in harness.encoder.batches]
     assert shapes == [(1, 7), (1, 7), (2, 32)]  # the short one alone and not alone
     await harness.engine.drain(1)
+
+
+async def test_an_idle_thread_gives_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns: list[str] = []
+    monkeypatch.setattr(worker, "REST_SECONDS", 0.01)
+    monkeypatch.setattr(
+        worker, "return_freed_memory", lambda: returns.append(threading.current_thread().name)
+    )
+    async with serving() as harness:
+        await harness.until(lambda: len(returns) == 1)  # what the warm-up took
+        await harness.send("one")
+        await harness.until(lambda: len(returns) == 2)
+        await asyncio.sleep(0.1)  # and then it waits without waking
+        assert returns == ["inference", "inference"]
 
 
 # --- draining ---
