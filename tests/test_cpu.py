@@ -2,10 +2,14 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from service import cpu
 from service.cpu import Seat, own_cpus, usable_cpus
+from service.loading import Parallelism
+from service.settings import Settings
 
 
 @pytest.fixture(autouse=True)
@@ -133,3 +137,21 @@ def test_a_core_that_was_taken_away_is_given_up(monkeypatch: pytest.MonkeyPatch)
     seat.take(alone=False)
     seat.take(alone=True)
     assert tries == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "cpus"),
+    [
+        ({}, tuple(range(8))),
+        ({"threads": 8}, tuple(range(8))),
+        ({"threads": 4}, ()),
+        ({"pin_threads": False}, ()),
+        ({"device": "cuda"}, ()),
+    ],
+)
+def test_whether_threads_stay_is_a_setting(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], cpus: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(cpu, "_quotas_v2", lambda root: iter(()))
+    monkeypatch.setattr(cpu, "_quotas_v1", lambda root: iter(()))
+    assert Parallelism.of(Settings(**settings)).cpus == cpus
