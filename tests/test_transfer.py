@@ -1,15 +1,20 @@
 """Transfer: accuracy of a linear classifier, as SentEval splits the tasks, to the digit."""
 
 import re
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 
 from tests.tiny_data import write_table
 from tests.tiny_tasks import tiny_tasks
+from training import transfer
 from training.errors import DataError
 from training.transfer import (
     FOLDS,
@@ -180,3 +185,22 @@ def test_the_real_files_have_the_rows_of_senteval() -> None:
         **{"trec-train": 5452, "trec-test": 500},
         **{"mrpc-train": 3576, "mrpc-val": 500, "mrpc-test": 1725},
     }
+
+
+def test_a_fit_that_float32_is_too_coarse_for_is_done_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[np.dtype[Any]] = []
+    fit = LogisticRegression.fit
+
+    def too_coarse(self: LogisticRegression, x: NDArray[Any], y: NDArray[Any]) -> Any:
+        seen.append(x.dtype)
+        if x.dtype == np.float32:
+            warnings.warn("ABNORMAL", ConvergenceWarning, stacklevel=2)
+        return fit(self, x, y)
+
+    monkeypatch.setattr(LogisticRegression, "fit", too_coarse)
+    x = np.array([[-2.0], [-1.0], [1.0], [2.0]], dtype=np.float32)
+    y = np.array([0, 0, 1, 1])
+    assert transfer._fit_and_judge(x, y, x, y, 1.0) == 100.0
+    assert seen == [np.float32, np.float64]

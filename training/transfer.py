@@ -16,6 +16,7 @@ hold a few rows without text; they count, and are embedded as ".", as SentEval's
 """
 
 import statistics
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,10 +217,21 @@ def _choose(splits: Sequence[tuple[Features, Labels, Features, Labels]]) -> floa
 def _fit_and_judge(
     x: Features, y: Labels, x_test: Features, y_test: Labels, strength: float
 ) -> float:
-    """Accuracy x 100 on the test rows of the classifier fitted to the others."""
+    """Accuracy x 100 on the test rows of the classifier fitted to the others.
+
+    Few rows of float32 can be too coarse for the search of the best weights, depending on the
+    processor; it is then done again in float64.
+    """
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     classifier: Any = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=1000))
-    return 100 * float(classifier.fit(x, y).score(x_test, y_test))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ConvergenceWarning)
+            classifier.fit(x, y)
+    except ConvergenceWarning:
+        classifier.fit(x.astype(np.float64), y)
+    return 100 * float(classifier.score(x_test, y_test))
