@@ -88,9 +88,11 @@ class Parallelism:
         """What the settings say, and where they say 0 what suits the cores there are."""
         threads = settings.threads or usable_cpus()
         most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
-        pinned = settings.pin_threads and settings.processor == "cpu"
-        cpus = own_cpus(threads) if pinned else ()
-        return cls(threads, settings.concurrent_runs or most, cpus)
+        runs = settings.concurrent_runs or most
+        # Of more cores than runs some may be halves of one; which, the system knows.
+        fits = settings.processor == "cpu" and runs in (1, threads)
+        cpus = own_cpus(threads) if settings.pin_threads and fits else ()
+        return cls(threads, runs, cpus)
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,8 @@ def test_a_core_that_was_taken_away_is_given_up(monkeypatch: pytest.MonkeyPatch)
     [
         ({}, tuple(range(8))),
         ({"threads": 8}, tuple(range(8))),
+        ({"concurrent_runs": 1}, tuple(range(8))),
+        ({"concurrent_runs": 4}, ()),
         ({"threads": 4}, ()),
         ({"pin_threads": False}, ()),
         ({"device": "cuda"}, ()),
