@@ -9,7 +9,6 @@ more.
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from model.artifact import MODEL, Artifact
 from model.lookup_tables import read_lookup_tables
+from model.memory_file import in_memory_file
 
 Device = Literal["cpu", "cuda", "tensorrt"]
 
@@ -106,8 +106,9 @@ def open_sessions(
         for name, table in read_lookup_tables(graph).items()
     }
     options = [_session_options(artifact, count, cpus) for count in threads]
-    with ThreadPoolExecutor() as pool:  # packing weights is most of it, and that scales
-        return list(pool.map(lambda each: _open_on_cpu(graph, each, tables), options))
+    with in_memory_file(graph) as file:
+        del graph
+        return [_open_on_cpu(file, each, tables) for each in options]
 
 
 def run_bound(
@@ -231,7 +232,7 @@ def _session_options(
 
 
 def _open_on_cpu(
-    graph: bytes, options: ort.SessionOptions, tables: Mapping[str, ort.OrtValue]
+    graph: str | bytes, options: ort.SessionOptions, tables: Mapping[str, ort.OrtValue]
 ) -> ort.InferenceSession:
     for name, table in tables.items():
         options.add_initializer(name, table)
@@ -261,12 +262,12 @@ def _open_on_gpu(
 
 
 def _create(
-    graph: bytes,
+    graph: str | bytes,
     options: ort.SessionOptions,
     device: Device,
     provider_options: Mapping[str, dict[str, str]],
 ) -> ort.InferenceSession:
-    """A session of ``graph``: bytes that were verified, where a path may lead to others by now."""
+    """A session of ``graph``: verified bytes, or a file of them that nobody else can write to."""
     providers = [(name, provider_options.get(name, {})) for name in PROVIDERS[device]]
     # With the fallback it would print what failed on stdout and open a session on the CPU.
     session = ort.InferenceSession(

@@ -6,8 +6,10 @@ The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 import gc
 import http.client
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -74,11 +76,18 @@ def _serve(settings: Settings) -> None:
     # What is made while starting stays, and the garbage collector would look through it 200 times;
     # `service.app` begins with it when the service is ready.
     gc.disable()
-    # Imported here: --help should be instant, and the web framework takes as long to import as
-    # the model takes to open, so the two are done side by side.
+    # numpy is here for small sums. Its threads would be started at once, and spin for work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # Imported here: --help should be instant, and what is imported takes as long as opening the
+    # model, so the two are done side by side.
+    from model.artifact import Artifact
+    from service.background import in_background
+
+    opening = partial(Artifact.open, settings.artifact, keep_graph=True)
+    artifact = in_background(opening, name="open")
     from service.loading import LoadedModel
 
-    model = LoadedModel.opening(settings)
+    model = LoadedModel.opening(settings, artifact)
     from service.server import CannotListen, serve
 
     try:

@@ -228,7 +228,7 @@ class Engine:
         model = self._model = await asyncio.wrap_future(opening)
         self._batcher.packed = bool(model.artifact and model.artifact.manifest.packed)
         worker = InferenceWorkers(
-            model.encoder,
+            model,
             self._batcher,
             self._metrics,
             self._rate,
@@ -238,9 +238,7 @@ class Engine:
             on_fatal=self._fail,
             clock=self._clock,
         )
-        warm_up = partial(model.warm_up, max_batch_tokens=self._settings.max_batch_tokens)
-        await self._off_the_loop(warm_up, worker.run)
-        await self._off_the_loop(model.check_canary, worker.run)
+        await self._off_the_loop(model.prove, self._settings)
         return worker
 
     async def _off_the_loop(self, function: Callable[..., Result], *arguments: object) -> Result:

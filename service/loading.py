@@ -1,9 +1,9 @@
 """From a folder to an encoder that is known to be right: opened, warmed up, its canary checked."""
 
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from model.artifact import Artifact, ArtifactError
 from model.onnx_encoder import OnnxEncoder
 from model.sessions import ProviderUnavailable, TensorRTPlan
 from model.tokenizer import TokenizedText, TruncationDirection
+from service.background import in_background
 from service.cpu import own_cpus, usable_cpus
 from service.metrics import Metrics
 from service.settings import Settings
@@ -27,8 +28,17 @@ CANARY_TOLERANCE = {"fp32": 1e-3, "weight-int8": 1e-3, "fp16": 5e-3, "int8": 3e-
 MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
 
 
+# On a CPU a batch of so many tokens needs no trial: opening the model took more memory than it
+# will. With MiniLM it is 34 MB, and opening took 60 to 90 that were given back.
+UNTRIED_TOKENS = 1_024
+
+
 class EngineStartFailed(Exception):
     """The engine cannot serve this artifact; the message says why and what to do."""
+
+
+class WrongShape(Exception):
+    """The encoder did not return one row of dim numbers per sequence."""
 
 
 class TokenEncoder(Protocol):
@@ -95,18 +105,22 @@ class Parallelism:
         return cls(threads, runs, cpus)
 
 
-@dataclass(frozen=True)
+@dataclass
 class LoadedModel:
     """The parts that serve. Without an artifact, as in tests, there is no canary to check."""
 
     encoder: TokenEncoder
     tokenizer: TextTokenizer
     artifact: Artifact | None = None
+    proved: bool = False
 
     @classmethod
-    def open(cls, settings: Settings) -> Self:
-        """Opens what the settings name; ArtifactError, ProviderUnavailable, EngineStartFailed."""
-        artifact = Artifact.open(settings.artifact, keep_graph=True)
+    def open(cls, settings: Settings, artifact: Artifact | None = None) -> Self:
+        """Opens what the settings name, unless ``artifact`` is that already.
+
+        Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
+        """
+        artifact = artifact or Artifact.open(settings.artifact, keep_graph=True)
         parallelism = Parallelism.of(settings)
         try:
             encoder = OnnxEncoder(
@@ -130,37 +144,45 @@ class LoadedModel:
         return cls(encoder, encoder.tokenizer, artifact)
 
     @classmethod
-    def opening(cls, settings: Settings) -> "Future[Self]":
-        """`open` in a thread that does not keep the process from ending."""
-        future: Future[Self] = Future()
+    def opening(cls, settings: Settings, artifact: Future[Artifact] | None = None) -> Future[Self]:
+        """`open` and `prove` in the background, with an ``artifact`` that is being opened."""
+        return in_background(partial(cls._open_and_prove, settings, artifact), name="load")
 
-        def work() -> None:
-            try:
-                future.set_result(cls.open(settings))
-            except Exception as error:  # handed to whoever waits
-                future.set_exception(error)
+    @classmethod
+    def _open_and_prove(cls, settings: Settings, artifact: Future[Artifact] | None) -> Self:
+        model = cls.open(settings, artifact.result() if artifact else None)
+        model.prove(settings)
+        return model
 
-        threading.Thread(target=work, name="load", daemon=True).start()
-        return future
+    def prove(self, settings: Settings) -> None:
+        """Runs what a first request would run, and checks the canary, unless it was done before.
 
-    def warm_up(self, run: Run, *, max_batch_tokens: int) -> None:
-        """Runs a short text in both ways, and as many of the longest as a batch may hold.
-
-        So no client pays for a first time, and a batch that does not fit into memory is known now:
-        raises EngineStartFailed.
+        A short text in both ways, so that no client pays for a first time; and where it may take
+        more memory than was needed until now, as many of the longest as a batch may hold, so that
+        what does not fit is known now. Raises EngineStartFailed.
         """
-        limit = self.encoder.max_seq_length
+        if self.proved:
+            return
         short = self.tokenizer.tokenize(["warm up"])[0].input_ids
-        longest = (short * limit)[:limit]
-        full = [longest] * max(1, max_batch_tokens // limit)
-        for batch, alone in (([short], True), ([short], False), (full, True)):
-            try:
-                run(batch, alone=alone)
-            except Exception as error:  # the encoder may raise anything, MemoryError too
-                raise EngineStartFailed(
-                    f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "
-                    "Lower max_batch_tokens, or export the checkpoint again."
-                ) from error
+        self._try([short], alone=True)
+        self._try([short], alone=False)
+        most = settings.max_batch_tokens
+        if settings.processor != "cpu" or most > UNTRIED_TOKENS:
+            limit = self.encoder.max_seq_length
+            longest = (short * limit)[:limit]
+            self._try([longest] * max(1, most // limit), alone=True)
+        self.check_canary(self.run)
+        self.proved = True
+
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
+        """`TokenEncoder.run`; raises WrongShape, or what the encoder raises."""
+        embeddings = self.encoder.run(sequences, alone=alone, depth=depth)
+        expected = (len(sequences), self.encoder.dim)
+        if embeddings.shape != expected:
+            raise WrongShape(f"the encoder returned {embeddings.shape} instead of {expected}")
+        return embeddings
 
     def check_canary(self, run: Run) -> None:
         """Raises EngineStartFailed unless the canary text has the embedding it had at export."""
@@ -177,6 +199,15 @@ class LoadedModel:
                 f"canary vector is wrong: it is off by {difference:.2g}, the limit for {precision} "
                 f"is {tolerance:g}. Export the checkpoint again, or use another onnxruntime."
             )
+
+    def _try(self, batch: Sequence[Sequence[int]], *, alone: bool) -> None:
+        try:
+            self.run(batch, alone=alone)
+        except Exception as error:  # the encoder may raise anything, MemoryError too
+            raise EngineStartFailed(
+                f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "
+                "Lower max_batch_tokens, or export the checkpoint again."
+            ) from error
 
     def describe(self, metrics: Metrics) -> None:
         """Publishes which model is served."""

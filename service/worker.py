@@ -22,7 +22,7 @@ from service.admission import Rate
 from service.batcher import NO_BATCH, Batch, Batcher, EmbedRequest, Row
 from service.cpu import Seat
 from service.errors import InferenceFailed, NotReady, ServiceError
-from service.loading import EngineStartFailed, TokenEncoder
+from service.loading import EngineStartFailed, LoadedModel, WrongShape
 from service.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -38,12 +38,8 @@ INFERENCE_NICENESS = 5
 REST_SECONDS = 1.0
 
 
-class WrongShape(Exception):
-    """The encoder did not return one row of dim numbers per sequence."""
-
-
 class InferenceWorkers:
-    """``count`` threads that share one encoder, and their supervision on the event loop.
+    """``count`` threads that share one model, and their supervision on the event loop.
 
     ``verify`` raises when the encoder is not to be trusted. It is run by each thread that replaces
     a dead one, before it takes a batch, and by a thread that could embed no row of a batch.
@@ -53,7 +49,7 @@ class InferenceWorkers:
 
     def __init__(
         self,
-        encoder: TokenEncoder,
+        model: LoadedModel,
         batcher: Batcher,
         metrics: Metrics,
         rate: Rate,
@@ -64,7 +60,7 @@ class InferenceWorkers:
         on_fatal: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._encoder = encoder
+        self._model = model
         self._batcher = batcher
         self._metrics = metrics
         self._verify = verify
@@ -103,15 +99,12 @@ class InferenceWorkers:
         thread, started = threading.get_ident(), self._clock()
         self._running_since[thread] = started
         try:
-            embeddings = self._encoder.run(sequences, alone=alone, depth=depth)
+            embeddings = self._model.run(sequences, alone=alone, depth=depth)
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
         # A run that is not alone has its share of the machine, and so have the others.
         self._rate.add(sum(map(len, sequences)), seconds if alone else seconds / self._count)
-        expected = (len(sequences), self._encoder.dim)
-        if embeddings.shape != expected:
-            raise WrongShape(f"the encoder returned {embeddings.shape} instead of {expected}")
         return embeddings
 
     # --- on the event loop ---

@@ -281,6 +281,7 @@ async def test_unusable_input_is_refused(
 
 async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> None:
     async with serving(Clock(), max_queue_tokens=64) as harness:
+        await harness.send("measured")
         held = await harness.hold()
         waiting = harness.send(*["x" * 20] * 3)
         await harness.queued(3)
@@ -294,6 +295,7 @@ async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> No
 
 async def test_queue_that_is_full_already_refuses_before_tokenising() -> None:
     async with serving(Clock(), max_queue_tokens=64) as harness:
+        await harness.send("measured")
         held = await harness.hold()
         waiting = harness.send(*["x" * 30] * 30)
         await harness.queued(30)
@@ -640,12 +642,27 @@ async def test_warm_up_that_fails_is_a_sentence_and_no_start() -> None:
     assert harness.engine.readiness().reason == "engine could not start"
 
 
-async def test_warm_up_runs_the_longest_batch() -> None:
-    harness = Harness()
+@pytest.mark.parametrize(("most", "tried"), [(1_024, []), (2_048, [(64, 32)])])
+async def test_the_first_runs_are_short_and_the_largest_one_that_was_not_proved_to_fit(
+    most: int, tried: list[tuple[int, int]]
+) -> None:
+    """Opening a model takes more memory than a batch of the size that is usual on a CPU."""
+    harness = Harness(max_batch_tokens=most, max_queue_tokens=most)
     await harness.engine.start()
     shapes = [(len(batch), len(batch[0])) for batch in harness.encoder.batches]
-    assert shapes == [(1, 7), (1, 7), (2, 32)]  # the short one alone and not alone
+    assert shapes == [(1, 7), (1, 7), *tried]  # the short one alone and not alone
     await harness.engine.drain(1)
+
+
+async def test_a_model_that_was_proved_is_not_proved_again() -> None:
+    """A process proves it while it imports what serves."""
+    harness = Harness()
+    settings = Settings()
+    model = LoadedModel(harness.encoder, harness.tokenizer)
+    model.prove(settings)
+    assert len(harness.encoder.batches) == 2
+    model.prove(settings)
+    assert len(harness.encoder.batches) == 2
 
 
 async def test_an_idle_thread_gives_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
