@@ -15,7 +15,7 @@ def test_the_result_comes_from_a_thread_of_that_name() -> None:
 
 
 def test_what_is_raised_comes_too() -> None:
-    future = in_background(lambda: [][0], name="work")
+    future = in_background(lambda: list[int]()[0], name="work")
     with pytest.raises(IndexError):
         future.result(timeout=10)
 
