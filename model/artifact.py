@@ -30,9 +30,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import UnionType
-from typing import Any, Self, TypeGuard, get_args, get_origin, get_type_hints
+from typing import Any, BinaryIO, Self, TypeGuard, get_args, get_origin, get_type_hints
 
 from model.graph_rules import GraphRefused, check_graph
+from model.memory_file import MemoryFile
 
 SCHEMA_VERSION = 1
 
@@ -161,19 +162,21 @@ class Artifact:
     """An artifact whose every file was found to be the one the manifest describes.
 
     ``fingerprint`` is the manifest's sha256 in hex, which covers the hash of every other file;
-    ``contents`` are files as they were verified: the KEPT_FILES, and the graph until it is taken.
+    ``contents`` are the KEPT_FILES as they were verified, and ``graphs`` has the graph where it was
+    kept, until it is taken.
     """
 
     path: Path
     manifest: Manifest
     fingerprint: str = ""
     contents: dict[str, bytes] = field(default_factory=dict, repr=False)
+    graphs: list[MemoryFile] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path, *, keep_graph: bool = False) -> Self:
         """Read and verify the folder at ``path``; raises ArtifactError.
 
-        ``keep_graph`` is for who will `take` the graph: it need not be read once more.
+        ``keep_graph`` is for who will `take_graph`: it need not be read once more.
         """
         folder = Path(path)
         content = _read_manifest(folder)
@@ -181,15 +184,12 @@ class Artifact:
         if missing := sorted(set(REQUIRED_FILES) - set(manifest.files)):
             raise MalformedManifest(f"{MANIFEST} does not list {', '.join(missing)}. {REEXPORT}")
         opened = cls(folder, manifest, hashlib.sha256(content).hexdigest(), {})
-        keep = {*KEPT_FILES, MODEL} if keep_graph else set(KEPT_FILES)
-        kept = {}
-        for name in manifest.files:
-            file = opened.read(name)
-            if name == MODEL:
-                _require_safe(folder / name, file)
-            if name in keep:
-                kept[name] = file
-        return dataclasses.replace(opened, contents=kept)
+        kept = {name: opened.read(name) for name in sorted({*manifest.files} - {MODEL})}
+        graph = opened.take_graph()
+        _require_safe(folder / MODEL, graph.content)
+        if keep_graph:
+            opened.graphs.append(graph)
+        return dataclasses.replace(opened, contents={name: kept[name] for name in KEPT_FILES})
 
     def read(self, name: str) -> bytes:
         """The content of a file the manifest lists, verified as it is read; raises ArtifactError.
@@ -201,13 +201,23 @@ class Artifact:
             return self.contents[name]
         if not self.manifest.files:
             return (self.path / name).read_bytes()
-        return _read_verified(self.path, name, self.manifest.files[name])
+        with _opened(self.path, name) as file:
+            entry = self.manifest.files[name]
+            content = file.read(entry.bytes + 1)  # never more than what can be right
+            _require_same(file, content, entry)
+            return content
 
-    def take(self, name: str) -> bytes:
-        """`read`, for the last time: what was kept of the file is the caller's alone."""
-        content = self.read(name)
-        self.contents.pop(name, None)
-        return content
+    def take_graph(self) -> MemoryFile:
+        """The graph, verified as `read` does it; the caller has it alone, and closes it."""
+        if self.graphs:
+            return self.graphs.pop()
+        with _opened(self.path, MODEL) as file:
+            entry = self.manifest.files.get(MODEL)
+            limit = entry.bytes + 1 if entry else os.fstat(file.fileno()).st_size
+            graph = MemoryFile(file, limit)
+            if entry:
+                _require_same(file, graph.content, entry)
+            return graph
 
     @property
     def onnx_path(self) -> Path:
@@ -316,7 +326,9 @@ def _read_manifest(folder: Path) -> bytes:
     return content
 
 
-def _read_verified(folder: Path, name: str, entry: FileEntry) -> bytes:
+@contextmanager
+def _opened(folder: Path, name: str) -> Iterator[BinaryIO]:
+    """A file of the folder, and no other; what the system refuses becomes MissingFile."""
     path = folder / name
     try:
         if not path.is_file():
@@ -326,17 +338,19 @@ def _read_verified(folder: Path, name: str, entry: FileEntry) -> bytes:
                 f"{path} leads out of the artifact through a link. Copy the files (cp -rL)."
             )
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            content = file.read(entry.bytes + 1)  # never more than what can be right
+            yield file
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def _require_same(file: BinaryIO, content: bytes | memoryview, entry: FileEntry) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if FileEntry(digest, len(content)) != entry:
+        size = os.fstat(file.fileno()).st_size
         raise ChecksumMismatch(
-            f"{path} has {size} bytes and sha256 {digest[:12]}..., the manifest says"
+            f"{file.name} has {size} bytes and sha256 {digest[:12]}..., the manifest says"
             f" {entry.bytes} and {entry.sha256[:12]}... Copy the artifact again, or export it anew."
         )
-    return content
 
 
 def _unreadable(path: Path, error: OSError) -> MissingFile:
@@ -344,7 +358,7 @@ def _unreadable(path: Path, error: OSError) -> MissingFile:
     return MissingFile(f"{path} cannot be read: {reason}. Copy the artifact again.")
 
 
-def _require_safe(path: Path, content: bytes) -> None:
+def _require_safe(path: Path, content: memoryview) -> None:
     try:
         check_graph(content)
     except GraphRefused as error:

@@ -40,7 +40,7 @@ class GraphRefused(ValueError):
     """The graph may not be served; the message says what it holds."""
 
 
-def check_graph(content: bytes) -> None:
+def check_graph(content: bytes | memoryview) -> None:
     """Raise GraphRefused unless ``content`` is an ONNX model that only computes."""
     if content[4:8] == b"ORTM":
         raise GraphRefused("it is in ONNX Runtime's own format")

@@ -13,7 +13,7 @@ from model.graph_rules import Value, content_of, fields_of
 LOOKUPS = frozenset({b"Gather", b"EmbedLayerNormalization"})
 
 
-def read_lookup_tables(content: bytes) -> dict[str, NDArray[np.float32]]:
+def read_lookup_tables(content: bytes | memoryview) -> dict[str, NDArray[np.float32]]:
     """The float32 matrices [rows, width] that lookups in the main graph read, by name.
 
     They are copies and keep nothing of ``content`` alive. What is not plainly such a matrix, one

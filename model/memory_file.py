@@ -1,32 +1,45 @@
-"""Verified bytes as a file that nobody can exchange, for libraries that would copy bytes first."""
+"""A copy of a file in memory that nobody can change or exchange: its bytes, and a path to them."""
 
+import mmap
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 # Where Linux shows a process its open files (proc(5)).
 OPEN_FILES = Path("/proc/self/fd")
 
 
-@contextmanager
-def in_memory_file(content: bytes) -> Iterator[str | bytes]:
-    """Yields a path that has ``content`` until the end, and keeps nothing of ``content`` itself.
+class MemoryFile:
+    """What a file had in it when it was copied, without a name in any folder (memfd_create(2)).
 
-    The file lies in memory and has no name in any folder (memfd_create(2)). ONNX Runtime reads a
-    file in pieces; of bytes it makes a copy for each session, whose pages take longer to get than
-    the weights take to pack. Where there are no such files, ``content`` is yielded.
+    ``content`` are its bytes, good until `close`. ``source`` is a path to them, for libraries that
+    read a file in pieces and would make a copy of bytes: ONNX Runtime makes one for each session,
+    whose pages take longer to get than the weights take to pack. Where there are no such files,
+    ``source`` is bytes.
     """
-    if not (hasattr(os, "memfd_create") and OPEN_FILES.is_dir()):
-        yield content
-        return
-    descriptor = os.memfd_create("s2sent")
-    try:
-        rest = memoryview(content)
-        del content
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
-        del rest
-        yield str(OPEN_FILES / str(descriptor))
-    finally:
-        os.close(descriptor)
+
+    def __init__(self, file: BinaryIO, limit: int) -> None:
+        """Copies the first ``limit`` bytes of ``file``, or fewer where it ends before."""
+        self.content: memoryview
+        self.source: str | bytes
+        self._release: Callable[[], object] = bool  # nothing, where there is no descriptor
+        if not (hasattr(os, "memfd_create") and OPEN_FILES.is_dir()):
+            self.source = file.read(limit)
+            self.content = memoryview(self.source)
+            return
+        descriptor = os.memfd_create("s2sent")
+        self._release = weakref.finalize(self, os.close, descriptor)
+        copied = 0
+        while part := os.sendfile(descriptor, file.fileno(), copied, limit - copied):
+            copied += part
+        self.source = str(OPEN_FILES / str(descriptor))
+        self.content = memoryview(b"")
+        if copied:
+            self.content = memoryview(mmap.mmap(descriptor, copied, prot=mmap.PROT_READ))
+
+    def close(self) -> None:
+        """Give the memory back; whoever has opened ``source`` may go on reading."""
+        self.content, self.source = memoryview(b""), b""
+        self._release()

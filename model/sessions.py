@@ -9,6 +9,7 @@ more.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,9 +18,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.artifact import MODEL, Artifact
+from model.artifact import Artifact
 from model.lookup_tables import read_lookup_tables
-from model.memory_file import in_memory_file
 
 Device = Literal["cpu", "cuda", "tensorrt"]
 
@@ -100,15 +100,13 @@ def open_sessions(
         _require_int8_products(device)
     if device != "cpu":
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
-    graph = artifact.take(MODEL)
-    tables = {
-        name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
-        for name, table in read_lookup_tables(graph).items()
-    }
     options = [_session_options(artifact, count, cpus) for count in threads]
-    with in_memory_file(graph) as file:
-        del graph
-        return [_open_on_cpu(file, each, tables) for each in options]
+    with closing(artifact.take_graph()) as graph:
+        tables = {
+            name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
+            for name, table in read_lookup_tables(graph.content).items()
+        }
+        return [_open_on_cpu(graph.source, each, tables) for each in options]
 
 
 def run_bound(
@@ -252,7 +250,7 @@ def _open_on_gpu(
         plan = tensorrt or TensorRTPlan()
         provider_options["TensorrtExecutionProvider"] = tensorrt_options(artifact, plan)
     try:
-        session = _create(artifact.take(MODEL), options, device, provider_options)
+        session = _create(_take_bytes(artifact), options, device, provider_options)
     except Exception as error:  # ONNX Runtime raises classes of its own
         raise _not_started(device, str(error).strip().rstrip(".")) from error
     if session.get_providers()[0] != PROVIDERS[device][0]:
@@ -261,13 +259,19 @@ def _open_on_gpu(
     return session
 
 
+def _take_bytes(artifact: Artifact) -> bytes:
+    """The graph as bytes: TensorRT takes a path for a part of the engine's name in its cache."""
+    with closing(artifact.take_graph()) as graph:
+        return bytes(graph.content)
+
+
 def _create(
     graph: str | bytes,
     options: ort.SessionOptions,
     device: Device,
     provider_options: Mapping[str, dict[str, str]],
 ) -> ort.InferenceSession:
-    """A session of ``graph``: verified bytes, or a file of them that nobody else can write to."""
+    """A session of ``graph``, verified bytes or a file of them that nobody can exchange."""
     providers = [(name, provider_options.get(name, {})) for name in PROVIDERS[device]]
     # With the fallback it would print what failed on stdout and open a session on the CPU.
     session = ort.InferenceSession(

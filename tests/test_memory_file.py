@@ -1,6 +1,5 @@
-"""Verified bytes are read as a file, and nothing is left of it."""
+"""A file in memory has what was copied, whoever changes the original, and leaves nothing open."""
 
-import gc
 import os
 import sys
 from pathlib import Path
@@ -8,39 +7,63 @@ from pathlib import Path
 import pytest
 
 from model import memory_file
-from model.memory_file import OPEN_FILES, in_memory_file
+from model.memory_file import OPEN_FILES, MemoryFile
 
 CONTENT = bytes(range(256)) * 40_000
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="memory files are Linux'")
 
 
-@linux
-def test_the_file_has_the_bytes_and_ends_with_the_block() -> None:
-    before = os.listdir(OPEN_FILES)
-    with in_memory_file(CONTENT) as file:
-        assert isinstance(file, str)
-        assert Path(file).read_bytes() == CONTENT
-        assert Path(file).read_bytes() == CONTENT  # every reader begins at the beginning
-    assert os.listdir(OPEN_FILES) == before
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    path = tmp_path / "original"
+    path.write_bytes(CONTENT)
+    return path
+
+
+def copy(path: Path, limit: int = 1 << 30) -> MemoryFile:
+    with path.open("rb") as file:
+        return MemoryFile(file, limit)
 
 
 @linux
-def test_it_keeps_nothing_of_the_bytes() -> None:
-    """A graph's bytes are as large as the model."""
-
-    class Watched(bytes):
-        pass
-
-    content = Watched(CONTENT)
-    with in_memory_file(content):
-        gc.collect()
-        assert [type(each) for each in gc.get_referrers(content)] in ([], [dict])
+def test_the_copy_stays_as_it_is(original: Path) -> None:
+    """Every reader begins at the beginning."""
+    held = copy(original)
+    original.write_bytes(b"another")
+    assert isinstance(held.source, str)
+    assert held.content == CONTENT
+    assert [Path(held.source).read_bytes() for _ in range(2)] == [CONTENT, CONTENT]
+    held.close()
 
 
-def test_where_there_are_no_such_files_the_bytes_are_used(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("limit", [0, 1, 4097, len(CONTENT), len(CONTENT) + 1])
+def test_no_more_is_copied_than_was_asked_for(original: Path, limit: int) -> None:
+    held = copy(original, limit)
+    assert held.content == CONTENT[:limit]
+    held.close()
+
+
+def test_an_empty_file_is_empty(original: Path) -> None:
+    original.write_bytes(b"")
+    assert not copy(original).content
+
+
+@linux
+def test_nothing_stays_open_once_it_is_closed_or_forgotten(original: Path) -> None:
+    before = len(os.listdir(OPEN_FILES))
+    closed, forgotten = copy(original), copy(original)
+    assert len(os.listdir(OPEN_FILES)) > before
+    closed.close()
+    del forgotten
+    assert len(os.listdir(OPEN_FILES)) == before
+
+
+def test_where_there_are_no_such_files_the_source_is_bytes(
+    original: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(memory_file, "OPEN_FILES", tmp_path / "nowhere")
-    with in_memory_file(CONTENT) as content:
-        assert content is CONTENT
+    held = copy(original)
+    assert held.source == held.content.tobytes() == CONTENT
+    held.close()
+    assert not held.content
