@@ -126,7 +126,7 @@ class Engine:
 
         Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
         """
-        started = self._clock()
+        since = self._clock()
         try:
             worker = await self._prepare()
         except Exception:
@@ -138,7 +138,8 @@ class Engine:
         worker.start()
         self._worker, self._state = worker, "serving"
         self._loaded.describe(self._metrics)
-        self._metrics.model_load_seconds.set(self._clock() - started)
+        since = self._loaded.opened_since or since
+        self._metrics.model_load_seconds.set(self._clock() - since)
 
     async def embed(
         self,

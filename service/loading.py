@@ -1,5 +1,6 @@
 """From a folder to an encoder that is known to be right: opened, warmed up, its canary checked."""
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -107,11 +108,15 @@ class Parallelism:
 
 @dataclass
 class LoadedModel:
-    """The parts that serve. Without an artifact, as in tests, there is no canary to check."""
+    """The parts that serve. Without an artifact, as in tests, there is no canary to check.
+
+    ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
+    """
 
     encoder: TokenEncoder
     tokenizer: TextTokenizer
     artifact: Artifact | None = None
+    opened_since: float | None = None
     proved: bool = False
 
     @classmethod
@@ -150,7 +155,9 @@ class LoadedModel:
 
     @classmethod
     def _open_and_prove(cls, settings: Settings, artifact: Future[Artifact] | None) -> Self:
+        since = time.monotonic()
         model = cls.open(settings, artifact.result() if artifact else None)
+        model.opened_since = since
         model.prove(settings)
         return model
 

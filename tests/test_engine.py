@@ -607,6 +607,23 @@ async def test_start_checks_the_canary_and_describes_the_model(tmp_path: Path) -
     assert await engine.drain(PATIENCE_SECONDS)
 
 
+async def test_loading_counts_from_when_it_began_and_not_from_the_engine_s_start(
+    tiny_artifact: Artifact,
+) -> None:
+    """A process opens its model while it imports the engine."""
+    settings, metrics = Settings(artifact=tiny_artifact.path, threads=1), Metrics()
+    model = LoadedModel.opening(settings)
+    await asyncio.to_thread(model.result)
+    loaded = time.monotonic()
+    await asyncio.sleep(0.2)
+    engine = Engine(settings, metrics, model=model)
+    await engine.start()
+    seconds = metrics.registry.get_sample_value("s2sent_model_load_seconds")
+    assert seconds is not None
+    assert seconds > time.monotonic() - loaded >= 0.2
+    assert await engine.drain(PATIENCE_SECONDS)
+
+
 def test_the_number_of_threads_is_published() -> None:
     assert Harness(threads=3).value("engine_threads") == 3
 
