@@ -4,6 +4,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -16,7 +17,7 @@ class MemoryFile:
 
     ``content`` are its bytes, good until `close`. ``source`` is a path to them, for libraries that
     read a file in pieces and would make a copy of bytes: ONNX Runtime makes one for each session,
-    whose pages take longer to get than the weights take to pack. Where there are no such files,
+    whose pages take longer to get than the weights take to pack. Where such files cannot be had,
     ``source`` is bytes.
     """
 
@@ -25,10 +26,20 @@ class MemoryFile:
         self.content: memoryview
         self.source: str | bytes
         self._release: Callable[[], object] = bool  # nothing, where there is no descriptor
-        if not (hasattr(os, "memfd_create") and OPEN_FILES.is_dir()):
-            self.source = file.read(limit)
-            self.content = memoryview(self.source)
-            return
+        if hasattr(os, "memfd_create") and OPEN_FILES.is_dir():
+            with suppress(OSError):  # a hardened kernel, a file system that copies in no such way
+                self._copy(file, limit)
+                return
+        self._release()
+        self.source = file.read(limit)
+        self.content = memoryview(self.source)
+
+    def close(self) -> None:
+        """Give the memory back; whoever has opened ``source`` may go on reading."""
+        self.content, self.source = memoryview(b""), b""
+        self._release()
+
+    def _copy(self, file: BinaryIO, limit: int) -> None:
         descriptor = os.memfd_create("s2sent")
         self._release = weakref.finalize(self, os.close, descriptor)
         copied = 0
@@ -38,8 +49,3 @@ class MemoryFile:
         self.content = memoryview(b"")
         if copied:
             self.content = memoryview(mmap.mmap(descriptor, copied, prot=mmap.PROT_READ))
-
-    def close(self) -> None:
-        """Give the memory back; whoever has opened ``source`` may go on reading."""
-        self.content, self.source = memoryview(b""), b""
-        self._release()

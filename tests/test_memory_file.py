@@ -67,3 +67,20 @@ def test_where_there_are_no_such_files_the_source_is_bytes(
     assert held.source == held.content.tobytes() == CONTENT
     held.close()
     assert not held.content
+
+
+@linux
+@pytest.mark.parametrize("call", ["memfd_create", "sendfile"])
+def test_what_the_system_refuses_is_read_as_bytes(
+    original: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A kernel may be hardened, and not every file system can send a file."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(1, "not here")
+
+    before = len(os.listdir(OPEN_FILES))
+    monkeypatch.setattr(os, call, refuse)
+    held = copy(original)
+    assert held.source == CONTENT
+    assert len(os.listdir(OPEN_FILES)) == before
