@@ -102,7 +102,7 @@ def _time_runs(
 
     def work(seed: int) -> None:
         choose = random.Random(seed)  # noqa: S311  a reproducible choice, not a secret
-        while (began := time.perf_counter()) < until:
+        while time.perf_counter() < until:
             batch = choose.choices(rows, k=size)
             began = time.perf_counter()
             encoder.run(batch, alone=side_by_side == 1)

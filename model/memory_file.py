@@ -40,11 +40,14 @@ class MemoryFile:
         self._release()
 
     def _copy(self, file: BinaryIO, limit: int) -> None:
-        descriptor = os.memfd_create("s2sent")
+        import fcntl  # not everywhere
+
+        descriptor = os.memfd_create("s2sent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._release = weakref.finalize(self, os.close, descriptor)
         copied = 0
         while part := os.sendfile(descriptor, file.fileno(), copied, limit - copied):
             copied += part
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK)
         self.source = str(OPEN_FILES / str(descriptor))
         self.content = memoryview(b"")
         if copied:

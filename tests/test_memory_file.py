@@ -37,6 +37,18 @@ def test_the_copy_stays_as_it_is(original: Path) -> None:
     held.close()
 
 
+@linux
+def test_not_even_its_owner_can_write_to_the_copy_or_cut_it(original: Path) -> None:
+    """It is mapped: a page that was cut off would end the process when it is read."""
+    held = copy(original)
+    with pytest.raises(PermissionError), Path(str(held.source)).open("r+b", buffering=0) as file:
+        file.write(b"another")
+    with pytest.raises(PermissionError):
+        os.truncate(str(held.source), 1)
+    assert held.content == CONTENT
+    held.close()
+
+
 @pytest.mark.parametrize("limit", [0, 1, 4097, len(CONTENT), len(CONTENT) + 1])
 def test_no_more_is_copied_than_was_asked_for(original: Path, limit: int) -> None:
     held = copy(original, limit)
