@@ -34,7 +34,7 @@ bench: $(DEV)/installed         ## measure the service beside its peers (needs w
 peers: $(OTHERS:%=$(PEERS)/%/installed)  ## install what bench compares with
 
 soak: $(DEV)/installed          ## twenty minutes of faults, leavers and restarts; MINUTES=2 for less
-	$(DEV)/bin/python -m tests.chaos --minutes $(or $(MINUTES),20)
+	$(DEV)/bin/python -m tests.support.chaos --minutes $(or $(MINUTES),20)
 
 fuzz: $(DEV)/installed $(FUZZ)/installed ## 10,000 cases made from the OpenAPI document
 	$(DEV)/bin/python -m tests.fuzz

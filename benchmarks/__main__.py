@@ -28,8 +28,8 @@ from benchmarks.rounds import ONE_TEXT_LOADS, OPEN_LOOP, Plan, run_round
 from benchmarks.running import installed_versions
 from benchmarks.systems import DEFAULT_ARTIFACT, ROOT, System, all_systems
 from benchmarks.texts import Texts, prepare_texts
-from model.artifact import Artifact
-from model.tokenizer import Tokenizer
+from model.artifact.reader import Artifact
+from model.runtime.tokenizer import Tokenizer
 from training.record import commit
 
 SYSTEMS = (

@@ -48,9 +48,9 @@ def main() -> None:
 
 def embed_by_torch(checkpoint: Path, artifact: Path, texts: list[str]) -> Rows:
     """The texts' embeddings by torch, with the artifact's rounding of the weights."""
-    from model.artifact import Artifact
-    from model.encoder import load_encoder
-    from model.export import round_weights
+    from model.artifact.reader import Artifact
+    from model.export.checkpoint import round_weights
+    from model.network.encoder import load_encoder
 
     encoder = load_encoder(checkpoint)
     if Artifact.open(artifact).manifest.precision == "weight-int8":

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.texts import read_texts
-from model.artifact import Artifact
-from model.onnx_encoder import OnnxEncoder
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
 
 Batch = list[list[int]]
 Variant = tuple[str, OnnxEncoder, int | None]  # its name, and what is run at which depth

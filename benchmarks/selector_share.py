@@ -25,11 +25,11 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from benchmarks.models import WEIGHTS
 from benchmarks.systems import ROOT
-from model.artifact import Artifact
-from model.encoder import build_encoder
-from model.export import ExportOptions, export_checkpoint
-from model.onnx_encoder import OnnxEncoder
-from model.selector import SelectorConfig
+from model.artifact.reader import Artifact
+from model.export.checkpoint import ExportOptions, export_checkpoint
+from model.network.encoder import build_encoder
+from model.network.selector import SelectorConfig
+from model.runtime.encoder import OnnxEncoder
 from training.backbones import resolve
 
 WIDTH = 768

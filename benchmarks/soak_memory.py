@@ -22,8 +22,8 @@ from benchmarks.running import Running, running
 from benchmarks.systems import DEFAULT_ARTIFACT, ROOT, SERVICE_ROUTE, our_service
 from benchmarks.texts import Texts, prepare_texts
 from benchmarks.usage import memory_mb
-from model.artifact import Artifact
-from model.tokenizer import Tokenizer
+from model.artifact.reader import Artifact
+from model.runtime.tokenizer import Tokenizer
 
 STEP_SECONDS = 3
 MAX_TOKENS = 256

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.models import Models
-from model.artifact import Artifact
+from model.artifact.reader import Artifact
 
 ROOT = Path(__file__).parent.parent
 DEFAULT_ARTIFACT = ROOT / "artifacts/default"

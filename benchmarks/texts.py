@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
-from model.parity import parity_sentences
-from model.tokenizer import Tokenizer
+from model.export.parity import parity_sentences
+from model.runtime.tokenizer import Tokenizer
 
 Kind = Literal["short", "long"]
 

@@ -80,12 +80,12 @@ def _serve(settings: Settings) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Imported here: --help should be instant, and what is imported takes as long as opening the
     # model, so the two are done side by side.
-    from model.artifact import Artifact
-    from service.background import in_background
+    from model.artifact.reader import Artifact
+    from service.engine.background import in_background
 
     opening = partial(Artifact.open, settings.artifact, keep_graph=True)
     artifact = in_background(opening, name="open")
-    from service.loading import LoadedModel
+    from service.engine.model import LoadedModel
 
     model = LoadedModel.opening(settings, artifact)
     from service.server import CannotListen, serve
@@ -121,7 +121,7 @@ def hash_key(
     ] = None,
 ) -> None:
     """Make an API key: it goes to standard error, its line for api_keys_file to standard output."""
-    from service.keys import UnusableKeys, key_line, new_key
+    from service.access.api_keys import UnusableKeys, key_line, new_key
 
     key = sys.stdin.readline().strip() if from_stdin else new_key()
     if not key:

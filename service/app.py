@@ -16,41 +16,32 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from model.artifact import ArtifactError
-from model.sessions import ProviderUnavailable
-from service import (
-    routes_native,
-    routes_openai,
-    routes_operations,
-    routes_pages,
-    routes_tokenize,
-)
-from service.auth import ApiKeys, RequireApiKey
-from service.context import EmbeddingEngine, Service
-from service.direct_route import DirectRoutes
-from service.engine import Engine, EngineStartFailed
-from service.envelopes import on_client_disconnect, on_http_exception, on_service_error
+from model.artifact.reader import ArtifactError
+from model.runtime.sessions import ProviderUnavailable
+from service.access.auth import ApiKeys, RequireApiKey
+from service.access.rate_limits import Quotas
+from service.api import native, openai, operations, pages, tokenize
+from service.api.openapi import COST_HEADERS, RAW_HEADERS, describe
+from service.api.operations import package_version
+from service.api.routing import DirectRoutes
+from service.engine.engine import Engine, EngineStartFailed
+from service.engine.model import LoadedModel
+from service.engine.tokenization import TokenWork
 from service.errors import ServiceError
-from service.loading import LoadedModel
+from service.http.connection import METRICS_STATE
+from service.http.context import EmbeddingEngine, Service
+from service.http.error_responses import on_client_disconnect, on_http_exception, on_service_error
+from service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
+from service.http.tracing import close_provider, open_provider, telemetry_config
 from service.metrics import Metrics
-from service.middleware import REQUEST_ID_HEADER, ObserveRequests
-from service.openapi import COST_HEADERS, RAW_HEADERS, describe
-from service.protocol import METRICS_STATE
-from service.quotas import Quotas
-from service.routes_operations import package_version
 from service.settings import Settings
-from service.token_work import TokenWork
-from service.tracing import close_provider, open_provider, telemetry_config
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 logger = logging.getLogger(__name__)
 
-ROUTERS = tuple(
-    routes.router
-    for routes in (routes_native, routes_openai, routes_tokenize, routes_operations, routes_pages)
-)
+ROUTERS = tuple(routes.router for routes in (native, openai, tokenize, operations, pages))
 
 OnFatal = Callable[[str], None]
 
@@ -68,7 +59,7 @@ def log_fatal(reason: str) -> None:
 class _App(FastAPI):
     """FastAPI without the layers that it puts around all others, unless they are to make spans.
 
-    They answer a bug, as ObserveRequests does; bound bodies, as `service.requests` does; and tell
+    They answer a bug, as ObserveRequests does; bound bodies, as `service.http.body` does; and tell
     traces of exceptions.
     """
 
@@ -109,7 +100,7 @@ def create_app(
         title="S2Sent",
         summary="Sentence embeddings and similarity.",
         version=package_version(),
-        openapi_url=None,  # service/routes_pages.py has these routes
+        openapi_url=None,  # service/api/pages.py has these routes
         redirect_slashes=False,  # a redirect has no envelope, and names the host it was sent to
         telemetry=telemetry_config(tracer_provider),
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),

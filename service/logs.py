@@ -13,8 +13,8 @@ from typing import TextIO
 
 import orjson
 
-from service.context import current_request
-from service.tracing import trace_id_of
+from service.http.context import current_request
+from service.http.tracing import trace_id_of
 
 # How long records gather after a batch was written. Each waking of the thread takes Python's lock
 # from the event loop: one for each record cost a tenth of a millisecond of processor time.

@@ -22,10 +22,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from service.app import create_app
-from service.context import EmbeddingEngine, Service
-from service.loading import LoadedModel
+from service.engine.model import LoadedModel
+from service.http.connection import Protocol
+from service.http.context import EmbeddingEngine, Service
 from service.logs import logging_to
-from service.protocol import Protocol
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)

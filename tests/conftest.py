@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact import Artifact
+from model.artifact.reader import Artifact
 
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A four-block BERT, 32 wide, with a random selector, as sentence-transformers saves it."""
-    from model.encoder import build_encoder
-    from model.selector import SelectorConfig
-    from tests.tiny import tiny_backbone
+    from model.network.encoder import build_encoder
+    from model.network.selector import SelectorConfig
+    from tests.support.tiny import tiny_backbone
 
     folder = tmp_path_factory.mktemp("tiny")
     config = SelectorConfig.preset("default", width=32, reduction=4)
@@ -24,7 +24,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact."""
-    from model.export import ExportOptions, export_checkpoint
+    from model.export.checkpoint import ExportOptions, export_checkpoint
 
     target = tiny_checkpoint.parent / "artifact"
     return export_checkpoint(tiny_checkpoint, target, ExportOptions(name="tiny"))

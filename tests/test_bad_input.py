@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from model.artifact import Artifact
-from model.onnx_encoder import OnnxEncoder
-from tests.server_process import running_server
-from tests.wire import JSON_TYPE, Answer, Wire, chunked, request
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
+from tests.support.server_process import running_server
+from tests.support.wire import JSON_TYPE, Answer, Wire, chunked, request
 
 KNOWN = "two happy dogs read books"
 GOOD = request(json.dumps({"inputs": KNOWN}).encode())

@@ -1,7 +1,7 @@
-"""A short storm over real sockets; `python -m tests.chaos` is the long one."""
+"""A short storm over real sockets; `python -m tests.support.chaos` is the long one."""
 
-from model.artifact import Artifact
-from tests import chaos
+from model.artifact.reader import Artifact
+from tests.support import chaos
 
 
 def test_in_a_storm_every_accepted_request_is_answered_and_no_vector_is_anothers(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fake_engine import FakeEngine, client_of, vector_of
+from tests.support.fake_engine import FakeEngine, client_of, vector_of
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "clients.md").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
 from service.settings import DEFAULT_ARTIFACT
-from tests.server_process import running_server
+from tests.support.server_process import running_server
 
 FOREIGN_URL = os.environ.get("CONTRACT_URL")
 OWN_SETTINGS = pytest.mark.skipif(

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact import MODEL, Artifact
-from model.encoder import load_encoder
-from model.parity import parity_sentences
-from tests.server_process import ServerProcess, running_server
+from model.artifact.reader import MODEL, Artifact
+from model.export.parity import parity_sentences
+from model.network.encoder import load_encoder
+from tests.support.server_process import ServerProcess, running_server
 
 TEXTS = list(parity_sentences())
 Rows = NDArray[np.float32]

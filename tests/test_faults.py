@@ -16,15 +16,15 @@ import pytest
 import uvicorn
 from numpy.typing import NDArray
 
-from model.artifact import Artifact
-from model.onnx_encoder import OnnxEncoder
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
 from service.app import create_app
-from service.engine import Engine
-from service.loading import LoadedModel
+from service.engine.engine import Engine
+from service.engine.model import LoadedModel
 from service.metrics import Metrics
 from service.server import listen
 from service.settings import Settings
-from tests.server_process import running_server
+from tests.support.server_process import running_server
 
 Rows = NDArray[np.float32]
 KNOWN = "two happy dogs read books"

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model.artifact import (
+from model.artifact.reader import (
     CANARY,
     CONFIG,
     MANIFEST,
@@ -17,9 +17,9 @@ from model.artifact import (
     Artifact,
     ChecksumMismatch,
 )
-from model.onnx_encoder import OnnxEncoder
-from service.keys import digest_of, key_line
-from tests.server_process import ServerProcess, running_server
+from model.runtime.encoder import OnnxEncoder
+from service.access.api_keys import digest_of, key_line
+from tests.support.server_process import ServerProcess, running_server
 
 OLD, NEW, PLAIN = "s2s_the-old-key", "s2s_the-new-key", "s2s_the-plain-key"
 WRONG = "s2s_a-wrong-key"

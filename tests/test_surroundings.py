@@ -12,9 +12,9 @@ import httpx
 import numpy as np
 import pytest
 
-from model.artifact import Artifact
-from tests.fake_engine import FakeEngine, client_of
-from tests.server_process import running_server
+from model.artifact.reader import Artifact
+from tests.support.fake_engine import FakeEngine, client_of
+from tests.support.server_process import running_server
 
 EMBED = {"inputs": "a dog runs"}
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from model.artifact import Artifact, ArtifactError
+from model.artifact.reader import Artifact, ArtifactError
 from training.errors import TrainingError
 
 app = typer.Typer(
@@ -38,7 +38,7 @@ def fit(
     ] = False,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from training.config import read_recipe
+    from training.recipe import read_recipe
     from training.train import train
 
     train(read_recipe(recipe), data, output, cache=cache, resume=resume)
@@ -76,12 +76,12 @@ def evaluate(
     ] = False,
 ) -> None:
     """Score encoders on the seven STS tasks: Spearman x 100 of cosine, all subsets of a year."""
-    from model.artifact import Artifact, record_scores
-    from training.encoders import open_encoder
-    from training.evaluation import TASKS, Remembered, score, with_average
-    from training.geometry import geometry
-    from training.transfer import TASKS as TRANSFER_TASKS
-    from training.transfer import score_transfer
+    from model.artifact.reader import Artifact, record_scores
+    from training.evaluation.encoders import open_encoder
+    from training.evaluation.geometry import geometry
+    from training.evaluation.sts import TASKS, Remembered, score, with_average
+    from training.evaluation.transfer import TASKS as TRANSFER_TASKS
+    from training.evaluation.transfer import score_transfer
 
     artifact = Artifact.open(path) if record else None
     found: dict[str, dict[str, dict[str, float]]] = {}
@@ -121,7 +121,7 @@ def report(
     ] = False,
 ) -> None:
     """Write one HTML file: scores, cosines by gold score, fusion weights and the dev curve."""
-    from training.report import write_report
+    from training.evaluation.report import write_report
 
     write_report(path, data, output, beside=beside or [], transfer=transfer)
     print(output)
@@ -162,9 +162,9 @@ def reproduce(
     Without --table, --figure, --control and --latency it is all of them. A run that has its
     result is skipped: give the same command again after an interruption.
     """
-    from training import reproduce as runner
-    from training.experiments import EXPERIMENTS, chosen
-    from training.tables import write_tables
+    from training.paper import runs as runner
+    from training.paper.experiments import EXPERIMENTS, chosen
+    from training.paper.tables import write_tables
 
     keys = [f"table {n}" for n in table or []] + [f"figure {n}" for n in figure or []]
     keys += [f"control {name.lower()}" for name in control or []]
@@ -220,8 +220,8 @@ def overhead(
 
     Results named overhead.json in the folder of a backbone's results appear in their tables.
     """
-    from training.overhead import Protocol, measure_artifacts, measure_torch
-    from training.reproduce import write_json
+    from training.evaluation.overhead import Protocol, measure_artifacts, measure_torch
+    from training.paper.runs import write_json
 
     protocol = Protocol(
         batch_sizes=tuple(_numbers(batch_sizes, "batch sizes")),
@@ -276,7 +276,7 @@ def export(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
-    from model.export import ExportOptions, export_checkpoint
+    from model.export.checkpoint import ExportOptions, export_checkpoint
     from training.backbones import PREFIX, origin, resolve
     from training.record import read_record
 
@@ -308,7 +308,7 @@ def convert(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Give an artifact products of int8, and refuse to finish unless it stays near."""
-    from model.convert import convert_to_int8
+    from model.export.requantize import convert_to_int8
 
     lines = sentences.read_text(encoding="utf-8").splitlines() if sentences else ()
     opened = Artifact.open(source)
@@ -363,16 +363,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _mendable() -> tuple[type[Exception], ...]:
     """The errors whose message is for the person at the keyboard."""
     kinds: list[type[Exception]] = [TrainingError, ArtifactError]
-    if "model.export" in sys.modules:  # importing it takes seconds, and only it raises these
-        from model.encoder import CheckpointError
-        from model.export import ExportError
-        from model.graph import GraphError
-        from model.parity import ParityError
+    if (
+        "model.export.checkpoint" in sys.modules
+    ):  # importing it takes seconds, and only it raises these
+        from model.export.checkpoint import ExportError
+        from model.export.graph import GraphError
+        from model.export.parity import ParityError
+        from model.network.encoder import CheckpointError
 
         kinds += [CheckpointError, ExportError, GraphError, ParityError]
-    if "model.convert" in sys.modules:
-        from model.convert import ConversionError
-        from model.parity import ParityError
+    if "model.export.requantize" in sys.modules:
+        from model.export.parity import ParityError
+        from model.export.requantize import ConversionError
 
         kinds += [ConversionError, ParityError]
     return tuple(kinds)

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.encoder import CheckpointError, find_selector
-from training.encoders import load_checkpoint, torch_encode
+from model.network.encoder import CheckpointError, find_selector
 from training.errors import ConfigError, EncoderError
-from training.evaluation import DEV_FILE, read_sentence_pairs, spearman
+from training.evaluation.encoders import load_checkpoint, torch_encode
+from training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman
 from training.record import read_record, write_record
 
 log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.config import CorpusPart, Rows
 from training.errors import DataError
+from training.recipe import CorpusPart, Rows
 
 MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
 

@@ -33,19 +33,19 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
 
-from model.encoder import build_encoder, build_plain_encoder, find_selector
-from model.selector import S2SentSelector
+from model.network.encoder import build_encoder, build_plain_encoder, find_selector
+from model.network.selector import S2SentSelector
 from training.backbones import origin, resolve, width_of
-from training.config import Distillation, PairDistillation, PromptBERT, Recipe
 from training.corpus import Corpus, read_corpus
-from training.encoders import load_checkpoint, torch_encode
 from training.errors import ConfigError, DataError, Interrupted
-from training.evaluation import DEV_FILE, SentencePairs, read_sentence_pairs, spearman
-from training.geometry import block_weights
-from training.objectives import columns, make_loss
+from training.evaluation.encoders import load_checkpoint, torch_encode
+from training.evaluation.geometry import block_weights
+from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, spearman
+from training.objectives.losses import columns, make_loss
+from training.objectives.teacher import teachers_embeddings
 from training.progress import Progress
+from training.recipe import Distillation, PairDistillation, PromptBERT, Recipe
 from training.record import read_record, write_record
-from training.teacher import teachers_embeddings
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     limit = recipe.backbone.max_seq_length
     try:
         if isinstance(recipe.objective, PromptBERT):
-            from training.prompts import build_prompt_encoder
+            from training.objectives.prompt import build_prompt_encoder
 
             encoder = build_prompt_encoder(
                 folder,
@@ -304,7 +304,7 @@ def _tasks(recipe: Recipe) -> dict[str, str]:
     """What each column is for, where that makes a difference: which template it gets."""
     if not isinstance(recipe.objective, PromptBERT):
         return {}
-    from training.prompts import view_tasks
+    from training.objectives.prompt import view_tasks
 
     return view_tasks(("anchor", "positive"))
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from service.settings import DEFAULT_ARTIFACT
-from tests.server_process import running_server
+from tests.support.server_process import running_server
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = HERE.parents[1] / ".venv" / "clients"

@@ -20,10 +20,10 @@ from typing import Any
 
 import httpx
 
-from model.artifact import Artifact
-from model.tokenizer import Tokenizer
+from model.artifact.reader import Artifact
+from model.runtime.tokenizer import Tokenizer
 from service.settings import DEFAULT_ARTIFACT
-from tests.server_process import running_server
+from tests.support.server_process import running_server
 
 HERE = Path(__file__).parent
 SCHEMATHESIS = HERE.parents[1] / ".venv" / "fuzz" / "bin" / "schemathesis"

@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from service.settings import DEFAULT_ARTIFACT
-from tests.server_process import running_server
+from tests.support.server_process import running_server
 
 LIMIT = 8_388_608
 SENTENCE = "A man is playing a guitar in the street. "

@@ -1,0 +1,1 @@
+"""The artifact folder: its manifest, and how it is read, checked and written."""

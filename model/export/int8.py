@@ -1,0 +1,227 @@
+"""Products of whole numbers: the matrices of a packed encoder, and the tokens they meet, as int8.
+
+    x [tokens, in] -> x / channel's factor -> a token's scale = its max / 127
+        -> round(x / scale) + 128, as uint8
+        -> times the int8 matrix, summed in int32 -> times the channels' scales and the token's
+
+Every token has a scale of its own. ONNX Runtime's own dynamic quantisation takes one for the whole
+batch, so that the loudest token of any text decides how finely all others are rounded; here no text
+sees another. Sums of whole numbers are exact in any order, so batches, threads and shapes cannot
+move them either.
+
+A token has few channels that are far larger than the rest, always the same ones. They would leave
+the others two or three bits. So a channel is divided by a factor beforehand, by which its row of
+the matrix is multiplied: the square root of what the channel's tokens reach over what its row does
+(SmoothQuant, arXiv 2211.10438, Eq. 4 with alpha = 0.5), both sides then being equally hard to
+round. What tokens reach is measured on sentences.
+
+What remains in float32 (embeddings, attention between tokens, normalisation, pooling) is rounded
+differently by different processors, in the last bit. A last bit can decide a rounding here, so
+embeddings of two kinds of machine agree only as well as either does with float32, unlike the other
+precisions. docs/artifact.md has figures.
+
+A maximum passes over NaN, and a byte has none. A block's sums around its products carry it on.
+
+Tokens are unsigned, with 128 for zero, because x86 multiplies unsigned by signed bytes (VNNI); of
+two signed factors ONNX Runtime makes a loop that takes ten times as long.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+
+from model.export.graph import (
+    MIN_ROUNDED_ELEMENTS,
+    POOLING,
+    drop_unread,
+    quantize_channels,
+    replace_nodes,
+)
+
+ZERO_POINT = 128
+
+# What a channel reaches: all but the largest hundredth of its tokens. A channel that was nearly
+# silent may speak up in another text, so none is taken for quieter than half of the usual one.
+REACHED = 0.99
+LEAST_OF_USUAL = 0.5
+MEASURED_AT_ONCE = 32  # sentences
+
+_ZERO, _ONE, _STEP = "int8/zero", "int8/one", "int8/step"
+_LAST_AXIS, _ZEROS = "int8/last_axis", "int8/zeros"
+
+Reached = Mapping[str, NDArray[np.float32]]  # [in] of the tokens of each name
+
+
+def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> Reached:
+    """What the channels of all tokens reach that products are made of, by the tokens' name.
+
+    ``batches`` are inputs of the packed encoder ``model``, which comes back as it was.
+    """
+    names = list(dict.fromkeys(node.input[0] for node in _products(model.graph)))
+    outputs = [*model.graph.output]
+    model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    del model.graph.output[len(outputs) :]
+    runs = [session.run(names, dict(batch)) for batch in batches]
+    found = {}
+    for name, tokens in zip(names, zip(*runs, strict=True), strict=True):
+        reached = np.quantile(np.abs(np.concatenate(tokens)), REACHED, axis=0)
+        found[name] = np.maximum(reached, LEAST_OF_USUAL * np.median(reached)).astype(np.float32)
+    return found
+
+
+def multiply_as_int8(graph: GraphProto, reached: Reached) -> int:
+    """Turn the products of packed tokens with matrices into products of int8, in place.
+
+    Returns how many. ``reached`` comes from `measure_tokens`. The pooling's, Gemm with attributes,
+    which may transpose, and matrices of fewer than `MIN_ROUNDED_ELEMENTS` are left as they are.
+    """
+    products = _products(graph)
+    if not products:
+        return 0
+    matrices = {tensor.name: tensor for tensor in graph.initializer}
+    readers: dict[str, list[str]] = {}  # the matrices that tokens meet
+    for node in products:
+        readers.setdefault(node.input[0], []).append(node.input[1])
+    factors = {
+        tokens: _factors(reached[tokens], [numpy_helper.to_array(matrices[name]) for name in names])
+        for tokens, names in readers.items()
+    }
+    nodes: list[NodeProto] = []
+    rounded: set[str] = set()
+    for node in graph.node:
+        if not _is_product(node, matrices):
+            nodes.append(node)
+            continue
+        tokens, matrix = node.input[:2]
+        if not rounded:
+            nodes += _count_tokens(tokens)
+        if tokens not in rounded:
+            nodes += _round(graph, tokens, factors[tokens])
+            rounded.add(tokens)
+        _store(graph, node, numpy_helper.to_array(matrices[matrix]) * factors[tokens][:, None])
+        nodes += _multiply(node)
+    _add_constants(graph)
+    replace_nodes(graph, nodes)
+    drop_unread(graph)
+    return len(products)
+
+
+def _products(graph: GraphProto) -> list[NodeProto]:
+    matrices = {tensor.name: tensor for tensor in graph.initializer}
+    return [node for node in graph.node if _is_product(node, matrices)]
+
+
+def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
+    if node.op_type not in ("MatMul", "Gemm") or node.attribute:
+        return False
+    matrix = tensors.get(node.input[1])
+    return (
+        matrix is not None
+        and not matrix.name.startswith(POOLING)
+        and matrix.data_type == TensorProto.FLOAT
+        and len(matrix.dims) == 2
+        and np.prod(matrix.dims) >= MIN_ROUNDED_ELEMENTS
+    )
+
+
+def _factors(
+    reached: NDArray[np.float32], matrices: Sequence[NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """What each channel is divided by; around 1 in the geometric mean."""
+    rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
+    tiny = np.finfo(np.float32).tiny
+    factors = np.sqrt(np.maximum(reached, tiny) / np.maximum(rows, tiny))
+    if not (reached.all() and rows.all()):  # nothing to balance where one side is always zero
+        factors[(reached == 0) | (rows == 0)] = 1
+    scaled: NDArray[np.float32] = factors / np.exp(np.log(factors).mean())
+    return scaled
+
+
+def _add_constants(graph: GraphProto) -> None:
+    constants: dict[str, NDArray[Any]] = {
+        _ZERO: np.array(ZERO_POINT, np.uint8),
+        _ONE: np.array(1, np.float32),
+        _STEP: np.array(1 / 127, np.float32),
+        _LAST_AXIS: np.array([-1], np.int64),
+    }
+    _add(graph, constants)
+
+
+def _store(graph: GraphProto, product: NodeProto, matrix: NDArray[np.float32]) -> None:
+    """The matrix of a product; one that meets tokens of two names is stored for each of them."""
+    quantized, scale = quantize_channels(matrix, axis=1)
+    int8, channel_scales = _stored(product)
+    _add(graph, {int8: quantized, channel_scales: scale.reshape(-1)})
+
+
+def _add(graph: GraphProto, tensors: Mapping[str, NDArray[Any]]) -> None:
+    graph.initializer.extend(numpy_helper.from_array(of, name) for name, of in tensors.items())
+
+
+def _round(graph: GraphProto, tokens: str, factors: NDArray[np.float32]) -> list[NodeProto]:
+    """Nodes that make of ``tokens`` [tokens, in] its uint8 and its scales [tokens, 1].
+
+    The scale of a token of zeros is 0: whatever bytes it gets, its products are zeros.
+    """
+    name = {part: f"{tokens}/{part}" for part in ("inverse", "even", "abs", "max", "line")}
+    uint8, scales = _rounded(tokens)
+    _add(graph, {name["inverse"]: 1 / factors})
+    return [
+        _node("Mul", [tokens, name["inverse"]], name["even"]),
+        _node("Abs", [name["even"]], name["abs"]),
+        _node("ReduceMax", [name["abs"], _LAST_AXIS], name["max"]),  # keeps the axis
+        _node("Mul", [name["max"], _STEP], scales),
+        _node("Reshape", [scales, _LAST_AXIS], name["line"]),
+        helper.make_node(
+            "QuantizeLinear", [name["even"], name["line"], _ZEROS], [uint8], uint8, axis=0
+        ),
+    ]
+
+
+def _count_tokens(tokens: str) -> list[NodeProto]:
+    """Nodes that make the zero point of each token, [tokens]."""
+    count = f"{_ZEROS}/count"
+    return [
+        helper.make_node("Shape", [tokens], [count], count, start=0, end=1),
+        _node("Expand", [_ZERO, count], _ZEROS),
+    ]
+
+
+def _multiply(product: NodeProto) -> list[NodeProto]:
+    """``product``, made of its rounded tokens and its stored matrix."""
+    bias, result = product.input[2:], product.output[0]
+    uint8, scales = _rounded(product.input[0])
+    int8, channel_scales = _stored(product)
+    by_channel = f"{result}/by_channel"
+    summed = helper.make_node(
+        "MatMulIntegerToFloat",
+        [uint8, int8, _ONE, channel_scales, _ZERO],
+        [by_channel],
+        by_channel,
+        domain="com.microsoft",
+    )
+    if not bias:
+        return [summed, _node("Mul", [by_channel, scales], result)]
+    unbiased = f"{result}/unbiased"
+    return [
+        summed,
+        _node("Mul", [by_channel, scales], unbiased),
+        _node("Add", [unbiased, bias[0]], result),
+    ]
+
+
+def _rounded(tokens: str) -> tuple[str, str]:
+    return f"{tokens}/uint8", f"{tokens}/scales"
+
+
+def _stored(product: NodeProto) -> tuple[str, str]:
+    return f"{product.output[0]}/int8", f"{product.output[0]}/channel_scales"
+
+
+def _node(operator: str, inputs: list[str], output: str) -> NodeProto:
+    return helper.make_node(operator, inputs, [output], output)

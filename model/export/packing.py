@@ -1,0 +1,192 @@
+"""Packing: the blocks read a batch's tokens one behind another, without the padding between them.
+
+    embeddings [batch, length, width] -> pack [tokens, width] -> block, block, ... -> unpack
+    within a block: query, key, value [tokens, width] -> unpack -> attention -> pack
+
+Everything in a block but attention treats each token by itself, so padding is work for nothing, and
+in a batch of mixed lengths it is more than half of the work. Attention alone must know which tokens
+are of one text. It gets rows of equal length in which other tokens stand for padding, hidden by the
+mask as padding is.
+
+The products for query, key and value then are one for the whole batch too. ONNX Runtime's Attention
+operator multiplies each text and each head by itself, which leaves few rows for a product.
+
+This is for CPUs. On a GPU the attention that is fast takes lengths (`model.export.graph.fuse`),
+and a
+count of tokens that the card finds would have to be waited for. docs/performance.md has the gain.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import GraphProto, NodeProto, helper, numpy_helper
+
+from model.export.graph import drop_unread, replace_nodes
+
+MASK = "attention_mask"  # int64 [batch, length] of 0 and 1, one of the encoder's inputs
+
+# What gives for each token a result that depends on that token alone.
+_PRODUCTS = frozenset(("MatMul", "Gemm"))
+_TOKEN_WISE = _PRODUCTS | frozenset(
+    ("Add", "Sub", "Mul", "Div", "Pow", "Sqrt", "Erf", "Tanh", "Sigmoid", "Relu", "Identity")
+    + ("LayerNormalization", "Gelu", "BiasGelu", "FastGelu")
+)
+# Attention(states, weight and bias of query, key and value side by side, mask) without a past, a
+# bias by position or anything else that would have to be unpacked as well.
+_ATTENTION_INPUTS = 4
+_ATTENTION_ATTRIBUTES = frozenset(("num_heads", "mask_filter_value", "scale"))
+
+_TOKENS = "packing/tokens"  # [tokens]: the place of each token in the padded batch, flattened
+_PLACES = "packing/places"  # [batch, length]: the packed token of each place; of padding, any
+_FLAT = "packing/flat"  # the shape [-1, width]
+
+
+def pack(graph: GraphProto) -> bool:
+    """Let the blocks of a fused encoder work on packed tokens, in place; returns whether they do.
+
+    What goes in and comes out keeps its shape, and its values up to rounding, but for states in
+    places of padding. Every row of the mask needs a token. A graph is left as it is where it
+    has no fused attention, or anything between the blocks that looks at more than one token.
+    """
+    attentions = [node for node in graph.node if node.op_type == "Attention"]
+    if not attentions:
+        return False
+    entry = attentions[0].input[0]  # what the first block reads
+    packed = _values_of_blocks(graph, entry)
+    if not packed:
+        return False
+    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    width = weights[attentions[0].input[1]].shape[0]
+    outputs = {value.name for value in graph.output}
+    nodes = _find_tokens(graph, width)
+    for node in graph.node:
+        made = [*node.output]
+        if node.op_type == "Attention":
+            nodes += _attend(graph, node, weights)
+        else:
+            nodes.append(node if packed.isdisjoint(node.input) else _on_packed(node, packed))
+        for name in made:
+            if name == entry:
+                nodes += _pack(name, _packed(name))
+            elif name in packed & outputs:
+                nodes.append(_unpack(_packed(name), name))
+    replace_nodes(graph, nodes)
+    drop_unread(graph)
+    return True
+
+
+def packed_state(graph: GraphProto, state: str) -> str:
+    """What the next block reads in place of ``state``, an output of a packed encoder."""
+    return _packed(state) if any(_packed(state) in node.output for node in graph.node) else state
+
+
+def _values_of_blocks(graph: GraphProto, entry: str) -> set[str]:
+    """``entry`` and all that is made from it; none of it where it cannot be packed."""
+    ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute[0].name == "value":
+            ranks[node.output[0]] = len(node.attribute[0].t.dims)
+    values = {entry}
+    for node in graph.node:
+        if values.isdisjoint(node.input):
+            continue
+        if not _can_be_packed(node, values, ranks):
+            return set()
+        values.update(node.output)
+    return values
+
+
+def _can_be_packed(node: NodeProto, values: set[str], ranks: dict[str, int]) -> bool:
+    others = [name for name in node.input if name not in values]
+    if node.op_type == "Attention":
+        names = {attribute.name for attribute in node.attribute}
+        inputs = [name for name in node.input if name]
+        return (
+            names <= _ATTENTION_ATTRIBUTES
+            and len(inputs) == _ATTENTION_INPUTS
+            and others == inputs[1:]
+        )
+    if node.op_type in _PRODUCTS:  # with a matrix, and for Gemm a bias
+        return others == [*node.input[1:]] and ranks.get(others[0]) == 2
+    axes = [attribute.i for attribute in node.attribute if attribute.name == "axis"]
+    # Weights of more axes would bring back the axis that packing takes away.
+    weights_fit = all(ranks.get(name, 2) <= 1 for name in others)
+    return node.op_type in _TOKEN_WISE and weights_fit and axes in ([], [-1])
+
+
+def _find_tokens(graph: GraphProto, width: int) -> list[NodeProto]:
+    """Nodes that make the indices from the mask."""
+    line, zero, one = "packing/line", "packing/zero", "packing/one"
+    flat, found, counted = "packing/mask", "packing/found", "packing/counted"
+    before, index, shape = "packing/before", "packing/index", "packing/shape"
+    constants = {line: [-1], zero: 0, one: 1, _FLAT: [-1, width]}
+    graph.initializer.extend(
+        numpy_helper.from_array(np.array(value, np.int64), name)
+        for name, value in constants.items()
+    )
+    return [
+        helper.make_node(operator, inputs, [output], output)
+        for operator, inputs, output in (
+            ("Reshape", [MASK, line], flat),
+            ("NonZero", [flat], found),
+            ("Reshape", [found, line], _TOKENS),
+            ("CumSum", [flat, zero], counted),
+            ("Sub", [counted, one], before),
+            ("Max", [before, zero], index),  # of padding in front of the first token
+            ("Shape", [MASK], shape),
+            ("Reshape", [index, shape], _PLACES),
+        )
+    ]
+
+
+def _attend(
+    graph: GraphProto, node: NodeProto, weights: dict[str, NDArray[np.float32]]
+) -> list[NodeProto]:
+    """An Attention operator as three products of packed tokens and attention over padded rows."""
+    states, weight, bias, mask = node.input[:_ATTENTION_INPUTS]
+    result = node.output[0]
+    parts = [f"{result}/{part}" for part in ("query", "key", "value")]
+    columns = np.split(weights[weight], 3, axis=1)
+    biases = np.split(weights[bias], 3)
+    nodes = []
+    for part, matrix, vector in zip(parts, columns, biases, strict=True):
+        names = [f"{part}_weight", f"{part}_bias"]
+        for name, values in zip(names, (matrix, vector), strict=True):
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
+        nodes.append(helper.make_node("Gemm", [_packed(states), *names], [_packed(part)], part))
+        nodes.append(_unpack(_packed(part), part))
+    attention = helper.make_node(
+        "MultiHeadAttention",
+        [*parts, "", mask],
+        [f"{result}/padded"],
+        node.name,
+        domain="com.microsoft",
+    )
+    attention.attribute.extend(node.attribute)
+    return [*nodes, attention, *_pack(f"{result}/padded", _packed(result))]
+
+
+def _on_packed(node: NodeProto, packed: set[str]) -> NodeProto:
+    """The node, on packed values."""
+    node.input[:] = [_packed(name) if name in packed else name for name in node.input]
+    node.output[:] = [_packed(name) for name in node.output]
+    return node
+
+
+def _pack(padded: str, tokens: str) -> Sequence[NodeProto]:
+    """[batch, length, width] to [tokens, width]."""
+    line = f"{padded}/flat"
+    return (
+        helper.make_node("Reshape", [padded, _FLAT], [line], line),
+        helper.make_node("Gather", [line, _TOKENS], [tokens], tokens, axis=0),
+    )
+
+
+def _unpack(tokens: str, padded: str) -> NodeProto:
+    """[tokens, width] to [batch, length, width]."""
+    return helper.make_node("Gather", [tokens, _PLACES], [padded], f"{padded}/unpack", axis=0)
+
+
+def _packed(name: str) -> str:
+    return f"{name}/packed"

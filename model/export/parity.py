@@ -1,0 +1,109 @@
+"""The comparison an export must pass: ONNX against torch, on real text in mixed batches."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import numpy as np
+from numpy.typing import NDArray
+
+Embeddings = NDArray[np.float32]  # [n, dim], L2-normalised
+Encode = Callable[[Sequence[str]], Embeddings]
+
+# fp32 kernels of two libraries, and of two shapes, differ in the last bits only.
+MAX_ABS_DIFF = 1e-5
+# Which differences are bounded by it. Activations that are rounded, to fp16 or to int8, are not
+# torch's; what is rounded to fp16 may be summed in another order in another batch.
+SAME_AS_TORCH = frozenset(("fp32", "weight-int8"))
+SAME_IN_ANY_BATCH = SAME_AS_TORCH | {"int8"}
+# What a precision may cost against the unrounded model, at the worst sentence.
+MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9995, "weight-int8": 0.997, "int8": 0.99}
+
+
+class ParityError(Exception):
+    """The exported graph does not give the vectors that torch gives; nothing was written."""
+
+
+@dataclass(frozen=True)
+class ParityReport:
+    """What was compared and what came out; it goes into the manifest as it is.
+
+    ``max_abs_diff`` is ONNX against torch with the same weights (after rounding, where weights were
+    rounded), ``batch_max_abs_diff`` a text alone against the same text in mixed batches, and the
+    cosines are against the model before any rounding.
+    """
+
+    sentences: int
+    max_abs_diff: float
+    batch_max_abs_diff: float
+    min_cosine: float
+    mean_cosine: float
+
+
+@cache
+def parity_sentences() -> tuple[str, ...]:
+    """The sentences an export is checked on unless it is given others: short, long and foreign."""
+    text = (
+        resources.files("model.export").joinpath("parity_sentences.txt").read_text(encoding="utf-8")
+    )
+    return tuple(line for line in text.splitlines() if line)
+
+
+def in_mixed_batches(encode: Encode, sentences: Sequence[str], *, seed: int = 0) -> Embeddings:
+    """Encode in random batches of 1 to 33 sentences of any length; rows in the given order."""
+    choose = random.Random(seed)  # noqa: S311  a reproducible shuffle, not a secret
+    order = list(range(len(sentences)))
+    choose.shuffle(order)
+    rows: list[Embeddings] = []
+    start = 0
+    while start < len(order):
+        batch = order[start : start + choose.randint(1, 33)]
+        rows.append(encode([sentences[index] for index in batch]))
+        start += len(batch)
+    embeddings = np.empty((len(order), rows[0].shape[1]), dtype=np.float32)
+    embeddings[order] = np.concatenate(rows)
+    return embeddings
+
+
+def check_parity(
+    precision: str,
+    sentences: Sequence[str],
+    *,
+    onnx: Encode,
+    torch: Embeddings,
+    unrounded: Embeddings,
+) -> ParityReport:
+    """Compare and report; raises `ParityError` naming the figure and its bound.
+
+    ``torch`` are the embeddings of the weights that were exported, ``unrounded`` those of the
+    checkpoint. In fp16 torch has no such weights, so only the cosine bound applies; in int8 that
+    bound and the one between batches.
+    """
+    mixed = in_mixed_batches(onnx, sentences)
+    alone = np.concatenate([onnx([sentence]) for sentence in sentences])
+    cosines = np.sum(mixed * unrounded, axis=1)
+    report = ParityReport(
+        sentences=len(sentences),
+        max_abs_diff=float(np.abs(mixed - torch).max()),
+        batch_max_abs_diff=float(np.abs(mixed - alone).max()),
+        min_cosine=float(cosines.min()),
+        mean_cosine=float(cosines.mean()),
+    )
+    # NaN fails every comparison, so each bound is written as the condition to meet.
+    if not report.min_cosine >= MIN_COSINE[precision]:
+        worst = sentences[int(np.argmin(np.nan_to_num(cosines)))]
+        raise ParityError(
+            f"cosine to the checkpoint is {report.min_cosine:.6f} at worst; {precision} must reach"
+            f" {MIN_COSINE[precision]} (sentence: {worst[:60]!r}). Export it as fp32, or"
+            " check it on sentences such as yours with --sentences FILE."
+        )
+    bounded = [report.max_abs_diff] * (precision in SAME_AS_TORCH)
+    bounded += [report.batch_max_abs_diff] * (precision in SAME_IN_ANY_BATCH)
+    if not all(difference <= MAX_ABS_DIFF for difference in bounded):
+        raise ParityError(
+            f"ONNX differs from torch by {report.max_abs_diff:.2e} and from itself in another batch"
+            f" by {report.batch_max_abs_diff:.2e}; the bound is {MAX_ABS_DIFF:.0e}."
+        )
+    return report

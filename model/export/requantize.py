@@ -1,0 +1,93 @@
+"""Artifact to artifact: products of int8 for an encoder whose checkpoint is not at hand.
+
+    matrices in float32 again -> measured on sentences -> int8 products -> compared with the source
+
+What is rounded is what the source computes with, so nothing but the source is needed, no torch
+either. Where there is a checkpoint `model.export.checkpoint` is the better way: weights that were
+int8 already
+are rounded a second time here.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+
+from model.artifact import reader as artifact
+from model.artifact.reader import Artifact
+from model.export import graph
+from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
+from model.export.parity import check_parity, parity_sentences
+from model.runtime.encoder import OnnxEncoder
+
+
+class ConversionError(Exception):
+    """The artifact cannot be given products of int8; the message says why and what to do."""
+
+
+def convert_to_int8(
+    source: Artifact,
+    target: Path,
+    *,
+    name: str = "",
+    sentences: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Artifact:
+    """Write ``source`` to ``target`` with products of int8; its canary stays, its scores do not.
+
+    ``sentences`` are what channels are measured and parity is checked on, the built-in ones when
+    empty. Raises `ConversionError`, `model.export.parity.ParityError` or
+    `model.artifact.reader.ArtifactError`;
+    in every case ``target`` is as it was before.
+    """
+    _require_convertible(source)
+    sentences = list(sentences or parity_sentences())
+    encoder = OnnxEncoder(source)
+    rows = [row.input_ids for row in encoder.tokenizer.tokenize(sentences)]
+    batches = [
+        encoder.inputs(rows[start : start + MEASURED_AT_ONCE])
+        for start in range(0, len(rows), MEASURED_AT_ONCE)
+    ]
+    model = onnx.load_from_string(source.read(artifact.MODEL))
+    graph.fold_int8(model)
+    if not multiply_as_int8(model.graph, measure_tokens(model, batches)):
+        raise ConversionError(
+            f"{source.path} has no products that could be of int8. Serve it as is."
+        )
+    with artifact.staged(target, overwrite=overwrite) as folder:
+        for file in source.manifest.files:
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source.path / file, folder / file)
+        graph.save(model, str(folder / artifact.MODEL))
+        manifest = replace(
+            source.manifest,
+            name=name or source.manifest.name,
+            precision="int8",
+            scores={},
+            files={},
+            versions=source.manifest.versions | {"onnxruntime": version("onnxruntime")},
+        )
+        before = encoder.encode(sentences)
+        served = OnnxEncoder(Artifact(folder, manifest))
+        encode = partial(served.encode, batch_size=len(sentences))
+        report = check_parity("int8", sentences, onnx=encode, torch=before, unrounded=before)
+        artifact.seal(folder, replace(manifest, parity=asdict(report)))
+    return Artifact.open(target)
+
+
+def _require_convertible(source: Artifact) -> None:
+    manifest = source.manifest
+    if not manifest.packed or manifest.precision not in ("fp32", "weight-int8"):
+        raise ConversionError(
+            f"{source.path} is {manifest.precision}{'' if manifest.packed else ' and not packed'}:"
+            " int8 needs an fp32 or weight-int8 artifact that is. Export the checkpoint instead."
+        )
+    if manifest.depths:
+        raise ConversionError(
+            f"{source.path} can stop at depth {', '.join(map(str, manifest.depths))}, and only an"
+            " export from the checkpoint can round within branches. Export the checkpoint instead."
+        )

@@ -1,0 +1,1 @@
+"""The trained form, in torch: backbone, S2Sent selector, pooling."""

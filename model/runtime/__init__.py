@@ -1,0 +1,1 @@
+"""The served form, without torch: tokenizer, ONNX Runtime sessions, encoder."""

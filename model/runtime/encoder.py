@@ -1,0 +1,112 @@
+"""An ONNX Runtime session over an artifact: token ids in, float32 embeddings out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact.reader import TOKENIZER, Artifact
+from model.runtime.malloc import return_freed_memory
+from model.runtime.sessions import PROVIDERS, Device, TensorRTPlan, open_sessions, run_bound
+from model.runtime.tokenizer import Tokenizer
+
+POOLED_OUTPUT = "pooled_embedding"  # before normalisation
+
+
+class OnnxEncoder:
+    """The encoder that serves: any batch of token ids in, one row per sequence out.
+
+    Safe to call from several threads; `run` blocks and releases the GIL while a session works.
+    Raises `model.runtime.sessions.ProviderUnavailable` when ``device`` cannot be used.
+
+    With ``concurrent_runs`` above 1 runs are expected side by side. On a CPU each of them then has
+    one thread, which keeps the cores busier than threads that work in step, and a run that is
+    alone has all ``intra_op_num_threads``. That takes a second session, with matrices of its own.
+    Where ``cpus`` has a core for each thread, all but the first have a thread that stays there; the
+    first is for the caller.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        device: Device = "cpu",
+        intra_op_num_threads: int = 0,
+        concurrent_runs: int = 1,
+        cpus: Sequence[int] = (),
+        tensorrt: TensorRTPlan | None = None,
+    ) -> None:
+        manifest = artifact.manifest
+        self.artifact = artifact
+        self.dim = manifest.dim
+        self.max_seq_length = manifest.max_seq_length
+        self.tokenizer = Tokenizer(artifact.read(TOKENIZER), manifest.max_seq_length)
+        self.provider = PROVIDERS[device][0]
+        threads = [intra_op_num_threads]
+        if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
+            threads.append(1)
+        sessions = open_sessions(artifact, device, threads=threads, cpus=cpus, tensorrt=tensorrt)
+        self._session, self._crowded_session = sessions[0], sessions[-1]
+        self._has_memory_of_its_own = device != "cpu"
+        self._takes_token_types = "token_type_ids" in manifest.inputs
+        # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.
+        self._pad_id = int(artifact.config.get("pad_token_id") or 0)
+        return_freed_memory()
+
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
+        """Embed token id sequences, special tokens included.
+
+        Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
+        padded to the longest, so close lengths save work; no row depends on the others. ``alone``
+        says that no other run is expected meanwhile. Blocks behind ``depth``, which is one of the
+        manifest's depths or None, are not run. Raises ValueError for a depth that is not there.
+        """
+        if depth is not None and depth not in self.artifact.manifest.depths:
+            raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
+        inputs = self.inputs(sequences)
+        if depth is not None:
+            inputs["depth"] = np.array(depth)
+        session = self._session if alone else self._crowded_session
+        if self._has_memory_of_its_own:
+            return run_bound(session, POOLED_OUTPUT, inputs)
+        embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
+        return embeddings
+
+    def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
+        """What the graph reads for ``sequences``: int64 [n, longest] each, padded on the right."""
+        lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
+        attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
+        input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
+        input_ids[attention_mask] = np.concatenate([np.asarray(ids) for ids in sequences])
+        inputs: dict[str, NDArray[Any]] = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask.astype(np.int64),
+        }
+        if self._takes_token_types:
+            inputs["token_type_ids"] = np.zeros_like(input_ids)
+        return inputs
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 32,
+        normalize: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Embed texts [n, dim] offline: lengths together, the order of ``texts`` kept.
+
+        ``depth`` as in `run`.
+        """
+        rows = [row.input_ids for row in self.tokenizer.tokenize(texts)]
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
+        embeddings = np.empty((len(rows), self.dim), dtype=np.float32)
+        for start in range(0, len(order), batch_size):
+            indices = order[start : start + batch_size]
+            embeddings[indices] = self.run([rows[index] for index in indices], depth=depth)
+        if normalize:
+            embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+        return embeddings

@@ -1,0 +1,49 @@
+"""The tables of an ONNX graph that rows are looked up in, read from the graph's bytes.
+
+A table of word embeddings is half of a small encoder. ONNX Runtime copies it for every session and
+leaves it as it stands in the file, unlike a matrix, which it packs for its products. So sessions of
+one graph can do with one table between them (`model.runtime.sessions.open_sessions`).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact.graph_policy import Value, content_of, fields_of
+
+LOOKUPS = frozenset({b"Gather", b"EmbedLayerNormalization"})
+
+
+def read_lookup_tables(content: bytes | memoryview) -> dict[str, NDArray[np.float32]]:
+    """The float32 matrices [rows, width] that lookups in the main graph read, by name.
+
+    They are copies and keep nothing of ``content`` alive. What is not plainly such a matrix, one
+    block of bytes that its shape accounts for, is left out. Raises ValueError for what is not ONNX.
+    """
+    tables = {}
+    for graph in _fields(memoryview(content)).get(7, []):  # the numbers are those of onnx.proto
+        parts = _fields(graph)
+        looked_up = {
+            name
+            for node in map(_fields, parts.get(1, []))
+            if LOOKUPS.intersection(node.get(4, []))  # op_type
+            for name in node.get(1, [])  # input
+        }
+        for tensor in map(_fields, parts.get(5, [])):
+            match tensor:
+                case {
+                    1: [int(rows), int(width)],  # dims
+                    2: [1],  # data_type: FLOAT
+                    8: [name],
+                    9: [memoryview() as raw_data],
+                } if name in looked_up and 0 < len(raw_data) == 4 * rows * width:
+                    table = np.frombuffer(raw_data, np.float32).reshape(rows, width)
+                    tables[str(content_of(name), "utf-8")] = table.copy()
+    return tables
+
+
+def _fields(message: Value) -> dict[int, list[Value]]:
+    """The values of each field of a message, in their order."""
+    values: dict[int, list[Value]] = {}
+    for number, value in fields_of(content_of(message)):
+        values.setdefault(number, []).append(value)
+    return values

@@ -1,0 +1,1 @@
+"""Who may ask, and how much: API keys, the file that holds them, rate limits."""

@@ -1,0 +1,161 @@
+"""The texts of a request in each form clients send them: strings, lists, token ids.
+
+Parsed by hand, because a union's own errors are one per branch, and a client deserves one sentence.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
+
+from service.errors import EmptyInput, InvalidInput, PayloadTooLarge
+from service.http.validation_errors import kind_of
+
+Text = str | list[int]  # a text, or the token ids of one
+
+TEXT_SCHEMA = {"type": "string", "minLength": 1}
+_IDS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_INPUTS_SCHEMA = {
+    "description": "A text, a list of texts, the token ids of one text, or a list of both.",
+    "oneOf": [
+        TEXT_SCHEMA,
+        {**_IDS_SCHEMA, "title": "Token ids of one text"},
+        {"type": "array", "items": {"oneOf": [TEXT_SCHEMA, _IDS_SCHEMA]}, "minItems": 1},
+    ],
+}
+_STRINGS_SCHEMA = {
+    "description": "A text or a list of texts. Token ids are refused.",
+    "oneOf": [TEXT_SCHEMA, {"type": "array", "items": TEXT_SCHEMA, "minItems": 1}],
+}
+_TOKEN_IDS_SCHEMA = {
+    "description": "The token ids of one text, or a list of such lists.",
+    "oneOf": [_IDS_SCHEMA, {"type": "array", "items": _IDS_SCHEMA, "minItems": 1}],
+}
+
+
+def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
+    """The texts of an ``inputs`` field; a single text becomes a list of one."""
+    if isinstance(value, str):
+        return [checked_text(value, "inputs")]
+    if not isinstance(value, list):
+        raise InvalidInput(
+            f"inputs must be a string or a list, got {kind_of(value)}.", param="inputs"
+        )
+    if not value:
+        raise EmptyInput("inputs is empty. Send at least one text.", param="inputs")
+    if set(map(type, value)) == {int}:
+        return [_non_negative(value, "inputs")]
+    check_count(len(value), info)
+    return [_parse_text(item, f"inputs[{index}]") for index, item in enumerate(value)]
+
+
+def _parse_text(value: object, path: str) -> Text:
+    if isinstance(value, str):
+        return checked_text(value, path)
+    if isinstance(value, list):
+        return _checked_ids(value, path)
+    raise InvalidInput(
+        f"{path} must be a string or a list of token ids, got {kind_of(value)}.", param=path
+    )
+
+
+def check_count(count: int, info: ValidationInfo) -> None:
+    """Raise PayloadTooLarge for more texts than the validation context's ``max_texts``.
+
+    Before any of them is looked at: a body within its limit may hold a million short ones.
+    """
+    limit = (info.context or {}).get("max_texts", count)
+    if count > limit:
+        raise PayloadTooLarge(
+            f"The request has {count} texts; the limit is {limit}. Send them in several requests."
+        )
+
+
+def checked_text(text: str, path: str) -> str:
+    """The text itself; raises EmptyInput, naming ``path``, when there is none."""
+    if not text:
+        raise EmptyInput(f"{path} is an empty string. Leave it out.", param=path)
+    return text
+
+
+def _checked_ids(ids: list[Any], path: str) -> list[int]:
+    if not ids:
+        raise EmptyInput(f"{path} is an empty list. Leave it out.", param=path)
+    if set(map(type, ids)) != {int}:
+        raise _bad_id(ids, path)
+    return _non_negative(ids, path)
+
+
+def _non_negative(ids: list[int], path: str) -> list[int]:
+    if min(ids) < 0:
+        raise _bad_id(ids, path)
+    return ids
+
+
+def _bad_id(ids: list[Any], path: str) -> InvalidInput:
+    """The error that names the first item that cannot be a token id."""
+    index, token_id = next((i, id_) for i, id_ in enumerate(ids) if type(id_) is not int or id_ < 0)
+    given = token_id if type(token_id) is int else kind_of(token_id)
+    return InvalidInput(
+        f"{path}[{index}] must be a token id, an integer of at least 0, got {given}.",
+        param=f"{path}[{index}]",
+    )
+
+
+def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
+    """The texts of a field that takes no token ids; a single text becomes a list of one."""
+    name = info.field_name or "inputs"
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise InvalidInput(
+            f"{name} must be a string or a list of strings, got {kind_of(value)}.", param=name
+        )
+    if not items:
+        raise EmptyInput(f"{name} is empty. Send at least one text.", param=name)
+    check_count(len(items), info)
+    for index, item in enumerate(items):
+        path = name if isinstance(value, str) else f"{name}[{index}]"
+        if not isinstance(item, str):
+            raise InvalidInput(f"{path} must be a string, got {kind_of(item)}.", param=path)
+        checked_text(item, path)
+    return items
+
+
+def _parse_openai_input(value: object, info: ValidationInfo) -> list[str]:
+    """The texts of OpenAI's ``input`` field, which may not be token ids here.
+
+    OpenAI's clients cut texts with OpenAI's own tokenizer: its ids would mean other words to us.
+    """
+    if isinstance(value, list) and {int, list} & set(map(type, value)):
+        raise InvalidInput(
+            "input holds token ids, which are another tokenizer's. Send strings "
+            "(in langchain-openai set check_embedding_ctx_length=False).",
+            param="input",
+        )
+    return _parse_strings(value, info)
+
+
+def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
+    """The token ids of texts; those of a single text become a list of one."""
+    if not isinstance(value, list):
+        raise InvalidInput(f"ids must be a list, got {kind_of(value)}.", param="ids")
+    if not value:
+        raise EmptyInput("ids is empty. Send at least one id.", param="ids")
+    if not isinstance(value[0], list):
+        return [_checked_ids(value, "ids")]
+    check_count(len(value), info)
+    for index, item in enumerate(value):
+        if not isinstance(item, list):
+            raise InvalidInput(
+                f"ids[{index}] must be a list of ids as the first is, got {kind_of(item)}.",
+                param=f"ids[{index}]",
+            )
+        _checked_ids(item, f"ids[{index}]")
+    return value
+
+
+Inputs = Annotated[list[Text], PlainValidator(_parse_inputs), WithJsonSchema(_INPUTS_SCHEMA)]
+Strings = Annotated[list[str], PlainValidator(_parse_strings), WithJsonSchema(_STRINGS_SCHEMA)]
+OpenAIInput = Annotated[
+    list[str], PlainValidator(_parse_openai_input), WithJsonSchema(_STRINGS_SCHEMA)
+]
+TokenIds = Annotated[list[list[int]], PlainValidator(_parse_ids), WithJsonSchema(_TOKEN_IDS_SCHEMA)]

@@ -1,0 +1,119 @@
+"""/v1/embeddings and /v1/models, as OpenAI's clients expect them."""
+
+import time
+from typing import Literal
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from pydantic import BaseModel
+
+from service import errors
+from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from service.api.responses import JSON, Rows, answer, as_base64, embed, list_as_json
+from service.api.routing import DirectRoute
+from service.api.schemas import EmbedOptions, OpenAIEmbeddingsRequest
+from service.api.vectors import finish
+from service.http.body import read_body
+from service.http.context import service_of
+
+router = APIRouter(tags=["openai"], route_class=DirectRoute)
+
+
+class Embedding(BaseModel):
+    """One embedding of an answer."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Tokens embedded, after truncation, special tokens included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(BaseModel):
+    """Answer of /v1/embeddings."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class Model(BaseModel):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(BaseModel):
+    """Answer of /v1/models."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+@router.post("/embeddings", include_in_schema=False)
+@router.post(
+    "/v1/embeddings",
+    summary="Embed texts, OpenAI's way",
+    openapi_extra=request_body(OpenAIEmbeddingsRequest),
+    responses={
+        **failures(*EMBEDDING_ERRORS, openai=True),
+        200: success(EmbeddingList, "One normalised embedding per text.", cost=True),
+    },
+)
+async def create_embeddings(request: Request) -> Response:
+    """One normalised embedding per text, as floats or base64. The model's name is not checked."""
+    body = await read_body(request, OpenAIEmbeddingsRequest)
+    service_of(request).check_dimensions(body.dimensions)
+    result = await embed(request, body.input, EmbedOptions(depth=body.depth))
+    since = time.perf_counter()
+    rows = finish(result.embeddings, dimensions=body.dimensions, normalize=True)
+    data = await list_as_json(_data(rows, body.encoding_format))
+    content = _envelope(data, service_of(request).model_name, sum(result.tokens))
+    return answer(request, result, content, serialized_since=since)
+
+
+@router.head("/v1/models", include_in_schema=False)
+@router.get(
+    "/v1/models",
+    summary="The model that is served",
+    responses={
+        **failures(
+            *(errors.Unauthorized, errors.QuotaExceeded, errors.InternalError, errors.NotReady),
+            openai=True,
+        ),
+        200: success(ModelList, "A list of one."),
+    },
+)
+async def list_models(request: Request) -> Response:
+    """The one model there is."""
+    service = service_of(request)
+    model = Model(
+        id=service.model_name, object="model", created=service.started_at, owned_by="s2sent"
+    )
+    return Response(ModelList(object="list", data=[model]).model_dump_json(), media_type=JSON)
+
+
+def _data(rows: Rows, encoding_format: Literal["float", "base64"]) -> list[object]:
+    return [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": as_base64(row) if encoding_format == "base64" else row,
+        }
+        for index, row in enumerate(rows)
+    ]
+
+
+def _envelope(data: bytes, model: str, tokens: int) -> bytes:
+    """Answer of /v1/embeddings around data that is JSON already."""
+    usage = orjson.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
+    return b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, orjson.dumps(model), usage)

@@ -1,0 +1,163 @@
+"""The OpenAPI document: bodies that we read ourselves, every status, both error envelopes.
+
+Bodies and answers pass FastAPI by (they are read and written as bytes), so what it cannot see in a
+function's signature is declared here.
+"""
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel, Field
+from pydantic.json_schema import models_json_schema
+
+from service import errors
+from service.api.schemas import (
+    DecodeRequest,
+    EmbedRequest,
+    OpenAIEmbeddingsRequest,
+    SimilarityRequest,
+    TokenizeRequest,
+)
+from service.errors import ServiceError
+
+_REFERENCE = "#/components/schemas/{model}"
+_BODIES = (
+    EmbedRequest,
+    SimilarityRequest,
+    OpenAIEmbeddingsRequest,
+    TokenizeRequest,
+    DecodeRequest,
+)
+
+# What any route that embeds can answer besides 200.
+EMBEDDING_ERRORS: tuple[type[ServiceError], ...] = (
+    errors.MalformedRequest,
+    errors.EmptyInput,
+    errors.Unauthorized,
+    errors.PayloadTooLarge,
+    errors.UnsupportedMediaType,
+    errors.InvalidInput,
+    errors.InferenceFailed,
+    errors.Overloaded,
+    errors.QuotaExceeded,
+    errors.InternalError,
+    errors.NotReady,
+    errors.DeadlineExceeded,
+)
+
+
+class NativeError(BaseModel):
+    """An error on the native routes."""
+
+    error: str = Field(description="What is wrong and what to do about it, in one sentence.")
+    error_type: str = Field(description="The kind of error, e.g. Validation or Overloaded.")
+
+
+class OpenAIErrorDetail(BaseModel):
+    """What OpenAI's clients read of an error."""
+
+    message: str
+    type: str
+    param: str | None = Field(description="The field at fault, where there is one.")
+    code: str | None = Field(description="The kind of error, e.g. Validation or Overloaded.")
+
+
+class OpenAIError(BaseModel):
+    """An error on /v1 routes."""
+
+    error: OpenAIErrorDetail
+
+
+REQUEST_ID = {
+    "X-Request-Id": {
+        "description": "The request's id: the one sent, if it is short and plain, or a new one.",
+        "schema": {"type": "string"},
+    }
+}
+RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds after which to try again.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+}
+COST_HEADERS = {
+    "x-compute-type": "Where the encoder runs: cpu or gpu.",
+    "x-compute-time": "Milliseconds since the body was read.",
+    "x-compute-characters": "Characters embedded; for token ids their number.",
+    "x-compute-tokens": "Tokens embedded, after truncation, special tokens included.",
+    "x-total-time": "Milliseconds since the request's head arrived.",
+    "x-tokenization-time": "Milliseconds of tokenising.",
+    "x-queue-time": "Milliseconds a text waited for its batch, the mean over the texts.",
+    "x-inference-time": "Milliseconds a text's batch ran, the mean over the texts.",
+}
+RAW_HEADERS = {"x-embedding-shape": "rows,components; only with application/octet-stream."}
+_RAW_CONTENT = {
+    "application/octet-stream": {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": "Little-endian float32, row after row.",
+        }
+    }
+}
+
+
+def request_body(schema: type[BaseModel]) -> dict[str, Any]:
+    """The declaration of a JSON body, for a route's ``openapi_extra``."""
+    reference = {"$ref": _REFERENCE.format(model=schema.__name__)}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
+    }
+
+
+def success(
+    model: Any, description: str, *, cost: bool = False, raw: bool = False
+) -> dict[str, Any]:
+    """The declaration of a 200.
+
+    ``cost`` adds the headers that say what it took, ``raw`` the form without JSON.
+    """
+    texts = (COST_HEADERS if cost else {}) | (RAW_HEADERS if raw else {})
+    headers = REQUEST_ID | {
+        name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()
+    }
+    declaration = {"model": model, "description": description, "headers": headers}
+    return declaration | ({"content": _RAW_CONTENT} if raw else {})
+
+
+def failures(*kinds: type[ServiceError], openai: bool = False) -> dict[int | str, dict[str, Any]]:
+    """The declarations of errors, by the status each has in the dialect."""
+    declared: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds:
+        status = kind.openai_status if openai else kind.status
+        entry = declared.setdefault(
+            status,
+            {
+                "model": OpenAIError if openai else NativeError,
+                "description": "",
+                "headers": dict(REQUEST_ID),
+            },
+        )
+        promise = (kind.__doc__ or "").strip()
+        entry["description"] = f"{entry['description']} {kind.error_type}: {promise}".strip()
+        if issubclass(kind, (errors.Overloaded, errors.NotReady)):
+            entry["headers"] |= RETRY_AFTER
+    return declared
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The whole document, made once."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, routes=app.routes
+        )
+        _, bodies = models_json_schema(
+            [(schema, "validation") for schema in _BODIES], ref_template=_REFERENCE
+        )
+        components = document.setdefault("components", {})
+        components.setdefault("schemas", {}).update(bodies["$defs"])
+        components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{}, {"apiKey": []}]  # a key is needed only where one is configured
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,161 @@
+"""/info, /health, /ready and /metrics: what operators and their machines ask."""
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel, ConfigDict, Field
+
+from service import errors
+from service.api.openapi import failures, success
+from service.api.responses import JSON
+from service.engine.engine import MAX_TOKENIZER_THREADS
+from service.engine.parallelism import usable_cpus
+from service.errors import NotReady
+from service.http.context import Service, service_of
+
+router = APIRouter(tags=["operations"])
+
+
+def package_version() -> str:
+    """The installed version of this package, or ``unknown`` in a bare checkout."""
+    try:
+        return version("s2sent")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Info(BaseModel):
+    """Answer of /info: text-embeddings-inference's keys first, then ours."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_id: str
+    model_sha: str | None
+    model_dtype: str
+    served_model_name: str
+    model_type: dict[str, Any] = Field(description='{"embedding": {"pooling": ...}}')
+    max_concurrent_requests: int
+    max_input_length: int = Field(description="Tokens of a text, special tokens included.")
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None
+    docker_label: str | None
+    dim: int = Field(description="Components of an embedding.")
+    depths: list[int] = Field(description="Blocks after which a request may stop.")
+    normalize: bool = Field(description="Whether embeddings have length 1 by default.")
+    prompts: dict[str, str] = Field(description="Text put before inputs, by prompt_name.")
+    precision: str = Field(
+        description="fp32, fp16, weight-int8 (weights only) or int8 (products too)."
+    )
+    provider: str = Field(description="ONNX Runtime's execution provider.")
+    fingerprint: str = Field(description="SHA-256 of the artifact's manifest.")
+    threads: int = Field(description="Threads of the encoder.")
+
+
+class Status(BaseModel):
+    """Answer of /health and /ready."""
+
+    status: str
+
+
+@router.head("/info", include_in_schema=False)
+@router.get(
+    "/info",
+    summary="The model and the limits",
+    responses={
+        **failures(
+            errors.Unauthorized, errors.QuotaExceeded, errors.InternalError, errors.NotReady
+        ),
+        200: success(Info, "The model that is served and the limits it is served with."),
+    },
+)
+async def info(request: Request) -> Response:
+    """What is served, and within which limits."""
+    return Response(_info(service_of(request)).model_dump_json(), media_type=JSON)
+
+
+@router.api_route("/ping", methods=["GET", "HEAD"], include_in_schema=False)
+@router.head("/health", include_in_schema=False)
+@router.get(
+    "/health",
+    summary="Whether the process is alive",
+    responses={200: success(Status, "It is."), **failures(errors.InternalError)},
+)
+async def health() -> Response:
+    """Alive: the process answers. Whether it can embed is what /ready says."""
+    return Response(b'{"status":"alive"}', media_type=JSON)
+
+
+@router.head("/ready", include_in_schema=False)
+@router.get(
+    "/ready",
+    summary="Whether requests should be sent here",
+    responses={
+        200: success(Status, "Loaded, warmed up and right."),
+        **failures(errors.InternalError, errors.NotReady),
+    },
+)
+async def ready(request: Request) -> Response:
+    """Ready: the model is loaded, gives the vectors it should, and takes requests."""
+    readiness = service_of(request).engine.readiness()
+    if not readiness.ready:
+        raise NotReady(f"Not ready: {readiness.reason}.", retry_after_seconds=1)
+    return Response(b'{"status":"ready"}', media_type=JSON)
+
+
+@router.head("/metrics", include_in_schema=False)
+@router.get(
+    "/metrics",
+    summary="Metrics for Prometheus",
+    responses={
+        200: {
+            "description": "Prometheus' text format, or OpenMetrics where Accept asks for it.",
+            "content": {
+                media_type: {"schema": {"type": "string"}}
+                for media_type in ("text/plain", "application/openmetrics-text")
+            },
+        },
+        **failures(errors.Unauthorized, errors.InternalError),
+    },
+    response_class=Response,
+)
+def metrics(request: Request) -> Response:
+    """The metrics. Written in a worker thread: it takes milliseconds."""
+    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    body = encode(service_of(request).metrics.registry)
+    return Response(body, headers={"Content-Type": content_type})
+
+
+def _info(service: Service) -> Info:
+    settings, engine, manifest = service.settings, service.engine, service.manifest
+    return Info(
+        model_id=manifest.name,
+        model_sha=engine.artifact.fingerprint,
+        model_dtype="float16" if manifest.precision == "fp16" else "float32",
+        served_model_name=service.model_name,
+        model_type={"embedding": {"pooling": manifest.pooling}},
+        max_concurrent_requests=settings.max_concurrent_requests,
+        max_input_length=manifest.max_seq_length,
+        max_batch_tokens=settings.max_batch_tokens,
+        max_batch_requests=settings.max_batch_texts,
+        max_client_batch_size=settings.max_client_batch_size,
+        auto_truncate=settings.auto_truncate,
+        tokenization_workers=min(usable_cpus(), MAX_TOKENIZER_THREADS),
+        version=package_version(),
+        sha=None,
+        docker_label=None,
+        dim=manifest.dim,
+        depths=list(manifest.depths),
+        normalize=True,
+        prompts=manifest.prompts,
+        precision=manifest.precision,
+        provider=engine.provider,
+        fingerprint=engine.artifact.fingerprint,
+        threads=engine.threads,
+    )

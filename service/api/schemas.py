@@ -1,0 +1,260 @@
+"""The JSON bodies clients send.
+
+Every optional field also takes null, which means its default; unknown fields are ignored; types
+are strict, so ``"true"`` is not a boolean and ``1.5`` not an integer.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    FailFast,
+    Field,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from model.runtime.tokenizer import TruncationDirection
+from service.api.input_types import (
+    TEXT_SCHEMA,
+    Inputs,
+    OpenAIInput,
+    Strings,
+    TokenIds,
+    check_count,
+    checked_text,
+)
+from service.errors import EmptyInput
+
+MAX_INTEGER = 2**63 - 1  # a larger one may become a float when JSON is parsed
+
+
+def _refuse_empty(texts: list[str], info: ValidationInfo) -> list[str]:
+    if not texts:
+        raise EmptyInput(f"inputs.{info.field_name} is empty.", param=f"inputs.{info.field_name}")
+    check_count(len(texts), info)
+    for index, text in enumerate(texts):
+        checked_text(text, f"inputs.{info.field_name}[{index}]")
+    return texts
+
+
+def _refuse_empty_pairs(pairs: list[list[str]], info: ValidationInfo) -> list[list[str]]:
+    if not pairs:
+        raise EmptyInput("inputs.pairs is empty. Send at least one pair.", param="inputs.pairs")
+    check_count(2 * len(pairs), info)
+    for index, pair in enumerate(pairs):
+        for side, text in enumerate(pair):
+            checked_text(text, f"inputs.pairs[{index}][{side}]")
+    return pairs
+
+
+def _similarity_form(value: object) -> str | None:
+    """Which of the three forms an ``inputs`` object has, by its first telling key."""
+    if not isinstance(value, dict):
+        return None
+    forms = {
+        "source_sentence": "<source>", "sentences": "<source>",
+        "pairs": "<pairs>",
+        "queries": "<ranking>", "documents": "<ranking>",
+    }  # fmt: skip
+    return next((form for key, form in forms.items() if value.get(key) is not None), None)
+
+
+def _lower_case(value: object) -> object:
+    return value.lower() if value in ("Left", "Right") and isinstance(value, str) else value
+
+
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Say in a JSON schema that each optional field also takes null."""
+    fields = schema["properties"]
+    for name in fields.keys() - schema.get("required", []):
+        kind = {**fields[name]}
+        about = {key: kind.pop(key) for key in ("title", "description", "default") if key in kind}
+        if {"type": "null"} not in kind.get("anyOf", []):
+            fields[name] = {"anyOf": [kind, {"type": "null"}], **about}
+
+
+_PAIR_SCHEMA = {"type": "array", "items": TEXT_SCHEMA, "minItems": 2, "maxItems": 2}
+# FailFast: a list of a million numbers shall not become a million findings.
+Texts = Annotated[
+    list[str],
+    FailFast(),
+    AfterValidator(_refuse_empty),
+    WithJsonSchema({"type": "array", "items": TEXT_SCHEMA, "minItems": 1}),
+]
+Pair = Annotated[list[str], FailFast(), Field(min_length=2, max_length=2)]
+Pairs = Annotated[
+    list[Pair],
+    FailFast(),
+    AfterValidator(_refuse_empty_pairs),
+    WithJsonSchema({"type": "array", "items": _PAIR_SCHEMA, "minItems": 1}),
+]
+Direction = Annotated[
+    TruncationDirection,
+    BeforeValidator(_lower_case),
+    WithJsonSchema({"enum": ["left", "Left", "right", "Right"], "type": "string"}),
+]
+Dimensions = Annotated[int, Field(ge=1)]
+Depth = Annotated[int, Field(ge=1)]
+_DEPTH_DESCRIPTION = "The last block to run, one of the model's depths (/info); all by default."
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="ignore", json_schema_extra=_allow_null
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_means_default(cls, fields: object) -> object:
+        if isinstance(fields, dict):
+            return {name: value for name, value in fields.items() if value is not None}
+        return fields
+
+
+class EmbedOptions(_Schema):
+    """How texts become embeddings."""
+
+    truncate: bool | None = Field(
+        default=None,
+        description="Cut texts that are too long; by default as the server is set (/info).",
+    )
+    truncation_direction: Direction = Field(
+        default="right", description="The side that is cut off a text that is too long."
+    )
+    prompt_name: str | None = Field(
+        default=None,
+        description="Name of a prompt of the model (/info) that is put before every text.",
+    )
+    depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
+
+
+class EmbedRequest(EmbedOptions):
+    """Body of /embed."""
+
+    inputs: Inputs
+    normalize: bool = Field(default=True, description="Scale every embedding to length 1.")
+    dimensions: Dimensions | None = Field(
+        default=None, description="Keep only the first components; cut before normalising."
+    )
+
+
+class SourceForm(_Schema):
+    """One sentence against many."""
+
+    source_sentence: Annotated[
+        str,
+        Field(
+            description="The sentence compared with the others.",
+            json_schema_extra={"minLength": 1},
+        ),
+    ]
+    sentences: Texts
+
+    def texts(self) -> list[str]:
+        """Every text to embed, the sentences first."""
+        return [*self.sentences, self.source_sentence]
+
+    @model_validator(mode="after")
+    def _source_is_not_empty(self) -> Self:
+        checked_text(self.source_sentence, "inputs.source_sentence")
+        return self
+
+
+class PairsForm(_Schema):
+    """Texts two by two."""
+
+    pairs: Pairs
+
+    def texts(self) -> list[str]:
+        """Every text to embed, pair after pair."""
+        return [text for pair in self.pairs for text in pair]
+
+
+class RankingForm(_Schema):
+    """The documents closest to each query."""
+
+    queries: Texts
+    documents: Texts
+    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
+        default=None, description="Documents in each answer; all of them by default."
+    )
+
+    def texts(self) -> list[str]:
+        """Every text to embed, the queries first."""
+        return [*self.queries, *self.documents]
+
+
+class RankedDocument(BaseModel):
+    """A document's position in ``documents`` and its cosine with a query."""
+
+    index: int
+    score: float
+
+
+SimilarityInputs = Annotated[
+    Annotated[SourceForm, Tag("<source>")]
+    | Annotated[PairsForm, Tag("<pairs>")]
+    | Annotated[RankingForm, Tag("<ranking>")],
+    Discriminator(
+        _similarity_form,
+        custom_error_type="similarity_form",
+        custom_error_message=(
+            "must have source_sentence and sentences, or pairs, or queries and documents"
+        ),
+    ),
+]
+
+
+class SimilarityRequest(_Schema):
+    """Body of /similarity."""
+
+    inputs: SimilarityInputs
+    parameters: EmbedOptions = EmbedOptions()
+
+    @model_validator(mode="after")
+    def _texts_are_not_too_many(self, info: ValidationInfo) -> Self:
+        check_count(len(self.inputs.texts()), info)
+        return self
+
+
+class OpenAIEmbeddingsRequest(_Schema):
+    """Body of /v1/embeddings."""
+
+    input: OpenAIInput
+    model: str | None = Field(None, description="Accepted and ignored: one model is served.")
+    encoding_format: Literal["float", "base64"] = Field(
+        default="float", description="base64 is that of little-endian float32."
+    )
+    dimensions: Dimensions | None = Field(
+        default=None, description="Keep only the first components; cut before normalising."
+    )
+    depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
+
+
+class TokenizeRequest(_Schema):
+    """Body of /tokenize."""
+
+    inputs: Strings
+    add_special_tokens: bool = Field(
+        default=True, description="Whether the tokens that begin and end a text are among them."
+    )
+    prompt_name: str | None = Field(
+        default=None,
+        description="Name of a prompt of the model (/info) that is put before every text.",
+    )
+
+
+class DecodeRequest(_Schema):
+    """Body of /decode."""
+
+    ids: TokenIds
+    skip_special_tokens: bool = Field(
+        default=True, description="Whether special tokens are left out of the text."
+    )

@@ -1,0 +1,1 @@
+"""The embedding engine: admission, tokenisation, batching, inference threads, deadlines."""

@@ -1,0 +1,107 @@
+"""How many CPU cores this process may really use, and how its threads stay on them.
+
+The number of cores of the host is the wrong answer in a container: a session with 64 threads
+under a quota of two cores spends its time being throttled.
+
+Staying. A thread that is woken need not get a core to itself: on a virtual machine Linux takes a
+core that has gone to sleep for one that its host has taken away, and puts two threads on the one
+that is awake until it balances its load, some milliseconds later. A short text's run is over by
+then, and took twice as long. Threads that each have a core of their own are not put together.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+CGROUP_MOUNT = "sys/fs/cgroup"
+
+
+def usable_cpus(root: Path = Path("/")) -> int:
+    """Returns the cores left by the affinity mask and the cgroup quota, at least 1.
+
+    A quota of 2.5 cores gives 2: a third thread would only be throttled, and threads that work
+    in step wait for the slowest. ``root`` is the file system's root; tests give another one.
+    """
+    quotas = [int(quota) for quota in (*_quotas_v2(root), *_quotas_v1(root))]
+    return max(1, min([_affinity(), *quotas]))
+
+
+def own_cpus(threads: int, root: Path = Path("/")) -> tuple[int, ...]:
+    """Returns a core for each of ``threads`` threads to stay on, by the system's numbers, or none.
+
+    There are some only where the threads are as many as the cores, and no quota is below that:
+    elsewhere others use the same cores, and every process would choose the same of them.
+    """
+    if threads < 2 or threads != usable_cpus(root) or not hasattr(os, "sched_setaffinity"):
+        return ()
+    cpus = sorted(os.sched_getaffinity(0))
+    return tuple(cpus) if len(cpus) == threads else ()
+
+
+class Seat:
+    """The core of one inference thread: ``cpus[place]`` in a crowd and the first when it is alone.
+
+    A run that is alone has the threads of a session beside it, which stay on the other cores
+    (`model.runtime.sessions`). Without ``cpus`` the thread goes where the system puts it.
+    """
+
+    def __init__(self, cpus: Sequence[int], place: int) -> None:
+        self._cpus = cpus
+        self._place = place
+        self._taken: int | None = None
+
+    def take(self, *, alone: bool) -> None:
+        """Moves the calling thread there, unless it is there already."""
+        if not self._cpus:
+            return
+        cpu = self._cpus[0 if alone else self._place % len(self._cpus)]
+        if cpu == self._taken:
+            return
+        try:
+            os.sched_setaffinity(0, (cpu,))  # 0 is the calling thread
+            self._taken = cpu
+        except OSError:  # the core was taken away from this process: it is not ours to choose
+            self._cpus = ()
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):  # Linux only
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas_v2(root: Path) -> Iterator[float]:
+    """Yields cores per ``cpu.max`` (https://docs.kernel.org/admin-guide/cgroup-v2.html)."""
+    for folder in _cgroup_folders(root, controller="", mount=CGROUP_MOUNT):
+        fields = _read(folder / "cpu.max").split()
+        if len(fields) == 2 and fields[0] != "max":
+            yield int(fields[0]) / int(fields[1])
+
+
+def _quotas_v1(root: Path) -> Iterator[float]:
+    """Yields cores per ``cpu.cfs_quota_us`` (kernel documentation, scheduler/sched-bwc)."""
+    for folder in _cgroup_folders(root, controller="cpu", mount=f"{CGROUP_MOUNT}/cpu"):
+        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+        if quota and period and int(quota) > 0:  # -1 is no quota
+            yield int(quota) / int(period)
+
+
+def _cgroup_folders(root: Path, *, controller: str, mount: str) -> Iterator[Path]:
+    """Yields the process' cgroup and all above it: the tightest quota of them counts.
+
+    In a container the path is often the host's and not to be found under the mount, whose own
+    folder is then the container's cgroup; that is yielded last in any case.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = Path(path.lstrip("/"))
+            for folder in (own, *own.parents):
+                yield root / mount / folder
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

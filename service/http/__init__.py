@@ -1,0 +1,1 @@
+"""HTTP around the routes: connections, bodies, error answers, request records, traces."""

@@ -1,0 +1,113 @@
+"""Traces, for those who ask for them: one span per request, sent to an OpenTelemetry collector.
+
+FastAPI makes the span of a request, takes over the caller's ``traceparent`` (W3C Trace Context) and
+names route and status. Here it is given what the engine did for the request, and a way out. Without
+``otlp_endpoint`` no span is made, the SDK is not imported and nothing is sent.
+"""
+
+import importlib.util
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from fastapi.telemetry import TelemetryConfig
+from opentelemetry import trace
+from opentelemetry.trace import Span
+from starlette.types import Scope
+
+from service.engine.types import EmbedResult
+from service.settings import Settings, SettingsError
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+# The routes that embed, and their aliases. Probes would drown them, and any other path is the
+# client's own text.
+TRACED_PATHS = frozenset({"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings"})
+
+# An export that fails is tried again, so what is left at the end needs a deadline.
+FLUSH_TIMEOUT_SECONDS = 3.0
+
+_NANOSECONDS = 1_000_000_000
+
+
+def open_provider(settings: Settings, *, version: str) -> "TracerProvider | None":
+    """What collects spans and sends them, or None without ``otlp_endpoint``.
+
+    ``version`` is the service's. Raises SettingsError when the extra is not installed.
+    """
+    if settings.otlp_endpoint is None:
+        return None
+    if not all(map(importlib.util.find_spec, ("opentelemetry.sdk", "opentelemetry.exporter"))):
+        problem = (
+            "otlp_endpoint is set, and the packages that send traces are not installed. "
+            "Install s2sent[otel] or unset S2SENT_OTLP_ENDPOINT."
+        )
+        raise SettingsError([problem])
+    # Imported here: who does not ask for traces need not have the packages, nor wait for them.
+    from service.http.otlp import collector_provider
+
+    return collector_provider(str(settings.otlp_endpoint), version=version)
+
+
+def close_provider(provider: "TracerProvider") -> None:
+    """Send the spans that are left, for at most FLUSH_TIMEOUT_SECONDS; blocks meanwhile."""
+    # The SDK's own limit is 30 s. A daemon thread does not hold up the end of the process.
+    closing = threading.Thread(target=provider.shutdown, name="trace-flush", daemon=True)
+    closing.start()
+    closing.join(FLUSH_TIMEOUT_SECONDS)
+
+
+def telemetry_config(provider: "TracerProvider | None") -> TelemetryConfig:
+    """FastAPI's telemetry: spans of requests if there is a provider, and never anything else.
+
+    All of it is said, because FastAPI's defaults would let variables of the environment send
+    validation errors and exceptions, texts included, to a collector that no setting names.
+    """
+    config = TelemetryConfig(
+        tracing=provider is not None,
+        metrics=False,
+        logs=False,
+        operation_spans=False,
+        auto_configure=False,
+        exclude=_is_not_traced,
+    )
+    if provider is not None:
+        config["tracer_provider"] = provider
+    return config
+
+
+def trace_id_of(span: Span) -> str | None:
+    """The trace a span belongs to, as 32 hexadecimal digits."""
+    context = span.get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+def trace_stages(span: Span, result: EmbedResult, *, began_ns: int) -> None:
+    """Say on the request's span what the engine did, as an event at the end of each stage.
+
+    ``began_ns`` is when the engine was asked, in nanoseconds since the epoch. Durations are those
+    of the metrics, means over the request's texts, and each stage begins where the last one ended:
+    exact for a request that ran in one batch.
+    """
+    if not span.is_recording():
+        return
+    span.set_attribute("s2sent.tokens", sum(result.tokens))
+    span.set_attribute("s2sent.truncated", sum(result.truncated))
+    ended_ns = began_ns
+    for stage, seconds in (
+        ("tokenize", result.tokenize_seconds),
+        ("queue", result.queue_seconds),
+        ("inference", result.inference_seconds),
+    ):
+        ended_ns += int(seconds * _NANOSECONDS)
+        span.add_event(stage, {"duration_seconds": seconds}, ended_ns)
+
+
+def trace_serialize(span: Span, seconds: float) -> None:
+    """Say on the request's span that its answer has just been written as bytes."""
+    span.add_event("serialize", {"duration_seconds": seconds}, time.time_ns())
+
+
+def _is_not_traced(scope: Scope) -> bool:
+    return scope["path"] not in TRACED_PATHS

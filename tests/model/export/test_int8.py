@@ -1,0 +1,328 @@
+"""Products of int8 are what the formula says, and no token's rounding knows of another token."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+from model.artifact.reader import MODEL, Artifact
+from model.export.checkpoint import ExportError, ExportOptions, export_checkpoint
+from model.export.graph import MIN_ROUNDED_ELEMENTS, OPSET, POOLING, quantize_channels
+from model.export.int8 import Reached, measure_tokens, multiply_as_int8
+from model.network.encoder import build_encoder
+from model.network.selector import SelectorConfig
+from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from model.runtime.sessions import multiplies_int8
+from tests.support.server_process import running_server
+from tests.support.tiny import tiny_backbone
+
+Matrix = NDArray[np.float32]
+
+WIDTH, WIDE = 40, 72  # no multiples of what a kernel takes at a time
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
+
+pytestmark = pytest.mark.skipif(
+    not multiplies_int8(), reason="this processor's products of int8 overflow"
+)
+
+
+def matrix(rows: int = WIDTH, columns: int = WIDE, seed: int = 0) -> Matrix:
+    return np.random.default_rng(seed).normal(size=(rows, columns)).astype(np.float32)
+
+
+BIAS = np.linspace(-1, 1, WIDE, dtype=np.float32)
+
+
+# What the channels of tokens are taken to reach: very different things.
+REACHED = np.geomspace(0.2, 20, WIDTH).astype(np.float32)
+
+
+def a_graph(*nodes: NodeProto, outputs: tuple[str, ...], **weights: Matrix) -> onnx.ModelProto:
+    """x [tokens, WIDTH] -> ``nodes`` -> ``outputs``."""
+
+    def value(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["tokens", None])
+
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["tokens", WIDTH])],
+        [value(name) for name in outputs],
+        [numpy_helper.from_array(weight, name) for name, weight in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def a_product() -> onnx.ModelProto:
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"])
+    return a_graph(node, outputs=("y",), w=matrix(), b=BIAS)
+
+
+def a_session(model: onnx.ModelProto) -> ort.InferenceSession:
+    onnx.checker.check_model(model)
+    return ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+@pytest.fixture(scope="module")
+def product() -> ort.InferenceSession:
+    model = a_product()
+    assert multiply_as_int8(model.graph, {"x": REACHED}) == 1
+    return a_session(model)
+
+
+def factors() -> Matrix:
+    """What a channel is divided by before it is rounded, and its row of the matrix multiplied."""
+    balanced = np.sqrt(REACHED / np.abs(matrix()).max(axis=1))
+    found: Matrix = (balanced / np.exp(np.log(balanced).mean())).astype(np.float32)
+    return found
+
+
+def even(tokens: Matrix) -> Matrix:
+    return (tokens * (1 / factors())).astype(np.float32)
+
+
+def stored() -> tuple[NDArray[np.int8], Matrix]:
+    return quantize_channels(matrix() * factors()[:, None], axis=1)
+
+
+def by_formula(tokens: Matrix) -> NDArray[np.float64]:
+    """The module's first paragraph, in numpy: whole numbers in int64, scales in float64."""
+    whole, channel_scale = stored()
+    scale = np.maximum(np.abs(even(tokens)).max(1, keepdims=True), 1e-20) * np.float32(1 / 127)
+    rounded = np.rint(even(tokens) / scale).astype(np.int64)
+    sums: NDArray[np.int64] = rounded @ whole.astype(np.int64)
+    result: NDArray[np.float64] = sums * scale.astype(float) * channel_scale + BIAS
+    return result
+
+
+tokens_of_any_size = st.tuples(
+    st.integers(1, 9), st.integers(0, 2**31), st.sampled_from([1e-6, 1.0, 1e4])
+)
+
+
+@given(tokens_of_any_size)
+def test_the_result_is_the_formulas(
+    product: ort.InferenceSession, drawn: tuple[int, int, float]
+) -> None:
+    count, seed, size = drawn
+    tokens = size * matrix(count, WIDTH, seed)
+    (found,) = product.run(None, {"x": tokens})
+    expected = by_formula(tokens)
+    # A quotient that lies between two whole numbers may fall to either side: one step of a token.
+    largest_weight = np.abs(matrix() * factors()[:, None]).max()
+    step = np.abs(even(tokens)).max(1, keepdims=True) / 127 * largest_weight
+    close = np.abs(found - expected) <= 1e-5 * (1 + np.abs(expected))
+    assert close.all() or (np.abs(found - expected) <= step + 1e-5).all()
+    assert close.mean() > 0.9
+
+
+@given(tokens_of_any_size)
+def test_the_result_is_as_near_to_float_as_half_a_step_of_each_factor(
+    product: ort.InferenceSession, drawn: tuple[int, int, float]
+) -> None:
+    count, seed, size = drawn
+    tokens = size * matrix(count, WIDTH, seed)
+    whole, channel_scale = stored()
+    rounded = whole * channel_scale.astype(float)
+    (found,) = product.run(None, {"x": tokens})
+    half_a_step = np.abs(even(tokens)).max(1, keepdims=True) / 254
+    bound = half_a_step * np.abs(rounded).sum(0) * 1.001 + 1e-5
+    assert (np.abs(found - (even(tokens).astype(float) @ rounded + BIAS)) <= bound).all()
+
+
+@given(tokens_of_any_size, st.integers(0, 8))
+def test_a_tokens_result_is_the_same_bytes_beside_any_others(
+    product: ort.InferenceSession, drawn: tuple[int, int, float], place: int
+) -> None:
+    """Beside tokens a million times as large, too: one scale for all would leave nothing of it."""
+    count, seed, size = drawn
+    token = matrix(1, WIDTH, seed + 1)
+    others = 1e6 * size * matrix(count, WIDTH, seed)
+    together = np.insert(others, min(place, count), token, axis=0)
+    (alone,), (found,) = (product.run(None, {"x": rows}) for rows in (token, together))
+    assert found[min(place, count)].tobytes() == alone[0].tobytes()
+
+
+def test_a_token_of_zeros_gives_the_bias(product: ort.InferenceSession) -> None:
+    (found,) = product.run(None, {"x": np.zeros((2, WIDTH), np.float32)})
+    np.testing.assert_array_equal(found, [BIAS, BIAS])
+
+
+@pytest.mark.parametrize("bad", [np.inf, -np.inf])
+def test_infinity_stays_visible_and_in_its_token(product: ort.InferenceSession, bad: float) -> None:
+    """Rounded to a byte it would look like any number."""
+    tokens = matrix(3, WIDTH)
+    (right,) = product.run(None, {"x": tokens})
+    tokens[1, 7] = bad
+    (found,) = product.run(None, {"x": tokens})
+    assert not np.isfinite(found[1]).any()
+    np.testing.assert_array_equal(found[[0, 2]], right[[0, 2]])
+
+
+def test_tokens_that_meet_several_matrices_are_rounded_once() -> None:
+    nodes = [helper.make_node("MatMul", ["x", name], [f"{name}y"]) for name in "qkv"]
+    weights = {name: matrix(seed=seed) for seed, name in enumerate("qkv")}
+    model = a_graph(*nodes, outputs=("qy", "ky", "vy"), **weights)
+    before = a_session(model).run(None, {"x": matrix(5, WIDTH)})
+    assert multiply_as_int8(model.graph, measure_tokens(model, [{"x": matrix(64, WIDTH)}])) == 3
+    operators = [node.op_type for node in model.graph.node]
+    assert operators.count("QuantizeLinear") == 1
+    assert operators.count("MatMulIntegerToFloat") == 3
+    after = a_session(model).run(None, {"x": matrix(5, WIDTH)})
+    for right, found in zip(before, after, strict=True):
+        assert np.corrcoef(right.ravel(), found.ravel())[0, 1] > 0.999
+
+
+def test_a_channel_that_is_far_larger_costs_the_others_nothing() -> None:
+    """Undivided, it would leave them the steps between -1 and 1 of 127."""
+    tokens = matrix(64, WIDTH)
+    tokens[:, 3] *= 200
+    weights = matrix()
+    weights[3] /= 200  # as in an encoder, where such channels are answered by small weights
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+
+    def error(reached: Reached) -> float:
+        model = a_graph(node, outputs=("y",), w=weights)
+        assert multiply_as_int8(model.graph, reached) == 1
+        (found,) = a_session(model).run(None, {"x": tokens})
+        return float(np.abs(found - tokens @ weights).mean())
+
+    measured = measure_tokens(a_graph(node, outputs=("y",), w=weights), [{"x": tokens}])
+    as_they_are = {"x": np.abs(weights).max(axis=1)}  # factors of 1
+    assert error(measured) < 0.1 * error(as_they_are)
+
+
+def test_what_channels_reach_is_measured_on_all_batches_and_leaves_the_graph_alone() -> None:
+    model = a_product()
+    before = model.SerializeToString()
+    batches = [{"x": np.full((n, WIDTH), size, np.float32)} for n, size in ((60, 1), (9, 7))]
+    for batch in batches:
+        batch["x"][:, 5] = 0.01
+    (reached,) = measure_tokens(model, batches).values()
+    assert model.SerializeToString() == before
+    assert reached[0] == 7
+    assert reached[5] == 3.5  # half of the usual one: it may be louder in other texts
+
+
+def test_a_channel_without_weights_or_tokens_is_no_reason_to_divide_by_zero() -> None:
+    weights, reached = matrix(), REACHED.copy()
+    weights[7], reached[11] = 0, 0
+    model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), outputs=("y",), w=weights)
+    multiply_as_int8(model.graph, {"x": reached})
+    tokens = matrix(5, WIDTH)
+    (found,) = a_session(model).run(None, {"x": tokens})
+    assert np.corrcoef(found.ravel(), (tokens @ weights).ravel())[0, 1] > 0.99
+
+
+def test_what_is_no_plain_product_with_a_large_matrix_is_left_alone() -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["turned"], transB=1),
+        helper.make_node("MatMul", ["x", "small"], ["few"]),
+        helper.make_node("MatMul", ["x", f"{POOLING}w"], ["pooled"]),
+    ]
+    weights = {
+        "w": matrix(WIDE, WIDTH),
+        "small": matrix(WIDTH, MIN_ROUNDED_ELEMENTS // WIDTH),
+        f"{POOLING}w": matrix(),
+    }
+    model = a_graph(*nodes, outputs=("turned", "few", "pooled"), **weights)
+    before = model.SerializeToString()
+    assert multiply_as_int8(model.graph, {}) == 0
+    assert model.SerializeToString() == before
+
+
+# --- a whole encoder -----------------------------------------------------------------------------
+
+
+def a_checkpoint(folder: Path, family: str = "bert") -> Path:
+    backbone = tiny_backbone(folder / "backbone", family, width=32)
+    config = SelectorConfig.preset("default", width=32, reduction=4)
+    build_encoder(backbone, config, max_seq_length=64).save(str(folder / "checkpoint"))
+    return folder / "checkpoint"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("int8")
+    options = ExportOptions(precision="int8", name="tiny")
+    return export_checkpoint(a_checkpoint(folder), folder / "artifact", options)
+
+
+def test_all_products_of_the_blocks_are_of_int8(exported: Artifact) -> None:
+    graph = onnx.load_from_string(exported.read(MODEL)).graph
+    kinds = {tensor.name: tensor for tensor in graph.initializer}
+    operators = [node.op_type for node in graph.node]
+    assert operators.count("MatMulIntegerToFloat") == 4 * 6  # query, key, value, out, up, down
+    assert operators.count("QuantizeLinear") == 4 * 4
+    matrices = [
+        tensor
+        for tensor in kinds.values()
+        if len(tensor.dims) == 2
+        and tensor.data_type == TensorProto.FLOAT
+        and not tensor.name.startswith("pooling/")
+        and np.prod(tensor.dims) >= MIN_ROUNDED_ELEMENTS
+    ]
+    assert not matrices
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert"])
+def test_it_is_near_the_checkpoint_and_the_same_in_any_batch(tmp_path: Path, family: str) -> None:
+    options = ExportOptions(precision="int8")
+    made = export_checkpoint(a_checkpoint(tmp_path, family), tmp_path / "artifact", options)
+    assert made.manifest.precision == "int8"
+    assert made.manifest.packed
+    assert 0.99 <= made.manifest.parity["min_cosine"] < 1
+    assert made.manifest.parity["batch_max_abs_diff"] <= 1e-6
+
+
+def test_nan_reaches_the_embedding_of_its_text_and_no_other(exported: Artifact) -> None:
+    """A maximum passes over NaN; what carries it on is the sum around each product."""
+    model = onnx.load_from_string(exported.read(MODEL))
+    encoder = OnnxEncoder(exported)
+    first, second = (row.input_ids for row in encoder.tokenizer.tokenize(["the cat", "a car"]))
+    table = next(
+        t for t in model.graph.initializer if t.name.endswith("word_embeddings.weight_scale")
+    )
+    scales = numpy_helper.to_array(table).copy()
+    scales[next(iter(set(first) - set(second)))] = np.nan
+    table.CopyFrom(numpy_helper.from_array(scales, table.name))
+    ids = np.array([first, second])
+    inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    if "token_type_ids" in exported.manifest.inputs:
+        inputs["token_type_ids"] = np.zeros_like(ids)
+    poisoned, sound = a_session(model).run([POOLED_OUTPUT], inputs)[0]
+    assert np.isnan(poisoned).all()
+    assert np.isfinite(sound).all()
+
+
+def test_one_thread_and_two_give_the_same(exported: Artifact) -> None:
+    """A lone request may run on all threads, and one among others on a single one."""
+    encoder = OnnxEncoder(exported, intra_op_num_threads=2, concurrent_runs=2)
+    rows = [row.input_ids for row in encoder.tokenizer.tokenize(TEXTS)]
+    np.testing.assert_allclose(
+        encoder.run(rows, alone=True), encoder.run(rows, alone=False), atol=1e-7
+    )
+
+
+def test_the_service_answers_with_it(exported: Artifact) -> None:
+    """The canary is near enough, and a text has one embedding, alone and beside others."""
+    with running_server(exported.path) as server:
+        assert server.client.get("/info").json()["precision"] == "int8"
+        together = server.client.post("/embed", json={"inputs": TEXTS}).json()
+        alone = [server.client.post("/embed", json={"inputs": [t]}).json()[0] for t in TEXTS]
+    np.testing.assert_allclose(together, alone, atol=1e-6)
+
+
+def test_an_encoder_that_cannot_be_packed_is_refused(tmp_path: Path) -> None:
+    checkpoint = a_checkpoint(tmp_path)
+    options = ExportOptions(precision="int8", standard_operators=True)
+    with pytest.raises(ExportError, match=r"needs packed tokens.* Choose weight-int8\."):
+        export_checkpoint(checkpoint, tmp_path / "artifact", options)
+    assert not (tmp_path / "artifact").exists()

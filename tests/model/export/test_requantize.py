@@ -1,0 +1,87 @@
+"""An artifact is given products of int8 without its checkpoint, or stays what it was."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from model.artifact.reader import MODEL, Artifact, ArtifactError
+from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
+from model.export.requantize import ConversionError, convert_to_int8
+from model.network.encoder import build_encoder
+from model.network.selector import SelectorConfig
+from model.runtime.encoder import OnnxEncoder
+from model.runtime.sessions import multiplies_int8
+from tests.support.tiny import tiny_backbone
+from training.__main__ import main
+
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
+
+pytestmark = pytest.mark.skipif(
+    not multiplies_int8(), reason="this processor's products of int8 overflow"
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("convert")
+    config = SelectorConfig.preset("default", width=32, reduction=4)
+    encoder = build_encoder(tiny_backbone(folder / "backbone"), config, max_seq_length=64)
+    encoder.save(str(folder / "checkpoint"))
+    return folder / "checkpoint"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "weight-int8"])
+def test_products_are_of_int8_and_vectors_near_those_of_the_source(
+    checkpoint: Path, tmp_path: Path, precision: Precision
+) -> None:
+    options = ExportOptions(precision=precision, name="tiny", scores={"STS-B": 80.0})
+    source = export_checkpoint(checkpoint, tmp_path / "source", options)
+    made = convert_to_int8(source, tmp_path / "made")
+    operators = [n.op_type for n in onnx.load_from_string(made.read(MODEL)).graph.node]
+    assert operators.count("MatMulIntegerToFloat") == 4 * 6
+    assert (made.manifest.precision, made.manifest.name) == ("int8", "tiny")
+    assert made.manifest.scores == {}  # they are the source's
+    assert made.manifest.parity["batch_max_abs_diff"] <= 1e-6
+    assert 0.99 <= made.manifest.parity["min_cosine"] < 1
+    assert made.canary == source.canary
+    before, after = (OnnxEncoder(artifact).encode(TEXTS) for artifact in (source, made))
+    assert ((before * after).sum(axis=1) > 0.99).all()
+    assert (np.abs(before - after).max(axis=1) > 0).all()
+
+
+def test_the_command_prints_what_came_out(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export_checkpoint(checkpoint, tmp_path / "source", ExportOptions())
+    command = ["int8", str(tmp_path / "source"), str(tmp_path / "made"), "--name", "other"]
+    with pytest.raises(SystemExit, match="0"):
+        main(command)
+    assert "made: int8," in capsys.readouterr().out
+    assert Artifact.open(tmp_path / "made").manifest.name == "other"
+    with pytest.raises(SystemExit, match="2"):
+        main(command)
+    assert "made" in capsys.readouterr().err  # it is there already
+    with pytest.raises(ArtifactError):
+        convert_to_int8(Artifact.open(tmp_path / "source"), tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (ExportOptions(precision="fp16"), "is fp16 and not packed: int8 needs an fp32 or weight"),
+        (ExportOptions(standard_operators=True), "is fp32 and not packed"),
+        (ExportOptions(precision="int8"), "is int8: int8 needs"),
+        (ExportOptions(depths=(3,)), r"can stop at depth 3, .* Export the checkpoint"),
+    ],
+)
+def test_what_cannot_be_converted_is_said_with_the_cure(
+    checkpoint: Path, tmp_path: Path, options: ExportOptions, message: str
+) -> None:
+    source = export_checkpoint(checkpoint, tmp_path / "source", options)
+    with pytest.raises(ConversionError, match=message):
+        convert_to_int8(source, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+    with pytest.raises(SystemExit, match="2"):
+        main(["int8", str(source.path), str(tmp_path / "made")])

@@ -1,0 +1,365 @@
+"""Sessions are opened as the device needs it, and one that would not run there is refused."""
+
+import gc
+import os
+import sys
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from model.artifact.reader import Artifact
+from model.runtime import sessions
+from model.runtime.encoder import OnnxEncoder
+from model.runtime.lookup_tables import read_lookup_tables
+from model.runtime.sessions import Device, ProviderUnavailable, TensorRTPlan, open_sessions
+from service.engine.model import LoadedModel
+from service.settings import load_settings
+from tests.support.fake_runtime import FakeRuntime
+
+CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
+
+
+@pytest.fixture(scope="module")
+def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The tiny encoder, fp16, in operators of the ONNX standard."""
+    from model.export.checkpoint import ExportOptions, export_checkpoint
+
+    target = tmp_path_factory.mktemp("standard") / "artifact"
+    options = ExportOptions(precision="fp16", standard_operators=True)
+    return export_checkpoint(tiny_checkpoint, target, options)
+
+
+@pytest.fixture(scope="module")
+def stopping_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The tiny encoder, which can also stop after its third block."""
+    from model.export.checkpoint import ExportOptions, export_checkpoint
+
+    target = tmp_path_factory.mktemp("stopping") / "artifact"
+    options = ExportOptions(depths=(3,), standard_operators=True)
+    return export_checkpoint(tiny_checkpoint, target, options)
+
+
+def rows(encoder: OnnxEncoder) -> list[list[int]]:
+    return [list(row.input_ids) for row in encoder.tokenizer.tokenize(TEXTS)]
+
+
+INT8_PRODUCTS = "int8 artifact is for a CPU, not for cuda. Choose the device cpu, or .* fp16"
+X86 = "processor : 0\nflags : fpu avx2 {} sse\n"
+
+
+def int8(artifact: Artifact) -> Artifact:
+    return Artifact(artifact.path, replace(artifact.manifest, precision="int8"))
+
+
+def test_int8_products_are_for_a_cpu(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeRuntime().install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=INT8_PRODUCTS):
+        open_sessions(int8(tiny_artifact), "cuda")
+
+
+def test_int8_products_are_refused_where_they_would_overflow(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without VNNI x86 adds products of bytes in 16 bits. Other weights do not mind."""
+    monkeypatch.setattr(sessions, "CPU_INFO", tmp_path / "cpuinfo")
+    (tmp_path / "cpuinfo").write_text(X86.format("avx512f"))
+    with pytest.raises(ProviderUnavailable, match=r"none of avx512_vnni, avx_vnni.* weight-int8"):
+        open_sessions(int8(tiny_artifact), "cpu")
+    assert open_sessions(tiny_artifact, "cpu")
+
+
+@pytest.mark.parametrize(
+    "info", [X86.format("avx_vnni"), X86.format("avx512_vnni"), "Features : fp asimd\n", None]
+)
+def test_int8_products_are_served_where_they_do_not_overflow(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: str | None
+) -> None:
+    """ARM adds in 32 bits; where nothing is told, the canary is what decides."""
+    monkeypatch.setattr(sessions, "CPU_INFO", tmp_path / "cpuinfo")
+    if info is not None:
+        (tmp_path / "cpuinfo").write_text(info)
+    assert open_sessions(int8(tiny_artifact), "cpu")
+
+
+@pytest.mark.parametrize(("device", "provider"), [("cuda", CUDA), ("tensorrt", TENSORRT)])
+def test_a_device_that_is_not_installed_is_refused_by_name(
+    tiny_artifact: Artifact, device: Device, provider: str
+) -> None:
+    """ONNX Runtime itself would go on with the CPU."""
+    with pytest.raises(ProviderUnavailable, match=rf"not {provider}.*s2sent\[gpu\]"):
+        OnnxEncoder(tiny_artifact, device=device)
+
+
+def test_a_gpu_session_asks_for_cuda_first(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the libraries of its wheels loaded, float32 kept as it is, and no second try."""
+    runtime = FakeRuntime().install(monkeypatch)
+    encoder = OnnxEncoder(tiny_artifact, device="cuda")
+    assert encoder.provider == CUDA
+    assert list(runtime.session.providers) == [CUDA, CPU]
+    assert runtime.session.providers[CUDA]["use_tf32"] == "0"
+    assert runtime.session.keywords == {"enable_fallback": 0, "disabled_optimizers": []}
+    assert runtime.libraries_loaded == 1
+
+
+def test_on_a_cpu_sums_stay_out_of_layer_norms(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime would put both into one operator when it loads the graph, and that is slower."""
+    make, run_graph = sessions._session_options, tmp_path / "as_it_runs.onnx"
+
+    def options(*arguments: Any) -> ort.SessionOptions:
+        made = make(*arguments)
+        made.optimized_model_filepath = str(run_graph)
+        made.log_severity_level = 3  # it warns that this file is for this machine
+        return made
+
+    monkeypatch.setattr(sessions, "_session_options", options)
+    open_sessions(tiny_artifact, "cpu")
+    operators = [node.op_type for node in onnx.load(run_graph).graph.node]
+    assert operators.count("LayerNormalization") == 8
+    assert "SkipLayerNormalization" not in operators
+
+
+@pytest.fixture
+def shared_tables(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was shared, one entry for each time that a graph was opened."""
+    shared: list[dict[str, Any]] = []
+
+    def read(content: bytes) -> dict[str, Any]:
+        shared.append(read_lookup_tables(content))
+        return shared[-1].copy()
+
+    monkeypatch.setattr(sessions, "read_lookup_tables", read)
+    return shared
+
+
+def test_sessions_on_a_cpu_look_up_rows_in_one_table(
+    tiny_artifact: Artifact, shared_tables: list[dict[str, Any]]
+) -> None:
+    """Who changes the one table changes what both sessions give: neither has a copy."""
+    encoder = OnnxEncoder(tiny_artifact, intra_op_num_threads=2, concurrent_runs=2)
+    before = encoder.run(rows(encoder))
+    (tables,) = shared_tables
+    assert len(tables) == 3  # words, positions and token types
+    for table in tables.values():
+        table[:] = table[::-1]
+    together, alone = (encoder.run(rows(encoder), alone=alone) for alone in (False, True))
+    np.testing.assert_array_equal(together, alone)
+    assert not np.allclose(alone, before, atol=1e-3)
+
+
+@pytest.mark.parametrize("depth", [3, None])
+def test_sharing_changes_no_bit(
+    stopping_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, depth: int | None
+) -> None:
+    sharing = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
+    monkeypatch.setattr(sessions, "read_lookup_tables", lambda _: {})
+    apart = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
+    for alone in (True, False):
+        np.testing.assert_array_equal(
+            sharing.run(rows(sharing), alone=alone, depth=depth),
+            apart.run(rows(apart), alone=alone, depth=depth),
+        )
+
+
+def test_tables_live_as_long_as_any_session_that_reads_them(
+    tiny_artifact: Artifact, shared_tables: list[dict[str, Any]]
+) -> None:
+    """ONNX Runtime has a bare pointer: without the table it would read whatever is there then."""
+    first, second = open_sessions(tiny_artifact, "cpu", threads=(2, 1))
+    tables = [weakref.ref(table) for table in shared_tables.pop().values()]
+    del first
+    gc.collect()
+    assert all(table() is not None for table in tables)
+    del second
+    gc.collect()
+    assert all(table() is None for table in tables)
+
+
+def threads_that_stay_on(cpu: int) -> int:
+    """Threads of this process that may run on this core and on no other."""
+    status = (path / "status" for path in Path("/proc/self/task").iterdir())
+    return sum(f"\nCpus_allowed_list:\t{cpu}\n" in path.read_text() for path in status)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says where a thread may run")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
+def test_a_session_s_own_threads_stay_on_all_cores_but_the_first(tiny_artifact: Artifact) -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    before = threads_that_stay_on(first), threads_that_stay_on(second)
+    opened = open_sessions(tiny_artifact, "cpu", threads=(2, 1), cpus=(first, second))
+    assert threads_that_stay_on(first) == before[0]
+    assert threads_that_stay_on(second) == before[1] + 1
+    del opened
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says where a thread may run")
+def test_threads_stay_nowhere_unless_there_is_a_core_for_each(tiny_artifact: Artifact) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    before = threads_that_stay_on(cpu)
+    opened = open_sessions(tiny_artifact, "cpu", threads=(2,), cpus=(cpu,))
+    assert threads_that_stay_on(cpu) == before
+    del opened
+
+
+def test_nothing_is_shared_on_a_gpu(
+    tiny_artifact: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+    shared_tables: list[dict[str, Any]],
+) -> None:
+    """One session is opened there, and it copies the weights to the card."""
+    FakeRuntime().install(monkeypatch)
+    OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=2)
+    assert not shared_tables
+
+
+def test_a_silent_fallback_to_the_cpu_is_refused(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where CUDA's libraries are missing ONNX Runtime logs it and opens a session on the CPU."""
+    FakeRuntime(offered=[CPU]).install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=f"{CUDA} could not be started.*Check the driver"):
+        OnnxEncoder(tiny_artifact, device="cuda")
+
+
+def test_a_provider_that_fails_is_refused_in_one_sentence(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorRT's raises where its libraries are missing."""
+    FakeRuntime(failure=RuntimeError("Please install TensorRT.\n")).install(monkeypatch)
+    with pytest.raises(
+        ProviderUnavailable, match=r": Please install TensorRT\. Check .*TensorRT, or"
+    ):
+        open_sessions(standard_artifact, "tensorrt")
+
+
+@pytest.mark.parametrize("operator", ["MultiHeadAttention", "Gemm", "LayerNormalization"])
+def test_an_encoder_that_is_partly_on_the_cpu_is_refused(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, operator: str
+) -> None:
+    """One node without a kernel costs a round trip of the states through main memory."""
+    FakeRuntime(placed={operator: CPU}).install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=f"{CUDA} has no kernel for {operator}.*Export"):
+        OnnxEncoder(tiny_artifact, device="cuda")
+
+
+def test_shapes_may_be_computed_on_the_cpu(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime puts them there, where they are needed."""
+    shapes = dict.fromkeys(("Shape", "Gather", "Slice", "Add", "Mul", "Div", "Concat"), CPU)
+    FakeRuntime(placed=shapes).install(monkeypatch)
+    assert OnnxEncoder(tiny_artifact, device="cuda").provider == CUDA
+
+
+@pytest.mark.parametrize("depth", [3, None])
+def test_a_bound_run_computes_what_a_plain_run_does(
+    stopping_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, depth: int | None
+) -> None:
+    """Inputs are copied and waited for before the run; only the pooled rows come back."""
+    plain = OnnxEncoder(stopping_artifact)
+    runtime = FakeRuntime().install(monkeypatch)
+    bound = OnnxEncoder(stopping_artifact, device="cuda")
+    expected = plain.run(rows(plain), depth=depth)
+    np.testing.assert_array_equal(bound.run(rows(bound), depth=depth), expected)
+    (binding,) = runtime.session.bindings
+    inputs = {f"copy {name}" for name in stopping_artifact.manifest.inputs}
+    inputs |= {"copy depth"} if depth else set()
+    assert set(binding.calls[:-3]) == inputs
+    assert binding.calls[-3:] == ["take pooled_embedding on cpu", "wait for copies", "run"]
+
+
+def test_runs_side_by_side_share_a_session_and_no_binding(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets its own rows: a binding that is shared would mix them up."""
+    runtime = FakeRuntime().install(monkeypatch)
+    encoder = OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
+    one_by_one = [encoder.run([row]) for row in rows(encoder)] * 8
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda row: encoder.run([row], alone=False), rows(encoder) * 8))
+    np.testing.assert_allclose(together, one_by_one, atol=1e-6)
+    assert len(runtime.session.bindings) == len(TEXTS) * 9
+
+
+def test_tensorrt_comes_before_cuda(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = FakeRuntime().install(monkeypatch)
+    assert OnnxEncoder(standard_artifact, device="tensorrt").provider == TENSORRT
+    assert list(runtime.session.providers) == [TENSORRT, CUDA, CPU]
+    assert runtime.session.providers[CUDA]["use_tf32"] == "0"
+
+
+def test_tensorrt_is_told_every_shape_a_batch_can_have(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shape outside of the profile would build another engine while requests wait."""
+    runtime = FakeRuntime().install(monkeypatch)
+    plan = TensorRTPlan(max_batch_texts=512, max_batch_tokens=2048)
+    open_sessions(standard_artifact, "tensorrt", tensorrt=plan)
+    options = runtime.session.providers[TENSORRT]
+    longest = standard_artifact.manifest.max_seq_length
+    for name in standard_artifact.manifest.inputs:
+        assert f"{name}:1x1" in options["trt_profile_min_shapes"].split(",")
+        assert f"{name}:256x{longest // 8}" in options["trt_profile_opt_shapes"].split(",")
+        assert f"{name}:512x{longest}" in options["trt_profile_max_shapes"].split(",")
+
+
+@pytest.mark.parametrize(
+    ("precision", "half"), [("fp32", "0"), ("weight-int8", "0"), ("fp16", "1")]
+)
+def test_tensorrt_rounds_only_what_was_exported_in_half(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, precision: str, half: str
+) -> None:
+    """The parity report of the manifest is of the precision that is served."""
+    runtime = FakeRuntime().install(monkeypatch)
+    manifest = replace(standard_artifact.manifest, precision=precision)
+    open_sessions(Artifact(standard_artifact.path, manifest), "tensorrt")
+    assert runtime.session.providers[TENSORRT]["trt_fp16_enable"] == half
+
+
+def test_tensorrt_refuses_operators_it_does_not_know(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would run the rest in pieces between them."""
+    FakeRuntime().install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match="has .*MultiHeadAttention.*--standard-operators"):
+        OnnxEncoder(tiny_artifact, device="tensorrt")
+
+
+def test_tensorrt_refuses_a_graph_that_can_stop_early(
+    stopping_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OpenVINO was seen to answer at full depth whatever was asked for; this one is not known."""
+    FakeRuntime().install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match="can stop at depth 3.*without --depths"):
+        OnnxEncoder(stopping_artifact, device="tensorrt")
+
+
+def test_settings_reach_the_session(
+    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The largest batch is TensorRT's profile, and its cache keeps artifacts apart."""
+    runtime = FakeRuntime().install(monkeypatch)
+    folder = standard_artifact.path
+    settings = load_settings(
+        artifact=folder, device="tensorrt", tensorrt_cache=tmp_path, max_batch_texts=77
+    )
+    assert LoadedModel.open(settings).encoder.provider == TENSORRT
+    options = runtime.session.providers[TENSORRT]
+    assert ":77x" in options["trt_profile_max_shapes"]
+    assert options["trt_engine_cache_path"] == str(tmp_path)
+    assert options["trt_engine_cache_prefix"] == standard_artifact.fingerprint[:16]

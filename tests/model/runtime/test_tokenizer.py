@@ -1,0 +1,125 @@
+"""Texts become ids with the right special tokens, truncated as asked, whoever else is asking."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from model.runtime.tokenizer import (
+    MAX_CHARACTERS_PER_TOKEN,
+    InputTooLong,
+    InvalidTokenIds,
+    Tokenizer,
+)
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "##x", "query", ":"]
+A, B, C, D, E = range(4, 9)
+CLS, SEP = 2, 3
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    vocabulary = {word: index for index, word in enumerate(WORDS)}
+    tokenizer: Any = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106  # a word, not a password
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+    # A file may carry truncation and padding; neither may leak into what we do.
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=9)
+    target = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    tokenizer.save(str(target))
+    return target
+
+
+@pytest.fixture
+def tokenizer(path: Path) -> Tokenizer:
+    return Tokenizer(path, max_seq_length=6)
+
+
+def ids(tokenizer: Tokenizer, *texts: str | list[int], **options: Any) -> list[list[int]]:
+    return [row.input_ids for row in tokenizer.tokenize(texts, **options)]
+
+
+def test_special_tokens_frame_each_text_and_order_is_kept(tokenizer: Tokenizer) -> None:
+    """One row per text, in the order given, without padding."""
+    assert ids(tokenizer, "a b", "ax", "") == [[CLS, A, B, SEP], [CLS, A, 9, SEP], [CLS, SEP]]
+
+
+def test_a_long_text_keeps_its_start_or_its_end(tokenizer: Tokenizer) -> None:
+    """Truncation leaves room for the special tokens and says that it happened."""
+    right = tokenizer.tokenize(["a b c d e"])[0]
+    left = tokenizer.tokenize(["a b c d e"], truncation_direction="left")[0]
+    assert right.input_ids == [CLS, A, B, C, D, SEP]
+    assert left.input_ids == [CLS, B, C, D, E, SEP]
+    assert right.truncated
+    assert left.truncated
+    assert len(right) == 6
+
+
+def test_a_text_that_just_fits_is_not_truncated(tokenizer: Tokenizer) -> None:
+    """The limit counts special tokens, and is inclusive."""
+    row = tokenizer.tokenize(["a b c d"], truncate=False)[0]
+    assert (len(row), row.truncated) == (6, False)
+
+
+def test_declining_truncation_names_the_text_and_the_counts(tokenizer: Tokenizer) -> None:
+    """The error says which input, how many tokens and what the limit is."""
+    with pytest.raises(InputTooLong, match="input 1 has 7 tokens; the limit is 6") as error:
+        tokenizer.tokenize(["a", "a b c d e"], truncate=False)
+    assert error.value.index == 1
+
+
+def test_a_prompt_is_part_of_the_text(tokenizer: Tokenizer) -> None:
+    """The prompt comes first and counts towards the limit; ids have none."""
+    assert ids(tokenizer, "a", [A], prompt="query: ") == [[CLS, 10, 11, A, SEP], [A]]
+
+
+def test_token_ids_are_taken_as_they_are(tokenizer: Tokenizer) -> None:
+    """Ids get no special tokens, and mix with texts in one call."""
+    assert ids(tokenizer, [CLS, A, SEP], "b", [C]) == [[CLS, A, SEP], [CLS, B, SEP], [C]]
+    assert ids(tokenizer, [A, B, C, D, E, A, B]) == [[A, B, C, D, E, A]]
+
+
+@pytest.mark.parametrize("wrong", [-1, len(WORDS), 2**40])
+def test_ids_outside_the_vocabulary_are_refused(tokenizer: Tokenizer, wrong: int) -> None:
+    """The error names the input, the id and the range."""
+    with pytest.raises(InvalidTokenIds, match=f"input 2 has the token id {wrong}.*0 to 11"):
+        tokenizer.tokenize(["a", [A], [A, wrong]])
+
+
+def test_the_work_for_an_endless_text_is_bounded(tokenizer: Tokenizer) -> None:
+    """Far too many characters are cut before tokenising, from the side asked for, or refused."""
+    limit = MAX_CHARACTERS_PER_TOKEN * 6
+    text = "a " * limit + "b b b b"
+    assert ids(tokenizer, text) == [[CLS, A, A, A, A, SEP]]
+    assert ids(tokenizer, text, truncation_direction="left") == [[CLS, B, B, B, B, SEP]]
+    with pytest.raises(InputTooLong, match=f"{len(text)} characters; the limit is {limit}"):
+        tokenizer.tokenize([text], truncate=False)
+
+
+def test_requests_with_different_wishes_do_not_disturb_each_other(tokenizer: Tokenizer) -> None:
+    """Truncation is no state of the shared tokenizer: threads that differ get their own answer."""
+
+    def ask(number: int) -> list[int]:
+        direction = "left" if number % 2 else "right"
+        return ids(tokenizer, "a b c d e", "b", truncation_direction=direction)[0]
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(ask, range(200)))
+    assert answers[0::2] == [[CLS, A, B, C, D, SEP]] * 100
+    assert answers[1::2] == [[CLS, B, C, D, E, SEP]] * 100
+
+
+def test_a_limit_without_room_for_text_is_refused(path: Path) -> None:
+    """max_seq_length must exceed the number of special tokens."""
+    with pytest.raises(ValueError, match="no room beside 2 special tokens"):
+        Tokenizer(path, max_seq_length=2)
+
+
+def test_the_vocabulary_size_counts_added_tokens(tokenizer: Tokenizer) -> None:
+    """The range of valid ids is the embedding table's."""
+    assert tokenizer.vocab_size == len(WORDS)

@@ -1,0 +1,144 @@
+"""Request bodies: what is accepted, what it becomes, and the sentence for what is not."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from service.api.schemas import (
+    EmbedRequest,
+    OpenAIEmbeddingsRequest,
+    PairsForm,
+    RankingForm,
+    SimilarityRequest,
+    SourceForm,
+)
+from service.errors import EmptyInput, InvalidInput, ServiceError
+from service.http.validation_errors import invalid_input
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [
+        *("inputs", "input", "truncate", "truncation_direction", "prompt_name", "normalize"),
+        *("dimensions", "parameters", "encoding_format", "model"),
+    ]
+)
+FORM_FIELDS = st.sampled_from(
+    ["source_sentence", "sentences", "pairs", "queries", "documents", "top_k"]
+)
+BODIES = st.dictionaries(
+    FIELDS, JSON_VALUES | st.dictionaries(FORM_FIELDS, JSON_VALUES, max_size=3), max_size=4
+)
+
+
+def problem_with(schema: type[BaseModel], body: Any) -> str:
+    try:
+        schema.model_validate(body)
+    except ServiceError as error:
+        return error.message
+    except ValidationError as error:
+        return invalid_input(error).message
+    raise AssertionError("accepted")
+
+
+@pytest.mark.parametrize("schema", [EmbedRequest, SimilarityRequest, OpenAIEmbeddingsRequest])
+@given(body=BODIES | JSON_VALUES)
+def test_any_json_is_understood_or_refused_in_one_sentence(
+    schema: type[BaseModel], body: Any
+) -> None:
+    try:
+        schema.model_validate(body)
+    except (EmptyInput, InvalidInput) as error:
+        message = error.message
+    except ValidationError as error:
+        message = invalid_input(error).message
+    else:
+        return
+    assert "\n" not in message
+    assert "<" not in message  # no tag of a union
+    assert message.endswith((".", ")"))
+
+
+@given(
+    fields=st.sets(
+        st.sampled_from(
+            ["truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "depth"]
+        )
+    )
+)
+def test_null_is_the_default_of_every_optional_field(fields: set[str]) -> None:
+    nulls = dict.fromkeys(fields)
+    assert EmbedRequest.model_validate({"inputs": "a", **nulls}) == EmbedRequest.model_validate(
+        {"inputs": "a"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"inputs": ["a", 3]}, "inputs[1] must be a string or a list of token ids, got a number."),
+        ({"inputs": 3}, "inputs must be a string or a list, got a number."),
+        ({"inputs": [1, "a"]}, "inputs[0] must be a string or a list of token ids, got a number."),
+        ({"inputs": [[1, None]]}, "inputs[0][1] must be a token id, an integer of at least 0"),
+        ({"inputs": ["a", ""]}, "inputs[1] is an empty string."),
+        ({"inputs": [[1], []]}, "inputs[1] is an empty list."),
+        ({"inputs": "a", "normalize": "true"}, "normalize must be true or false, got a string."),
+        ({"inputs": "a", "dimensions": 0}, "dimensions must be at least 1, got 0."),
+        ({"inputs": "a", "dimensions": 1.5}, "dimensions must be an integer, got 1.5."),
+        ({"inputs": "a", "prompt_name": 1}, "prompt_name must be a string, got 1."),
+        ({}, "inputs is required."),
+        ([], "The body must be an object, got a list."),
+    ],
+)
+def test_embed_says_what_is_wrong(body: Any, message: str) -> None:
+    assert problem_with(EmbedRequest, body).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"source_sentence": "a"}, "inputs.sentences is required."),
+        ({"queries": ["a"]}, "inputs.documents is required."),
+        ({"pairs": [["a", "b"], ["c"]]}, "inputs.pairs[1] must have 2 items, got 1."),
+        ({"pairs": [["a", "b", "c"]]}, "inputs.pairs[0] must have 2 items, got 3."),
+        ({"pairs": [["a", ""]]}, "inputs.pairs[0][1] is an empty string."),
+        (
+            {"queries": ["a"], "documents": ["b"], "top_k": 2**63},
+            f"inputs.top_k must be at most {2**63 - 1}, got {2**63}.",
+        ),
+        ("a", "inputs must have source_sentence and sentences, or pairs, or queries"),
+    ],
+)
+def test_similarity_says_what_is_wrong(inputs: Any, message: str) -> None:
+    assert problem_with(SimilarityRequest, {"inputs": inputs}).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "form"),
+    [
+        ({"source_sentence": "a", "sentences": ["b"]}, SourceForm),
+        ({"pairs": [["a", "b"]]}, PairsForm),
+        ({"queries": ["a"], "documents": ["b"]}, RankingForm),
+        ({"pairs": None, "queries": ["a"], "documents": ["b"], "top_k": None}, RankingForm),
+    ],
+)
+def test_similarity_form_is_told_by_its_keys(inputs: Any, form: type) -> None:
+    request = SimilarityRequest.model_validate({"inputs": inputs})
+    assert isinstance(request.inputs, form)
+    assert set(request.inputs.texts()) == {"a", "b"}
+
+
+def test_error_names_the_field_for_openais_param() -> None:
+    with pytest.raises(ValidationError) as caught:
+        OpenAIEmbeddingsRequest.model_validate({"input": "a", "encoding_format": "int8"})
+    error = invalid_input(caught.value)
+    assert error.param == "encoding_format"
+    assert error.message == "encoding_format must be 'float' or 'base64', got a string."

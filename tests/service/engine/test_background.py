@@ -1,0 +1,28 @@
+"""Work in the background hands over its result, or its error, and is waited for by nobody."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from service.engine.background import in_background
+
+
+def test_the_result_comes_from_a_thread_of_that_name() -> None:
+    future = in_background(lambda: threading.current_thread().name, name="work")
+    assert future.result(timeout=10) == "work"
+
+
+def test_what_is_raised_comes_too() -> None:
+    future = in_background(lambda: list[int]()[0], name="work")
+    with pytest.raises(IndexError):
+        future.result(timeout=10)
+
+
+def test_a_process_ends_while_its_work_hangs() -> None:
+    program = (
+        "import threading; from service.engine.background import in_background;"
+        "in_background(threading.Event().wait, name='hangs')"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=30).returncode == 0

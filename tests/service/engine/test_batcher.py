@@ -1,0 +1,305 @@
+"""Which rows run together, and in which order."""
+
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.engine.batcher import QUIET_BATCHES, Batch, Batcher, EmbedRequest, Row
+
+NO_FUTURE: Any = None  # the batcher never looks at it
+
+
+def request(*lengths: int, depth: int | None = None, arrival: float = 0.0) -> EmbedRequest:
+    sequences = [[7] * n for n in lengths]
+    return EmbedRequest(sequences, dim=1, future=NO_FUTURE, depth=depth, arrival=arrival)
+
+
+def batcher(**limits: Any) -> Batcher:
+    defaults = {
+        "max_batch_tokens": 64,
+        "max_batch_texts": 8,
+        "max_queue_tokens": 100_000,
+        "run_cost_tokens": 8,
+    }
+    return Batcher(**(defaults | limits))
+
+
+def take(rows: Batcher) -> list[Row]:
+    batch = rows.next_batch()
+    assert batch is not None
+    return batch.rows
+
+
+def lengths_of(batch: list[Row]) -> list[int]:
+    return sorted(len(row.sequence) for row in batch)
+
+
+def padding_of(batch: list[Row]) -> int:
+    lengths = lengths_of(batch)
+    return len(lengths) * lengths[-1] - sum(lengths)
+
+
+Plan = list[tuple[int | None, list[int]]]  # of each request the depth and the lengths
+
+lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=12)
+requests = st.lists(
+    st.tuples(st.sampled_from([None, 2, 4]), lengths_lists), min_size=1, max_size=12
+)
+
+
+@given(requests)
+def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -> None:
+    rows = batcher()
+    submitted = [request(*lengths, depth=depth) for depth, lengths in plan]
+    assert all(rows.submit(one) for one in submitted)
+    seen = []
+    while rows.texts:
+        batch = take(rows)
+        longest = lengths_of(batch)[-1]
+        assert len(batch) <= 8
+        assert len(batch) == 1 or len(batch) * longest <= 64
+        assert padding_of(batch) <= 8
+        assert len({row.request.depth for row in batch}) == 1
+        seen += [(row.request, row.position) for row in batch]
+    expected = {(one, index) for one in submitted for index in range(len(one.sequences))}
+    assert len(seen) == len(expected)
+    assert set(seen) == expected
+    assert rows.tokens == 0
+
+
+@given(requests, st.data())
+def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
+    plan: Plan, data: st.DataObject
+) -> None:
+    rows = batcher()
+    left = [request(*lengths, depth=depth) for depth, lengths in plan]
+    for one in left:
+        rows.submit(one)
+    while rows.texts:
+        if data.draw(st.booleans()):
+            gone = left.pop(data.draw(st.integers(0, len(left) - 1)))
+            before = rows.tokens, gone.waiting_tokens
+            rows.drop(gone)
+            assert rows.tokens == before[0] - before[1]
+        else:
+            assert {row.request for row in take(rows)} <= set(left)
+        assert rows.tokens == sum(one.waiting_tokens for one in left)
+        assert rows.texts == sum(one.waiting_texts for one in left)
+    assert rows.oldest_seconds() == 0
+
+
+@given(requests)
+def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: Plan) -> None:
+    rows = batcher()
+    waiting: list[tuple[int, int]] = []  # tag, number: the order promised at the module's top
+    served = number = 0
+    for depth, lengths in plan:
+        rows.submit(request(*lengths, depth=depth))
+        for index in range(len(lengths)):
+            waiting.append((served + sum(lengths[:index]), number))
+            number += 1
+        batch = take(rows)
+        assert min(waiting) in {(row.tag, row.number) for row in batch}
+        waiting = [key for key in waiting if key not in {(row.tag, row.number) for row in batch}]
+        served += sum(lengths_of(batch))
+
+
+def test_lengths_that_are_close_run_together() -> None:
+    rows = batcher()
+    rows.submit(request(10, 30, 11, 31, 10, 29))
+    assert lengths_of(take(rows)) == [10, 10, 11]
+    assert lengths_of(take(rows)) == [29, 30]
+    assert lengths_of(take(rows)) == [31]
+
+
+def test_row_above_the_token_limit_runs_alone() -> None:
+    rows = batcher()
+    rows.submit(request(100, 100))
+    assert lengths_of(take(rows)) == [100]
+
+
+def test_late_text_goes_before_the_rest_of_a_long_request() -> None:
+    rows = batcher()
+    rows.submit(request(*[8] * 2048))
+    first = take(rows)
+    rows.submit(late := request(8))
+    assert {row.request for row in first} != {late}
+    assert late in {row.request for row in take(rows)}
+
+
+def test_long_request_finishes_under_a_flood_of_texts_it_cannot_share_batches_with() -> None:
+    rows = batcher(run_cost_tokens=0)
+    rows.submit(bulk := request(*[30] * 20))
+    for _ in range(40):
+        for depth in [None, 2] * 4:
+            rows.submit(request(8, depth=depth))
+        take(rows)
+    assert bulk.waiting_texts == 0
+
+
+def test_rows_of_one_length_and_two_depths_run_apart() -> None:
+    rows = batcher()
+    rows.submit(one := request(10, 10))
+    rows.submit(other := request(10, 10, depth=2))
+    assert {row.request for row in take(rows)} == {one}
+    assert {row.request for row in take(rows)} == {other}
+
+
+@pytest.mark.parametrize(("length", "depth"), [(9, None), (8, 2), (9, 2)])
+def test_two_long_requests_share_the_engine(length: int, depth: int | None) -> None:
+    rows = batcher(run_cost_tokens=0)
+    rows.submit(one := request(*[8] * 100))
+    rows.submit(other := request(*[length] * 100, depth=depth))
+    for _ in range(10):
+        take(rows)
+    assert abs(one.waiting_tokens - other.waiting_tokens) <= 150
+
+
+def test_queue_is_bounded_in_tokens_and_refuses_a_request_whole() -> None:
+    rows = batcher(max_queue_tokens=100)
+    assert rows.submit(request(40, 40))
+    assert not rows.submit(request(10, 11))
+    assert rows.tokens == 80
+    assert rows.submit(request(20))
+    assert rows.is_full
+
+
+def test_empty_queue_takes_a_request_above_the_limit() -> None:
+    rows = batcher(max_queue_tokens=100)
+    assert rows.submit(request(*[30] * 10))
+    assert not rows.submit(request(1))
+
+
+def test_oldest_request_is_the_one_whose_age_is_told() -> None:
+    rows = batcher(clock=lambda: 10.0)
+    rows.submit(request(5, arrival=4.0))
+    rows.submit(request(20, arrival=7.0))
+    assert rows.oldest_seconds() == 6.0
+    take(rows)
+    assert rows.oldest_seconds() == 3.0
+
+
+def test_close_wakes_the_thread_that_waits() -> None:
+    rows = batcher()
+    batches: list[Batch | None] = []
+    thread = threading.Thread(target=lambda: batches.append(rows.next_batch()))
+    thread.start()
+    rows.close()
+    thread.join(10)
+    assert batches == [None]
+
+
+class Takers:
+    """Threads that come for a batch and then hold it, as inference threads do."""
+
+    def __init__(self, rows: Batcher, count: int) -> None:
+        self._rows = rows
+        self._left = threading.Semaphore(0)
+        self.taken: list[Batch] = []
+        self._threads = [threading.Thread(target=self._take) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+        while rows.idle_takers < count:
+            assert all(thread.is_alive() for thread in self._threads)
+
+    def until_taken(self, count: int) -> list[Batch]:
+        for _ in range(count):
+            assert self._left.acquire(timeout=10)
+        return self.taken
+
+    def end(self) -> None:
+        self._rows.close()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _take(self) -> None:
+        batch = self._rows.next_batch()
+        if batch:
+            self.taken.append(batch)
+            self._left.release()
+
+
+def test_much_work_is_shared_between_idle_takers() -> None:
+    rows = batcher(takers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(*[10] * 20))
+    batches = takers.until_taken(2)
+    takers.end()
+    assert [len(batch.rows) for batch in batches] == [10, 10]
+    assert [batch.alone for batch in batches] == [False, False]
+
+
+def test_little_work_is_not_shared_and_runs_alone() -> None:
+    rows = batcher(takers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(10, 10))
+    batches = takers.until_taken(1)
+    takers.end()
+    assert [(len(batch.rows), batch.alone) for batch in batches] == [(2, True)]
+
+
+def test_a_batch_is_not_alone_while_another_runs() -> None:
+    rows = batcher(takers=2)
+    takers = Takers(rows, 2)
+    rows.submit(request(10))
+    takers.until_taken(1)
+    rows.submit(request(10))
+    batches = takers.until_taken(1)
+    takers.end()
+    assert [batch.alone for batch in batches] == [True, False]
+
+
+def test_a_batch_is_alone_again_after_a_quiet_while() -> None:
+    rows = batcher(max_batch_texts=1)
+    alone = []
+    for waiting in (1, 2, *[1] * (QUIET_BATCHES + 1)):
+        assert rows.submit(request(*[10] * waiting))
+        while rows.texts:
+            batch = rows.next_batch()
+            assert batch is not None
+            alone.append(batch.alone)
+    # The first of the two that came together is met by the other, which is the first quiet one.
+    assert alone == [True, False, *[False] * QUIET_BATCHES, True, True]
+
+
+def test_an_empty_batch_says_that_nothing_came() -> None:
+    rows = batcher(takers=2)
+    batch = rows.next_batch(0.001)
+    assert batch is not None
+    assert batch.rows == []
+    assert rows.idle_takers == 0
+    rows.submit(request(10))
+    assert len(take(rows)) == 1
+
+
+@pytest.mark.parametrize("cost", [0, 8, 50])
+def test_padding_never_costs_more_than_a_run_of_its_own(cost: int) -> None:
+    rows = batcher(run_cost_tokens=cost, max_batch_tokens=10_000, max_batch_texts=100)
+    rows.submit(request(*range(1, 41)))
+    while rows.texts:
+        assert padding_of(take(rows)) <= cost
+
+
+def test_padding_is_cheap_for_an_encoder_that_packs() -> None:
+    """Short rows of mixed lengths go together; a long one that would pad all of them does not."""
+    rows = batcher(run_cost_tokens=12, max_batch_tokens=10_000, max_batch_texts=100)
+    rows.packed = True
+    rows.submit(request(*range(5, 15), 256))
+    batches = [lengths_of(take(rows)) for _ in range(2)]
+    assert batches == [[*range(5, 15)], [256]]
+
+
+@pytest.mark.parametrize(("longest", "cost"), [(40, 0.2), (128, 0.25), (512, 1.0), (2048, 1.0)])
+def test_padding_of_an_encoder_that_packs_costs_what_its_attention_takes(
+    longest: int, cost: float
+) -> None:
+    """So many rows half as long join a long one as are paid by the run they save, and no more."""
+    rows = batcher(run_cost_tokens=200, max_batch_tokens=100_000, max_batch_texts=1000)
+    rows.packed = True
+    rows.submit(request(longest, *[longest // 2] * 500))
+    joined = len(take(rows)) - 1
+    assert joined * (longest // 2) * cost <= 200
+    assert (joined + 1) * (longest // 2) * cost > 200

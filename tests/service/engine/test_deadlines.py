@@ -1,0 +1,39 @@
+"""Requests in flight are counted, and end at their deadline or all at once."""
+
+import asyncio
+
+import pytest
+
+from service.engine.deadlines import InFlight
+
+
+async def stay(in_flight: InFlight, seconds: float) -> None:
+    async with in_flight.until(seconds):
+        await asyncio.Event().wait()
+
+
+async def test_request_ends_at_its_deadline() -> None:
+    with pytest.raises(TimeoutError):
+        await stay(InFlight(), 0.0)
+
+
+async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment() -> None:
+    in_flight = InFlight()
+    tasks = [asyncio.create_task(stay(in_flight, seconds)) for seconds in (0.0, 1_000.0)]
+    while not in_flight:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the timer of the first has fired, its task has not run yet
+    in_flight.expire_all()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [TimeoutError, TimeoutError]
+    assert len(in_flight) == 0
+
+
+async def test_idle_is_noticed_when_the_last_one_leaves() -> None:
+    in_flight = InFlight()
+    assert await in_flight.is_idle_within(0)
+    task = asyncio.create_task(stay(in_flight, 1_000))
+    await asyncio.sleep(0)
+    assert not await in_flight.is_idle_within(0)
+    task.cancel()
+    assert await in_flight.is_idle_within(10)

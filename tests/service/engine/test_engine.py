@@ -1,0 +1,803 @@
+"""Every accepted request is answered once, with its own vectors or an error of its own."""
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from model.artifact.reader import Artifact, Manifest
+from model.runtime.tokenizer import InputTooLong, TokenizedText
+from service.engine import workers as worker
+from service.engine.engine import INLINE_CHARACTERS, EmbedResult, Engine, EngineStartFailed
+from service.engine.model import LoadedModel
+from service.errors import (
+    DeadlineExceeded,
+    EmptyInput,
+    InferenceFailed,
+    InvalidInput,
+    NotReady,
+    Overloaded,
+    PayloadTooLarge,
+    ServiceError,
+)
+from service.metrics import Metrics
+from service.settings import Settings
+
+DIM = 4
+PATIENCE_SECONDS = 20  # a test that waits this long has failed
+FOREVER_SECONDS = 1_000.0
+
+# Characters that make the fake encoder misbehave; the fake tokenizer maps characters to ids.
+POISON, OUT_OF_MEMORY, NOT_A_NUMBER, LETHAL, MISSHAPEN = "!", "^", "?", "#", "%"
+
+
+def vector(text: str, depth: int | None = None) -> list[float]:
+    """The one right embedding of a text at a depth: any mix-up of rows shows."""
+    digest = hashlib.blake2b(f"{depth} {text}".encode(), digest_size=DIM).digest()
+    return [float(byte) for byte in digest]
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeTokenizer:
+    """One token per character; texts above 32 are cut. ``gate`` can hold a call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.everything_becomes = ""  # a text to put in the place of every other
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def tokenize(
+        self, texts: Sequence[str | Sequence[int]], *, prompt: str = "", truncate: bool = True,
+        truncation_direction: str = "right",
+    ) -> list[TokenizedText]:  # fmt: skip
+        self.calls += 1
+        assert self.gate.wait(PATIENCE_SECONDS)
+        rows = []
+        for index, original in enumerate(texts):
+            text = self.everything_becomes or original
+            ids = [ord(letter) for letter in prompt + text] if isinstance(text, str) else list(text)
+            if len(ids) > 32 and not truncate:
+                raise InputTooLong(index, f"input {index} has {len(ids)} tokens; the limit is 32.")
+            rows.append(TokenizedText(ids[:32], len(ids) > 32))
+        return rows
+
+
+class FakeEncoder:
+    """Embeds by hash. ``gate`` can hold a run, ``entered`` counts runs begun, ``clock`` is moved
+    on by an eighth of a second per token."""
+
+    dim = DIM
+    max_seq_length = 32
+    provider = "FakeExecutionProvider"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+        self._clock = clock
+
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
+        texts = ["".join(map(chr, ids)) for ids in sequences]
+        self.batches.append(texts)
+        self.entered.release()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        if self._clock:
+            self._clock.now += 0.125 * sum(map(len, texts))
+        letters = set("".join(texts))
+        if LETHAL in letters:
+            raise SystemExit
+        if OUT_OF_MEMORY in letters:
+            raise MemoryError
+        if POISON in letters:
+            raise RuntimeError("poison")
+        if MISSHAPEN in letters:
+            return np.zeros((len(texts) + 1, DIM), np.float32)
+        embeddings = np.array([vector(text, depth) for text in texts], np.float32)
+        embeddings[[NOT_A_NUMBER in text for text in texts], 1] = np.nan
+        return embeddings
+
+    async def until_entered(self) -> None:
+        assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_SECONDS)
+
+
+class Harness:
+    """An engine over fakes, and shorthands for what tests do with it."""
+
+    def __init__(
+        self, clock: Clock | None = None, artifact: Artifact | None = None, **settings: Any
+    ) -> None:
+        limits = {"max_batch_tokens": 64, "max_batch_texts": 8, "max_queue_tokens": 256}
+        limits["concurrent_runs"] = 1
+        self.metrics = Metrics()
+        self.encoder = FakeEncoder(clock)
+        self.tokenizer = FakeTokenizer()
+        self.fatal: list[str] = []
+        model: Future[LoadedModel] = Future()
+        model.set_result(LoadedModel(self.encoder, self.tokenizer, artifact))
+        self.engine = Engine(
+            Settings(**(limits | settings)),
+            self.metrics,
+            model=model,
+            on_fatal=self.fatal.append,
+            clock=clock or time.monotonic,
+        )
+
+    async def start(self) -> None:
+        await self.engine.start()
+        self.encoder.batches.clear()  # the warm-up's
+        self.encoder.entered = threading.Semaphore(0)
+        self.tokenizer.calls = 0
+
+    def send(self, *texts: str, **options: Any) -> asyncio.Task[EmbedResult]:
+        return asyncio.create_task(self.engine.embed(texts, **options))
+
+    async def hold(self, text: str = "held") -> asyncio.Task[EmbedResult]:
+        """Keeps the inference thread busy with one text until ``encoder.gate`` is set."""
+        self.encoder.gate.clear()
+        task = self.send(text)
+        await self.encoder.until_entered()
+        return task
+
+    async def queued(self, texts: int) -> None:
+        """Waits until this many texts wait in the queue."""
+        await self.until(lambda: self.value("queue_texts") == texts)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                await asyncio.sleep(0)
+
+    def value(self, name: str, **labels: str) -> float:
+        value = self.metrics.registry.get_sample_value(f"s2sent_{name}", labels)
+        assert value is not None, name
+        return value
+
+
+@asynccontextmanager
+async def serving(clock: Clock | None = None, **settings: Any) -> AsyncIterator[Harness]:
+    harness = Harness(clock, **settings)
+    surprises: list[dict[str, Any]] = []  # exceptions in callbacks are otherwise only logged
+    asyncio.get_running_loop().set_exception_handler(lambda _, surprise: surprises.append(surprise))
+    await harness.start()
+    try:
+        yield harness
+    finally:
+        harness.encoder.gate.set()
+        harness.tokenizer.gate.set()
+        await harness.engine.drain(PATIENCE_SECONDS)
+    assert surprises == []
+
+
+async def outcome(task: asyncio.Task[EmbedResult]) -> EmbedResult | ServiceError:
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await task
+    except ServiceError as error:
+        return error
+
+
+# --- answers ---
+
+
+async def test_request_gets_its_own_vectors_in_order() -> None:
+    async with serving() as harness:
+        result = await harness.engine.embed(["one", "three", "two", "one"])
+    assert result.embeddings.tolist() == [vector(t) for t in ("one", "three", "two", "one")]
+    assert result.tokens == [3, 5, 3, 3]
+
+
+async def test_prompt_and_truncation_reach_the_tokenizer() -> None:
+    async with serving() as harness:
+        result = await harness.engine.embed(["b" * 40], prompt="a")
+    assert result.embeddings.tolist() == [vector("a" + "b" * 31)]
+    assert result.truncated == [True]
+    assert harness.value("truncated_texts_total") == 1
+
+
+async def test_request_larger_than_a_batch_is_answered_whole() -> None:
+    texts = [f"text {number}" for number in range(200)]
+    async with serving(max_queue_tokens=100_000) as harness:
+        result = await harness.engine.embed(texts)
+    assert result.embeddings.tolist() == [vector(text) for text in texts]
+    assert len(harness.encoder.batches) >= 25
+
+
+async def test_lone_request_runs_at_once_and_alone() -> None:
+    async with serving() as harness:
+        await harness.engine.embed(["alone"])
+    assert harness.encoder.batches == [["alone"]]
+
+
+async def test_what_comes_during_a_run_joins_the_next() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        tasks = [harness.send(text) for text in ("a", "b", "c")]
+        await harness.queued(3)
+        harness.encoder.gate.set()
+        await asyncio.gather(held, *tasks)
+    assert sorted(map(len, harness.encoder.batches)) == [1, 3]
+
+
+async def test_single_text_does_not_wait_for_the_whole_of_a_long_request() -> None:
+    async with serving(max_queue_tokens=100_000) as harness:
+        harness.encoder.gate.clear()
+        bulk = harness.send(*["bulky"] * 500)
+        await harness.encoder.until_entered()
+        single = harness.send("small")
+        await harness.queued(500 - 8 + 1)
+        harness.encoder.gate.set()
+        await asyncio.gather(bulk, single)
+    assert any("small" in batch for batch in harness.encoder.batches[:3])
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "error"),
+    [
+        ([], {}, EmptyInput),
+        (["a", ""], {}, EmptyInput),
+        ([[]], {}, EmptyInput),
+        (["a"] * 9, {}, PayloadTooLarge),
+        (["a" * 33], {"truncate": False}, InvalidInput),
+    ],
+)
+async def test_unusable_input_is_refused(
+    texts: list[str], options: dict[str, Any], error: type[ServiceError]
+) -> None:
+    async with serving(max_client_batch_size=8) as harness:
+        with pytest.raises(error):
+            await harness.engine.embed(texts, **options)
+    assert harness.encoder.batches == []
+
+
+async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> None:
+    async with serving(Clock(), max_queue_tokens=64) as harness:
+        await harness.send("measured")
+        held = await harness.hold()
+        waiting = harness.send(*["x" * 20] * 3)
+        await harness.queued(3)
+        refused = await outcome(harness.send("12345"))
+        assert isinstance(refused, Overloaded)
+        assert refused.retry_after_seconds == 8  # 60 tokens at 0.125 s each
+        assert harness.value("requests_rejected_total", reason="queue_full") == 1
+        harness.encoder.gate.set()
+        await asyncio.gather(held, waiting)
+
+
+async def test_queue_that_is_full_already_refuses_before_tokenising() -> None:
+    async with serving(Clock(), max_queue_tokens=64) as harness:
+        await harness.send("measured")
+        held = await harness.hold()
+        waiting = harness.send(*["x" * 30] * 30)
+        await harness.queued(30)
+        calls = harness.tokenizer.calls
+        refused = await outcome(harness.send("y"))
+        assert isinstance(refused, Overloaded)
+        assert refused.retry_after_seconds == 60  # 900 tokens would be 90 s: clamped
+        assert harness.tokenizer.calls == calls
+        harness.encoder.gate.set()
+        await asyncio.gather(held, waiting)
+
+
+async def test_request_above_the_concurrency_limit_gets_429() -> None:
+    async with serving(max_concurrent_requests=2) as harness:
+        tasks = [await harness.hold(), harness.send("second")]
+        await harness.queued(1)
+        assert isinstance(await outcome(harness.send("third")), Overloaded)
+        assert harness.value("requests_rejected_total", reason="concurrency") == 1
+        harness.encoder.gate.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_nothing_is_taken_before_the_start() -> None:
+    harness = Harness()
+    assert harness.engine.readiness().reason == "starting"
+    assert isinstance(await outcome(harness.send("early")), NotReady)
+    assert harness.value("requests_rejected_total", reason="not_ready") == 1
+    assert await harness.engine.drain(0)
+
+
+# --- cancelling and deadlines ---
+
+
+async def test_cancelled_while_queued_gives_its_room_back_and_never_runs() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        leaving = harness.send("leaving")
+        await harness.queued(1)
+        leaving.cancel()
+        await harness.queued(0)
+        harness.encoder.gate.set()
+        await held
+    assert harness.encoder.batches == [["held"]]
+    assert harness.value("requests_cancelled_total", stage="queue") == 1
+
+
+async def test_cancelled_while_tokenising_is_counted_there() -> None:
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        leaving = harness.send("x" * (INLINE_CHARACTERS + 1))
+        await harness.until(lambda: harness.tokenizer.calls == 1)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+    assert harness.value("requests_cancelled_total", stage="tokenize") == 1
+
+
+async def test_cancelled_while_running_leaves_its_neighbours_alone() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        leaving, staying = harness.send("leaving"), harness.send("staying")
+        await harness.queued(2)
+        harness.encoder.gate.set()
+        harness.encoder.gate.clear()
+        await harness.encoder.until_entered()
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        harness.encoder.gate.set()
+        await held
+        assert (await staying).embeddings.tolist() == [vector("staying")]
+    assert harness.value("requests_cancelled_total", stage="inference") == 1
+
+
+async def test_deadline_is_answered_also_while_the_encoder_hangs() -> None:
+    async with serving() as harness:
+        harness.encoder.gate.clear()
+        assert isinstance(
+            await outcome(harness.send("stuck", timeout_seconds=0.01)), DeadlineExceeded
+        )
+        assert isinstance(
+            await outcome(harness.send("behind", timeout_seconds=0.01)), DeadlineExceeded
+        )
+        assert harness.value("queue_tokens") == 0
+        assert harness.value("requests_timed_out_total", stage="queue") >= 1
+
+
+async def test_deadline_counts_also_while_tokenising() -> None:
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        error = await outcome(harness.send("x" * (INLINE_CHARACTERS + 1), timeout_seconds=0.01))
+    assert isinstance(error, DeadlineExceeded)
+    assert harness.value("requests_timed_out_total", stage="tokenize") == 1
+
+
+# --- failures ---
+
+
+@pytest.mark.parametrize("trouble", [POISON, OUT_OF_MEMORY, NOT_A_NUMBER])
+async def test_only_the_guilty_request_of_a_batch_fails(trouble: str) -> None:
+    reason = "non_finite" if trouble == NOT_A_NUMBER else "inference_error"
+    async with serving() as harness:
+        held = await harness.hold()
+        tasks = [harness.send(text) for text in ("aaa", "bb" + trouble, "ccc", "ddd", "eee")]
+        await harness.queued(5)
+        harness.encoder.gate.set()
+        await held
+        answers = [await outcome(task) for task in tasks]
+    assert [type(answer) for answer in answers] == [
+        EmbedResult, InferenceFailed, EmbedResult, EmbedResult, EmbedResult
+    ]  # fmt: skip
+    assert harness.value("requests_failed_total", reason=reason) == 1
+
+
+async def test_failed_request_stops_running_its_other_texts() -> None:
+    async with serving() as harness:
+        error = await outcome(harness.send(POISON, *"abcdefghijk"))
+        assert isinstance(error, InferenceFailed)
+        assert harness.value("queue_tokens") == 0
+    assert list(map(len, harness.encoder.batches)) == [8, 4, 2, 1]
+
+
+async def test_output_of_the_wrong_shape_fails_the_batch() -> None:
+    async with serving() as harness:
+        assert isinstance(await outcome(harness.send("a", MISSHAPEN)), InferenceFailed)
+        assert harness.engine.readiness().ready
+    assert harness.value("requests_failed_total", reason="wrong_shape") == 1
+
+
+async def test_batches_run_side_by_side() -> None:
+    async with serving(concurrent_runs=2) as harness:
+        first = await harness.hold("first")
+        second = harness.send("second")
+        await harness.encoder.until_entered()  # while the first is still running
+        harness.encoder.gate.set()
+        assert (await first).embeddings.tolist() == [vector("first")]
+        assert (await second).embeddings.tolist() == [vector("second")]
+
+
+async def test_a_thread_that_dies_leaves_the_other_serving() -> None:
+    async with serving(concurrent_runs=2) as harness:
+        dying = await harness.hold(LETHAL)
+        neighbour = harness.send("neighbour")
+        await harness.encoder.until_entered()
+        harness.encoder.gate.set()
+        assert isinstance(await outcome(dying), NotReady)
+        assert (await neighbour).embeddings.tolist() == [vector("neighbour")]
+        await harness.until(lambda: harness.engine.readiness().ready)
+        assert harness.value("engine_restarts_total") == 1
+
+
+@pytest.mark.parametrize("trouble", [POISON, NOT_A_NUMBER, MISSHAPEN])
+async def test_an_encoder_that_embeds_nothing_any_more_is_found_out(
+    tmp_path: Path, trouble: str
+) -> None:
+    harness = Harness(artifact=artifact(tmp_path, right_canary()))
+    await harness.start()
+    harness.tokenizer.everything_becomes = trouble
+    assert isinstance(await outcome(harness.send("innocent")), InferenceFailed)
+    await harness.until(lambda: not harness.engine.readiness().ready)
+    await harness.until(lambda: bool(harness.fatal))  # no successor can prove the canary right
+    await harness.engine.drain(PATIENCE_SECONDS)
+
+
+async def test_dead_thread_fails_its_batch_and_its_successor_serves_the_rest() -> None:
+    async with serving() as harness:
+        held = await harness.hold(LETHAL)
+        waiting = harness.send("waiting")
+        await harness.queued(1)
+        harness.encoder.gate.set()
+        assert isinstance(await outcome(held), NotReady)
+        assert (await waiting).embeddings.tolist() == [vector("waiting")]
+        await harness.until(lambda: harness.engine.readiness().ready)
+        assert harness.value("engine_restarts_total") == 1
+        assert harness.value("requests_failed_total", reason="engine_died") == 1
+
+
+async def test_thread_that_keeps_dying_fails_everybody_and_is_reported_once() -> None:
+    async with serving(max_batch_texts=1) as harness:
+        held = await harness.hold(LETHAL)
+        tasks = [harness.send(LETHAL * (number + 2)) for number in range(5)]
+        await harness.queued(5)
+        harness.encoder.gate.set()
+        answers = [await outcome(task) for task in (held, *tasks)]
+        assert all(isinstance(answer, NotReady) for answer in answers)
+        assert len(harness.fatal) == 1
+        assert "died 4 times" in harness.engine.readiness().reason
+        assert isinstance(await outcome(harness.send("late")), NotReady)
+        assert harness.value("queue_tokens") == harness.value("engine_ready") == 0
+        assert harness.value("requests_failed_total", reason="stopped") == 2
+
+
+async def test_deaths_far_apart_are_forgiven() -> None:
+    clock = Clock()
+    async with serving(clock) as harness:
+        for _ in range(6):
+            assert isinstance(await outcome(harness.send(LETHAL)), NotReady)
+            clock.now += 30
+        assert (await harness.engine.embed(["alive"])).tokens == [5]
+        assert harness.fatal == []
+
+
+# --- running nothing twice ---
+
+
+async def test_equal_texts_that_wait_together_are_run_once() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        tasks = [harness.send("same", "other"), harness.send("same")]
+        await harness.queued(3)
+        harness.encoder.gate.set()
+        both, one = await asyncio.gather(*tasks)
+        await held
+        assert both.embeddings.tolist() == [vector("same"), vector("other")]
+        assert one.embeddings.tolist() == [vector("same")]
+        assert sum(batch.count("same") for batch in harness.encoder.batches) == 1
+        assert harness.value("coalesced_texts_total") == 1
+
+
+async def test_text_that_comes_again_is_not_run_again() -> None:
+    async with serving(cache_bytes=10_000) as harness:
+        await harness.engine.embed(["known"])
+        result = await harness.engine.embed(["new", "known"])
+        assert result.embeddings.tolist() == [vector("new"), vector("known")]
+        assert (await harness.engine.embed(["known"])).tokens == [5]
+        assert harness.encoder.batches == [["known"], ["new"]]
+        assert harness.value("cache_hits_total") == harness.value("cache_misses_total") == 2
+        assert harness.value("cache_bytes") > 0
+
+
+async def test_text_is_kept_for_the_depth_it_was_run_at() -> None:
+    async with serving(cache_bytes=10_000) as harness:
+        for depth in (None, 2, 4, 2, None):
+            result = await harness.engine.embed(["same"], depth=depth)
+            assert result.embeddings.tolist() == [vector("same", depth)]
+        assert harness.encoder.batches == [["same"]] * 3
+
+
+async def test_texts_of_two_depths_are_not_run_together() -> None:
+    async with serving() as harness:
+        held = await harness.hold()
+        depths = [None, 2, 4, 2, None]
+        tasks = [harness.send("same", "other", depth=depth) for depth in depths]
+        await harness.queued(10)
+        harness.encoder.gate.set()
+        for depth, task in zip(depths, tasks, strict=True):
+            expected = [vector("same", depth), vector("other", depth)]
+            assert (await task).embeddings.tolist() == expected
+        await held
+        assert harness.encoder.batches == [["held"], *[["same", "other"]] * 3]
+
+
+async def test_without_a_cache_every_text_is_run() -> None:
+    async with serving() as harness:
+        await harness.engine.embed(["again"])
+        await harness.engine.embed(["again"])
+        assert harness.encoder.batches == [["again"], ["again"]]
+        assert harness.value("cache_hits_total") == harness.value("cache_misses_total") == 0
+
+
+async def test_failed_text_is_not_kept() -> None:
+    async with serving(cache_bytes=10_000) as harness:
+        assert isinstance(await outcome(harness.send(NOT_A_NUMBER)), InferenceFailed)
+        assert isinstance(await outcome(harness.send(NOT_A_NUMBER)), InferenceFailed)
+        assert harness.value("cache_bytes") == 0
+
+
+# --- readiness ---
+
+
+async def test_run_that_takes_too_long_turns_readiness_red() -> None:
+    clock = Clock()
+    async with serving(clock, stall_timeout_seconds=60) as harness:
+        held = await harness.hold()
+        assert harness.engine.readiness().ready
+        clock.now += 61
+        assert harness.engine.readiness().reason == "batch running for 61 s"
+        harness.encoder.gate.set()
+        await held
+        await harness.until(lambda: harness.value("engine_ready") == 1)
+
+
+# --- starting ---
+
+
+def artifact(folder: Path, canary: list[float]) -> Artifact:
+    manifest = Manifest(
+        name="tiny", dim=DIM, max_seq_length=32, pooling="mean", normalize=True, precision="fp32",
+        inputs=(), selector={}, backbone={}, prompts={}, training={}, scores={}, parity={},
+        fused={}, versions={}, files={},
+    )  # fmt: skip
+    (folder / "manifest.json").write_text(manifest.to_json())
+    (folder / "canary.json").write_text(json.dumps({"text": "canary", "embedding": canary}))
+    return Artifact(folder, manifest)
+
+
+def right_canary() -> list[float]:
+    embedding = np.array(vector("canary"))
+    return list(embedding / np.linalg.norm(embedding))
+
+
+async def test_start_checks_the_canary_and_describes_the_model(tmp_path: Path) -> None:
+    harness = Harness(artifact=artifact(tmp_path, right_canary()))
+    await harness.start()
+    engine = harness.engine
+    assert engine.readiness().ready
+    assert (engine.dim, engine.provider) == (DIM, "FakeExecutionProvider")
+    assert (engine.artifact.manifest.name, engine.threads >= 1) == ("tiny", True)
+    assert 's2sent_model_info{dim="4",fingerprint="' in harness.metrics.render().decode()
+    assert harness.value("model_load_seconds") > 0
+    assert await engine.drain(PATIENCE_SECONDS)
+
+
+async def test_loading_counts_from_when_it_began_and_not_from_the_engine_s_start(
+    tiny_artifact: Artifact,
+) -> None:
+    """A process opens its model while it imports the engine."""
+    settings, metrics = Settings(artifact=tiny_artifact.path, threads=1), Metrics()
+    model = LoadedModel.opening(settings)
+    await asyncio.to_thread(model.result)
+    loaded = time.monotonic()
+    await asyncio.sleep(0.2)
+    engine = Engine(settings, metrics, model=model)
+    await engine.start()
+    seconds = metrics.registry.get_sample_value("s2sent_model_load_seconds")
+    assert seconds is not None
+    assert seconds > time.monotonic() - loaded >= 0.2
+    assert await engine.drain(PATIENCE_SECONDS)
+
+
+def test_the_number_of_threads_is_published() -> None:
+    assert Harness(threads=3).value("engine_threads") == 3
+
+
+async def test_wrong_canary_is_a_sentence_and_no_start(tmp_path: Path) -> None:
+    harness = Harness(artifact=artifact(tmp_path, [0.5] * DIM))
+    with pytest.raises(EngineStartFailed, match="canary vector is wrong: it is off by"):
+        await harness.engine.start()
+    assert not harness.engine.readiness().ready
+
+
+async def test_new_thread_proves_the_canary_right_before_it_serves(tmp_path: Path) -> None:
+    harness = Harness(artifact=artifact(tmp_path, right_canary()))
+    await harness.start()
+    harness.encoder.gate.clear()
+    dying = harness.send(LETHAL)
+    await harness.encoder.until_entered()
+    harness.tokenizer.gate.clear()  # holds the check of the canary
+    harness.encoder.gate.set()
+    await outcome(dying)
+    assert harness.engine.readiness().reason == "engine thread died: restarting (SystemExit)"
+    harness.tokenizer.gate.set()
+    await harness.until(lambda: harness.engine.readiness().ready)
+    assert harness.encoder.batches == [[LETHAL], ["canary"]]
+    assert await harness.engine.drain(PATIENCE_SECONDS)
+
+
+async def test_warm_up_that_fails_is_a_sentence_and_no_start() -> None:
+    harness = Harness()
+    harness.tokenizer.everything_becomes = MISSHAPEN
+    with pytest.raises(EngineStartFailed, match="the first run of 1 x 1 tokens failed"):
+        await harness.engine.start()
+    assert harness.engine.readiness().reason == "engine could not start"
+
+
+@pytest.mark.parametrize(("most", "tried"), [(1_024, []), (2_048, [(64, 32)])])
+async def test_the_first_runs_are_short_and_the_largest_one_that_was_not_proved_to_fit(
+    most: int, tried: list[tuple[int, int]]
+) -> None:
+    """Opening a model takes more memory than a batch of the size that is usual on a CPU."""
+    harness = Harness(max_batch_tokens=most, max_queue_tokens=most)
+    await harness.engine.start()
+    shapes = [(len(batch), len(batch[0])) for batch in harness.encoder.batches]
+    assert shapes == [(1, 7), (1, 7), *tried]  # the short one alone and not alone
+    await harness.engine.drain(1)
+
+
+async def test_a_model_that_was_proved_is_not_proved_again() -> None:
+    """A process proves it while it imports what serves."""
+    harness = Harness()
+    settings = Settings()
+    model = LoadedModel(harness.encoder, harness.tokenizer)
+    model.prove(settings)
+    assert len(harness.encoder.batches) == 2
+    model.prove(settings)
+    assert len(harness.encoder.batches) == 2
+
+
+async def test_an_idle_thread_gives_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    returns: list[str] = []
+    monkeypatch.setattr(worker, "REST_SECONDS", 0.01)
+    monkeypatch.setattr(
+        worker, "return_freed_memory", lambda: returns.append(threading.current_thread().name)
+    )
+    async with serving() as harness:
+        await harness.until(lambda: len(returns) == 1)  # what the warm-up took
+        await harness.send("one")
+        await harness.until(lambda: len(returns) == 2)
+        await asyncio.sleep(0.1)  # and then it waits without waking
+        assert returns == ["inference", "inference"]
+
+
+# --- draining ---
+
+
+async def test_drain_finishes_what_was_accepted_and_refuses_the_rest() -> None:
+    async with serving() as harness:
+        tasks = [await harness.hold(), harness.send("queued")]
+        await harness.queued(1)
+        draining = asyncio.create_task(harness.engine.drain(PATIENCE_SECONDS))
+        await asyncio.sleep(0)
+        assert harness.engine.readiness().reason == "draining"
+        assert isinstance(await outcome(harness.send("late")), NotReady)
+        harness.encoder.gate.set()
+        assert await draining
+        assert [type(await outcome(task)) for task in tasks] == [EmbedResult] * 2
+        assert harness.value("requests_rejected_total", reason="draining") == 1
+
+
+async def test_drain_that_takes_too_long_answers_everybody_all_the_same() -> None:
+    async with serving() as harness:
+        tasks = [await harness.hold(), harness.send("queued")]
+        await harness.queued(1)
+        assert not await harness.engine.drain(0.01)
+        assert [type(await outcome(task)) for task in tasks] == [NotReady, NotReady]
+        assert harness.value("requests_failed_total", reason="stopped") == 2
+
+
+# --- all of it at once ---
+
+inputs = st.lists(
+    st.text("abc", min_size=1, max_size=30).flatmap(
+        lambda text: st.sampled_from([text] * 12 + [text[:-1] + bad for bad in "!^?#"])
+    ),
+    min_size=1,
+    max_size=20,
+)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("send"), inputs),
+        st.tuples(st.just("send at depth 2"), inputs),
+        st.tuples(st.just("send with no time"), inputs),
+        st.tuples(st.just("cancel"), st.integers(0, 50)),
+        st.tuples(st.just("hold"), st.none()),
+        st.tuples(st.just("release"), st.none()),
+        st.tuples(st.just("wait"), st.integers(1, 20)),
+    ),
+    max_size=40,
+)
+
+
+Kind = type[EmbedResult] | type[BaseException]
+
+DEPTH_OF = {"send at depth 2": 2}
+
+
+def allowed(plan: list[tuple[str, Any]]) -> list[tuple[list[str], int | None, set[Kind]]]:
+    """The texts and the depth of each request of a plan, and the kinds of answer it may get."""
+    everything = "".join(chain(*(texts for action, texts in plan if action.startswith("send"))))
+    anybody: set[Kind] = {Overloaded, NotReady} if LETHAL in everything else {Overloaded}
+    requests: list[tuple[list[str], int | None, set[Kind]]] = []
+    for action, argument in plan:
+        if action.startswith("send"):
+            guilty = bool(set("".join(argument)) & {POISON, OUT_OF_MEMORY, NOT_A_NUMBER})
+            kinds = anybody | {InferenceFailed if guilty else EmbedResult}
+            if action == "send with no time":
+                kinds.add(DeadlineExceeded)
+            requests.append((argument, DEPTH_OF.get(action), kinds))
+        elif action == "cancel" and argument < len(requests):
+            requests[argument][2].add(asyncio.CancelledError)
+    return requests
+
+
+async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
+    sent: list[asyncio.Task[EmbedResult]] = []
+    async with serving(max_queue_tokens=512, **settings) as harness:
+        for action, argument in plan:
+            if action.startswith("send"):
+                limit = 0.0 if action == "send with no time" else FOREVER_SECONDS
+                depth = DEPTH_OF.get(action)
+                sent.append(harness.send(*argument, timeout_seconds=limit, depth=depth))
+            elif action == "cancel" and argument < len(sent):
+                sent[argument].cancel()
+            elif action == "hold":
+                harness.encoder.gate.clear()
+            elif action == "release":
+                harness.encoder.gate.set()
+            elif action == "wait":
+                for _ in range(argument):
+                    await asyncio.sleep(0)
+        harness.encoder.gate.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            answers = await asyncio.gather(*sent, return_exceptions=True)
+        for (texts, depth, kinds), answer in zip(allowed(plan), answers, strict=True):
+            assert type(answer) in kinds, (texts, answer)
+            if isinstance(answer, EmbedResult):
+                assert answer.embeddings.tolist() == [vector(text, depth) for text in texts]
+        assert harness.value("queue_tokens") == harness.value("queue_texts") == 0
+        assert len(harness.engine._in_flight) == 0
+
+
+@hypothesis_settings(max_examples=100, deadline=None)
+@given(steps, st.sampled_from([1, 3]), st.sampled_from([0, 1_000]))
+def test_whatever_happens_every_request_gets_an_answer_of_its_own(
+    plan: list[tuple[str, Any]], concurrent_runs: int, cache_bytes: int
+) -> None:
+    asyncio.run(play(plan, concurrent_runs=concurrent_runs, cache_bytes=cache_bytes))

@@ -1,0 +1,124 @@
+"""A client that goes away takes its work with it; a body that never comes is not waited for."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.types import Message
+
+from service.app import create_app
+from service.http.context import Service
+from service.settings import Settings
+from tests.support.fake_engine import FakeEngine
+
+
+class Exchange:
+    """One request to the application, with every message from the client under control."""
+
+    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
+        app = create_app(Settings(**settings), engine=engine)
+        service: Service = app.state.service
+        self.registry: CollectorRegistry = service.metrics.registry
+        self.incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self.sent: list[Message] = []
+        self.task = asyncio.ensure_future(app(_scope(), self.incoming.get, self._send))
+
+    async def _send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    def client_sends(self, body: bytes, *, more_body: bool = False) -> None:
+        self.incoming.put_nowait({"type": "http.request", "body": body, "more_body": more_body})
+
+    def client_leaves(self) -> None:
+        self.incoming.put_nowait({"type": "http.disconnect"})
+
+    def count(self, status: str) -> float | None:
+        labels = {"route": "/embed", "status": status}
+        return self.registry.get_sample_value("s2sent_requests_total", labels)
+
+
+def _scope() -> dict[str, Any]:
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": "/embed",
+        "raw_path": b"/embed",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+    }
+
+
+async def test_a_client_that_leaves_cancels_its_work() -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    exchange = Exchange(engine)
+    exchange.client_sends(b'{"inputs": "a"}')
+    await engine.entered.wait()
+    exchange.client_leaves()
+    await exchange.task
+    assert engine.cancelled.is_set()
+    assert exchange.count("499") == 1
+    assert exchange.registry.get_sample_value("s2sent_requests_in_flight") == 0
+
+
+async def test_a_client_that_leaves_while_sending_never_reaches_the_engine() -> None:
+    engine = FakeEngine()
+    exchange = Exchange(engine)
+    exchange.client_sends(b'{"inp', more_body=True)
+    exchange.client_leaves()
+    await exchange.task
+    assert not engine.calls
+    assert exchange.count("499") == 1
+
+
+async def test_a_server_that_gives_up_on_a_request_cancels_its_work() -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    exchange = Exchange(engine)
+    exchange.client_sends(b'{"inputs": "a"}')
+    await engine.entered.wait()
+    exchange.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange.task
+    assert engine.cancelled.is_set()
+
+
+async def test_a_body_in_pieces_is_put_together() -> None:
+    engine = FakeEngine()
+    exchange = Exchange(engine)
+    exchange.client_sends(b'{"inputs": "a', more_body=True)
+    exchange.client_sends("é".encode()[:1], more_body=True)
+    exchange.client_sends("é".encode()[1:] + b'"}')
+    await exchange.task
+    assert engine.calls[0].texts == ["aé"]
+    assert exchange.sent[0]["status"] == 200
+
+
+async def test_a_body_that_does_not_arrive_in_time_is_answered_504() -> None:
+    exchange = Exchange(FakeEngine(), request_timeout_seconds=0.01)
+    exchange.client_sends(b'{"inp', more_body=True)
+    await exchange.task
+    assert exchange.sent[0]["status"] == 504
+
+
+async def test_time_spent_on_the_body_is_taken_off_the_engines() -> None:
+    engine = FakeEngine()
+    exchange = Exchange(engine, request_timeout_seconds=60)
+    exchange.client_sends(b'{"inputs": "a"}')
+    await exchange.task
+    assert engine.calls[0].timeout_seconds is not None
+    assert engine.calls[0].timeout_seconds < 60
+
+
+async def test_nothing_of_the_watch_is_left_when_the_answer_is_sent() -> None:
+    before = asyncio.all_tasks()
+    exchange = Exchange(FakeEngine())
+    exchange.client_sends(b'{"inputs": "a"}')
+    await exchange.task
+    await asyncio.sleep(0)  # one turn, for the cancelled watch to end
+    assert asyncio.all_tasks() == before

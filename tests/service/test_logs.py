@@ -1,0 +1,229 @@
+"""Log lines are JSON, one per record, and are all written before the block ends."""
+
+import errno
+import io
+import json
+import logging
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service import logs
+from service.http.context import RequestContext, Service, current_request
+from service.logs import logging_to
+from service.metrics import Metrics
+from service.settings import Settings
+from tests.support.fake_engine import FakeEngine
+
+logger = logging.getLogger("service.test")
+
+PATIENCE_SECONDS = 10.0
+
+
+@dataclass
+class Holder:
+    """Says nothing of what it holds."""
+
+    held: str = field(repr=False)
+
+
+class Unshowable:
+    """Fails when it is to be shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("it has no repr")
+
+
+class CountingStream(io.StringIO):
+    """Counts what would be system calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+        self.flushed = threading.Semaphore(0)
+        self.flushes = 0
+
+    def write(self, text: str) -> int:
+        self.writes += 1
+        return super().write(text)
+
+    def flush(self) -> None:
+        super().flush()
+        self.flushes += 1
+        self.flushed.release()
+
+
+class FullDisk(io.StringIO):
+    """Takes half of what is written and fails, until it is no longer ``full``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = True
+        self.met = threading.Event()
+
+    def write(self, text: str) -> int:
+        if not self.full:
+            return super().write(text)
+        super().write(text[: len(text) // 2])
+        self.met.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def values(stream: io.StringIO, name: str) -> list[Any]:
+    """What each line has under a name."""
+    return [json.loads(line)[name] for line in stream.getvalue().splitlines()]
+
+
+def test_a_line_has_the_records_fields_and_the_request_id() -> None:
+    stream = io.StringIO()
+    service = Service(Settings(), FakeEngine(), Metrics())
+    token = current_request.set(RequestContext(service, "id-1"))
+    with logging_to(stream, "info"):
+        logger.info("took %d ms", 3, extra={"fields": {"route": "/embed", "status": 200}})
+    current_request.reset(token)
+    line = json.loads(stream.getvalue())
+    assert line.pop("time").endswith("+00:00")
+    assert line == {
+        "level": "info",
+        "logger": "service.test",
+        "message": "took 3 ms",
+        "request_id": "id-1",
+        "route": "/embed",
+        "status": 200,
+    }
+
+
+def test_an_exception_stays_on_its_line() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "info"):
+        try:
+            raise RuntimeError("two\nlines")
+        except RuntimeError:
+            logger.exception("it failed")
+    (text,) = stream.getvalue().splitlines()
+    assert "RuntimeError: two\nlines" in json.loads(text)["exception"]
+
+
+def test_less_severe_records_are_left_out() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "warning"):
+        logger.info("quiet")
+        logger.warning("loud")
+        logging.getLogger("uvicorn.error").info("Started server process")
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+def test_what_json_does_not_know_is_shown_all_the_same() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "info"):
+        logger.info(
+            "odd",
+            extra={
+                "fields": {
+                    "value": {
+                        1,
+                    },
+                    "surrogate": "\ud800",
+                }
+            },
+        )
+    assert json.loads(stream.getvalue())["value"] == "{1}"
+
+
+def test_a_line_is_ascii_whatever_it_says() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "info"):
+        logger.info("größer")
+        logger.info("odd", extra={"fields": {"surrogate": "\ud800", 1: 2**70}})
+    assert stream.getvalue().isascii()
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["message"] == "größer"
+    assert (second["surrogate"], second["1"]) == ("\ud800", 2**70)
+
+
+def test_what_an_objects_repr_hides_stays_hidden() -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "info"):
+        logger.info("held", extra={"fields": {"value": Holder("secret")}})
+    assert json.loads(stream.getvalue())["value"] == "Holder()"
+
+
+def test_every_record_of_every_thread_is_written_in_its_order() -> None:
+    stream = io.StringIO()
+    records = 500
+
+    def work(worker: int) -> None:
+        for number in range(records):
+            logger.info("%d", number, extra={"fields": {"worker": worker}})
+
+    with logging_to(stream, "info"), ThreadPoolExecutor() as pool:
+        list(pool.map(work, range(4)))
+    lines = list(zip(values(stream, "worker"), values(stream, "message"), strict=True))
+    for worker in range(4):
+        assert [text for whose, text in lines if whose == worker] == [
+            str(n) for n in range(records)
+        ]
+
+
+def test_records_gather_and_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment_over = threading.Event()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert moment_over.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=sleep))
+    stream = CountingStream()
+    with logging_to(stream, "info"):
+        logger.info("first")
+        assert stream.flushed.acquire(timeout=PATIENCE_SECONDS)  # at once, before others gather
+        for number in range(100):
+            logger.info("%d", number)
+        moment_over.set()
+        assert stream.flushed.acquire(timeout=PATIENCE_SECONDS)
+    assert (stream.writes, stream.flushes) == (2, 2)
+    assert values(stream, "message") == ["first", *map(str, range(100))]
+    assert set(slept) == {logs.GATHER_SECONDS}
+
+
+def test_a_record_that_cannot_be_formatted_takes_no_other_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = io.StringIO()
+    with logging_to(stream, "info"):
+        logger.info("before")
+        logger.info("odd", extra={"fields": {"value": Unshowable()}})
+        logger.info("after")
+    assert values(stream, "message") == ["before", "after"]
+    assert "it has no repr" in capsys.readouterr().err
+
+
+def test_a_stream_that_fails_for_a_while_takes_no_later_record_with_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = FullDisk()
+    with logging_to(stream, "info"):
+        logger.info("lost")
+        assert stream.met.wait(PATIENCE_SECONDS)
+        stream.full = False
+        logger.info("kept")
+    cut, *later = stream.getvalue().splitlines()
+    assert not cut.endswith("}")
+    assert [json.loads(line)["message"] for line in later] == ["kept"]
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_stream_that_never_recovers_does_not_hold_up_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stream = FullDisk()
+    with logging_to(stream, "info"):
+        for number in range(100):
+            logger.info("%d", number)
+    assert "Traceback" in capsys.readouterr().err

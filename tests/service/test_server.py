@@ -1,0 +1,88 @@
+"""The process: an orderly end after a signal, and a prompt one after a fatal error."""
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import httpx
+import pytest
+
+from service.server import CannotListen, Process, listen
+from service.settings import Settings
+from tests.support.fake_engine import FakeEngine
+
+
+class Running:
+    """A process under test on a free port, in this very process."""
+
+    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
+        listener = listen("127.0.0.1", 0)
+        self.process = Process(Settings(**settings), engine=engine)
+        self.client = httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False
+        )
+        self.task = asyncio.ensure_future(self.process.run(listener))
+
+    async def stopped(self) -> int:
+        await self.task
+        await self.client.aclose()
+        return self.process.exit_code
+
+
+async def test_after_sigterm_accepted_work_is_finished_and_new_work_refused() -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    running = Running(engine)
+    accepted = asyncio.ensure_future(running.client.post("/embed", json={"inputs": "a"}))
+    await engine.entered.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await engine.draining.wait()
+    ready, alive = await running.client.get("/ready"), await running.client.get("/health")
+    refused = await running.client.post("/embed", json={"inputs": "b"})
+    assert (ready.status_code, alive.status_code, refused.status_code) == (503, 200, 503)
+    assert {answer.headers["connection"] for answer in (ready, alive, refused)} == {"close"}
+    assert "retry-after" in refused.headers
+    assert engine.gate is not None
+    engine.gate.set()
+    assert (await accepted).status_code == 200
+    assert await running.stopped() == 0
+
+
+async def test_work_that_cannot_be_finished_shows_in_the_exit_code() -> None:
+    engine = FakeEngine(drains_cleanly=False)
+    running = Running(engine, drain_timeout_seconds=3)
+    await running.client.get("/health")
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await running.stopped() == 1
+    assert engine.drained_within == 3
+
+
+async def test_a_second_signal_does_not_wait() -> None:
+    engine = FakeEngine(gate=asyncio.Event())
+    running = Running(engine)
+    waiting = asyncio.ensure_future(running.client.post("/embed", json={"inputs": "a"}))
+    await engine.entered.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await engine.draining.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await running.task
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    assert await running.stopped() == 1
+
+
+async def test_a_failed_start_ends_the_process_with_1() -> None:
+    running = Running(FakeEngine(start_error=RuntimeError("broken")))
+    assert await running.stopped() == 1
+
+
+def test_an_address_in_use_is_one_sentence_with_the_cure() -> None:
+    with listen("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"127.0.0.1:{port}: it is taken. .* --port"):
+            listen("127.0.0.1", port)
+
+
+def test_an_unusable_host_is_one_sentence() -> None:
+    with pytest.raises(CannotListen, match="Cannot listen on"):
+        listen("192.0.2.1", 0)  # an address of no machine (RFC 5737)

@@ -1,0 +1,125 @@
+"""Settings come from flags, then the environment, then defaults, and say what is wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from service.settings import (
+    Settings,
+    SettingsError,
+    describe_fields,
+    environment_name,
+    load_settings,
+    settings_table,
+)
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in Settings.model_fields:
+        monkeypatch.delenv(environment_name(field), raising=False)
+
+
+def problems_of(**given: object) -> list[str]:
+    with pytest.raises(SettingsError) as caught:
+        load_settings(**given)
+    return caught.value.problems
+
+
+def test_defaults_are_safe() -> None:
+    settings = load_settings()
+    assert settings.host == "127.0.0.1"
+    assert settings.api_keys == ()
+    assert settings.cors_allow_origins == ()
+
+
+def test_given_values_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S2SENT_PORT", "9000")
+    monkeypatch.setenv("S2SENT_HOST", "::1")
+    settings = load_settings(port="9001")
+    assert (settings.host, settings.port) == ("::1", 9001)
+
+
+def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S2SENT_PORT", "")
+    assert load_settings().port == 8080
+
+
+def test_lists_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S2SENT_API_KEYS", "first, second,")
+    monkeypatch.setenv("S2SENT_CORS_ALLOW_ORIGINS", "https://a.example")
+    settings = load_settings()
+    assert [key.get_secret_value() for key in settings.api_keys] == ["first", "second"]
+    assert settings.cors_allow_origins == ("https://a.example",)
+
+
+def test_keys_are_not_shown() -> None:
+    assert "hunter2" not in repr(load_settings(api_keys="hunter2"))
+    assert "hunter2" not in " ".join(problems_of(api_keys=["hunter2", 3]))
+
+
+def test_an_unknown_variable_is_refused_with_the_closest_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("S2SENT_MAX_BATCH_TOKEN", "3")
+    monkeypatch.setenv("s2sent_xyzzy", "3")
+    (sentence,) = problems_of()
+    assert "S2SENT_MAX_BATCH_TOKEN is not a setting. Did you mean S2SENT_MAX_BATCH_TOKENS?" in (
+        sentence
+    )
+    assert "s2sent_xyzzy is not a setting. Unset it." in sentence
+
+
+def test_each_problem_is_a_sentence_with_the_value() -> None:
+    port, device = problems_of(port="99999", device="tpu")
+    assert port.startswith("port (S2SENT_PORT): ")
+    assert "65535" in port
+    assert "'99999'" in port
+    assert "'tpu'" in device
+
+
+@pytest.mark.parametrize("field", describe_fields(), ids=lambda field: field.name)
+def test_every_setting_is_described_and_every_number_bounded(field: object) -> None:
+    (description,) = [known for known in describe_fields() if known == field]
+    assert description.description.endswith(".")
+    assert "\n" not in description.description
+    assert description.group
+    assert description.bounds or description.kind not in ("integer", "number")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"max_batch_texts": 128, "max_batch_tokens": 64},
+        {"max_batch_tokens": 4096, "max_queue_tokens": 100},
+        {"metrics_require_key": True},
+        {"device": "cuda", "tensorrt_cache": "/engines"},
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(given: dict[str, object]) -> None:
+    (sentence,) = problems_of(**given)
+    assert re.search(r"(Raise|Set) ", sentence)  # the cure
+
+
+@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
+def test_a_gpu_is_fed_larger_batches_unless_told_otherwise(device: str) -> None:
+    on_cpu, on_gpu = load_settings(), load_settings(device=device)
+    for name in ("max_batch_tokens", "max_batch_texts", "max_queue_tokens"):
+        assert getattr(on_gpu, name) > getattr(on_cpu, name)
+    assert load_settings(device=device, max_batch_tokens=2048).max_batch_tokens == 2048
+
+
+def test_settings_do_not_change() -> None:
+    settings = load_settings()
+    with pytest.raises(ValidationError):
+        settings.port = 1
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    text = OPERATIONS.read_text(encoding="utf-8")
+    between = text.split("<!-- settings: begin -->")[1].split("<!-- settings: end -->")[0]
+    assert between.strip() == settings_table(), "run `s2sent settings` and paste its output"

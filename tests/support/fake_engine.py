@@ -1,0 +1,159 @@
+"""An engine without a model: what the HTTP layer is tested with."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact.reader import Artifact, Manifest
+from model.runtime.tokenizer import TruncationDirection
+from service.app import create_app
+from service.engine.engine import EmbedResult, Readiness
+from service.errors import NotReady
+from service.settings import Settings
+
+DIM = 8
+
+
+@dataclass
+class Call:
+    """What the HTTP layer asked the engine for."""
+
+    texts: list[str | Sequence[int]]
+    truncate: bool
+    truncation_direction: str
+    prompt: str
+    timeout_seconds: float | None
+    depth: int | None = None
+
+
+@dataclass
+class FakeEngine:
+    """Gives every text a vector of its own; ``error`` is raised, ``gate`` waited for, if set."""
+
+    error: Exception | None = None
+    start_error: Exception | None = None
+    gate: asyncio.Event | None = None
+    state: Readiness = Readiness(True, "ready")
+    provider: str = "CPUExecutionProvider"
+    vectors: NDArray[np.float32] | None = None
+    dim: int = DIM
+    threads: int = 2
+    calls: list[Call] = field(default_factory=list)
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    entered: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: asyncio.Event = field(default_factory=asyncio.Event)
+    in_flight: int = 0
+    drained_within: float | None = None
+    drains_cleanly: bool = True
+
+    def __post_init__(self) -> None:
+        self.artifact = Artifact(Path("unused"), manifest(self.dim), "f" * 64)
+
+    async def start(self) -> None:
+        self.started.set()
+        if self.start_error:
+            raise self.start_error
+
+    async def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        truncate: bool = True,
+        truncation_direction: TruncationDirection = "right",
+        prompt: str = "",
+        depth: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> EmbedResult:
+        how = truncate, truncation_direction, prompt, timeout_seconds, depth
+        self.calls.append(Call([*texts], *how))
+        if self.error:
+            raise self.error
+        self.in_flight += 1
+        self.entered.set()
+        try:
+            if self.gate:
+                await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        finally:
+            self.in_flight -= 1
+            self.finished.set()
+        rows = self.vectors
+        if rows is None:
+            rows = np.stack([vector_of(text, self.dim) for text in texts])
+        tokens = [count_tokens(text) for text in texts]
+        return EmbedResult(rows, tokens, [False] * len(tokens), 0.002, 0.003, 0.004)
+
+    def readiness(self) -> Readiness:
+        return self.state
+
+    async def drain(self, timeout_seconds: float) -> bool:
+        self.drained_within = timeout_seconds
+        self.state = Readiness(False, "draining")
+        self.error = NotReady("The service is shutting down. Ask another.", retry_after_seconds=1)
+        self.draining.set()
+        if self.in_flight:
+            self.finished.clear()
+            await self.finished.wait()
+        return self.drains_cleanly
+
+
+def vector_of(text: str | Sequence[int], dim: int = DIM) -> NDArray[np.float32]:
+    """The un-normalised vector [dim] that the fake gives a text."""
+    seed = int.from_bytes(hashlib.sha256(str(text).encode()).digest()[:8], "little")
+    return 3 * np.random.default_rng(seed).standard_normal(dim).astype(np.float32)
+
+
+def count_tokens(text: str | Sequence[int]) -> int:
+    """Words and two special tokens, or the number of ids."""
+    return len(text.split()) + 2 if isinstance(text, str) else len(text)
+
+
+def manifest(dim: int) -> Manifest:
+    """The manifest of the artifact the fake claims to serve."""
+    return Manifest(
+        name="tiny-s2sent",
+        dim=dim,
+        max_seq_length=128,
+        pooling="mean",
+        normalize=True,
+        precision="weight-int8",
+        inputs=("input_ids", "attention_mask"),
+        selector={},
+        backbone={},
+        prompts={"query": "query: "},
+        training={},
+        scores={},
+        parity={},
+        fused={},
+        versions={},
+        files={},
+        depths=(2, 4),
+    )
+
+
+class InProcess(httpx.ASGITransport):
+    """The application's answers, each given once it is recorded as well."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Let the loop come round after the answer, as it does before a server reads on."""
+        try:
+            return await super().handle_async_request(request)
+        finally:
+            await asyncio.sleep(0)
+
+
+def client_of(engine: FakeEngine, **settings: Any) -> httpx.AsyncClient:
+    """A client of the application around ``engine``. Nothing starts: the engine is a fake."""
+    app = create_app(Settings(**settings), engine=engine)
+    return httpx.AsyncClient(transport=InProcess(app), base_url="http://test")

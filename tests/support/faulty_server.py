@@ -1,0 +1,87 @@
+"""The real server around an encoder that fails on purpose: `python -m tests.support.faulty_server`.
+
+Takes the flags of `s2sent serve` behind ``--seed`` and ``--faults``. Everything but the encoder is
+what ships: it raises, dies, stalls or answers NaN in some runs, drawn from a seed.
+"""
+
+import argparse
+import random
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.engine.model import LoadedModel, TokenEncoder
+from service.server import serve
+from service.settings import load_settings
+
+# Runs of a thousand that go wrong in each way, at --faults 1. A thread that dies four times in a
+# minute ends the process, as it should, so no more than two are told to die.
+RAISE, NOT_FINITE, STALL, DIE = 10, 10, 10, 0.1
+STALL_SECONDS = 0.2
+MOST_DEATHS = 2
+HEALTHY_RUNS = 50  # at first, so that the start succeeds
+
+
+class FaultyEncoder:
+    """An encoder whose runs go wrong at random. What it returns as good is good."""
+
+    def __init__(self, encoder: TokenEncoder, *, seed: int, faults: float) -> None:
+        self._encoder = encoder
+        self._random = random.Random(seed)
+        self._faults = faults
+        self._lock = threading.Lock()  # one source of chance for all threads
+        self._runs = self._deaths = 0
+        self._spared = threading.local()  # a thread's next run, which may be its proof of health
+        self.dim = encoder.dim
+        self.max_seq_length = encoder.max_seq_length
+        self.provider = encoder.provider
+
+    def run(
+        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+    ) -> NDArray[np.float32]:
+        """Embed, or go wrong."""
+        with self._lock:
+            self._runs += 1
+            dice = self._random.uniform(0, 1000) if self._runs > HEALTHY_RUNS else 1000
+        dice = 1000 if getattr(self._spared, "next", True) else dice / self._faults
+        self._spared.next = dice < RAISE + DIE + STALL + NOT_FINITE
+        if dice < RAISE:
+            raise RuntimeError("told to fail")
+        if (dice := dice - RAISE) < DIE and self._deaths < MOST_DEATHS:
+            self._deaths += 1
+            raise SystemExit("told to die")
+        if (dice := dice - DIE) < STALL:
+            time.sleep(STALL_SECONDS)
+        rows = self._encoder.run(sequences, alone=alone, depth=depth)
+        if STALL <= dice < STALL + NOT_FINITE:
+            rows[len(rows) // 2] = np.nan
+        return rows
+
+
+def main() -> int:
+    """Serve with faults."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", type=float, default=1.0, help="how many, against the usual")
+    arguments, flags = parser.parse_known_args()
+    settings = load_settings(**_settings(flags))
+    good = LoadedModel.open(settings)
+    encoder = FaultyEncoder(good.encoder, seed=arguments.seed, faults=arguments.faults)
+    model: Future[LoadedModel] = Future()
+    model.set_result(LoadedModel(encoder, good.tokenizer, good.artifact))
+    return serve(settings, model)
+
+
+def _settings(flags: list[str]) -> dict[str, object]:
+    """``--max-batch-texts 8`` as ``{"max_batch_texts": "8"}``."""
+    names = [flag.removeprefix("--").replace("-", "_") for flag in flags[::2]]
+    return dict(zip(names, flags[1::2], strict=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

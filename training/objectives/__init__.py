@@ -1,0 +1,1 @@
+"""What a run optimises, one module per family of objectives."""

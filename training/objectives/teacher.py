@@ -1,0 +1,62 @@
+"""Teachers' embeddings of the corpus, computed once and kept between runs."""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from training.corpus import Corpus
+from training.evaluation.encoders import open_encoder
+from training.evaluation.sts import Encode
+
+log = logging.getLogger(__name__)
+
+PROBES = ["A man plays the guitar.", "Two dogs run along the river in the snow."]
+TEXTS_A_TURN = 2048
+
+
+def teachers_embeddings(
+    names: Sequence[str], corpus: Corpus, cache: Path | None, *, bf16: bool = False
+) -> Tensor:
+    """Embeddings [M, C, E] of the C texts of each corpus row, whose cosines are the teachers' mean.
+
+    They are the teachers' unit-norm embeddings side by side. ``bf16`` computes matrix products in
+    that precision where a teacher runs in torch. ``cache`` is a folder that keeps what was
+    computed, under a hash of the texts and of what the teacher makes of two probes. Raises
+    `EncoderError` when there is no such encoder.
+    """
+    rows = [row for part in corpus.parts.values() for row in part]
+    texts = [text for row in rows for text in row]
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.autocast(device, torch.bfloat16, bf16):
+        found = [_embeddings(open_encoder(name), texts, cache) for name in names]
+    units = torch.cat([functional.normalize(torch.from_numpy(part)) for part in found], dim=1)
+    return units.view(len(rows), -1, units.shape[1])
+
+
+def _embeddings(encode: Encode, texts: list[str], cache: Path | None) -> NDArray[np.float32]:
+    if cache is None:
+        return _encode_all(encode, texts)
+    digest = hashlib.sha256("\n".join(texts).encode() + encode(PROBES).tobytes())
+    path = cache / f"{digest.hexdigest()[:16]}.npy"
+    if not path.is_file():
+        cache.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial.npy")
+        np.save(partial, _encode_all(encode, texts))
+        partial.rename(path)  # an interrupted run leaves no file that looks whole
+    kept: NDArray[np.float32] = np.load(path)
+    return kept
+
+
+def _encode_all(encode: Encode, texts: list[str]) -> NDArray[np.float32]:
+    parts = []
+    for start in range(0, len(texts), TEXTS_A_TURN):
+        parts.append(encode(texts[start : start + TEXTS_A_TURN]))
+        log.info("the teacher read %d of %d texts", start + len(parts[-1]), len(texts))
+    return np.concatenate(parts).astype(np.float32)
