@@ -105,7 +105,7 @@ def _time_runs(
         while time.perf_counter() < until:
             batch = choose.choices(rows, k=size)
             began = time.perf_counter()
-            encoder.run(batch, alone=side_by_side == 1)
+            encoder.run(batch, exclusive=side_by_side == 1)
             found.append(time.perf_counter() - began)
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(side_by_side)]

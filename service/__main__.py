@@ -87,7 +87,7 @@ def _serve(settings: Settings) -> None:
     artifact = in_background(opening, name="open")
     from service.engine.model import LoadedModel
 
-    model = LoadedModel.opening(settings, artifact)
+    model = LoadedModel.open_in_background(settings, artifact)
     from service.server import CannotListen, serve
 
     try:

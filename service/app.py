@@ -24,12 +24,13 @@ from service.api import native, openai, operations, pages, tokenize
 from service.api.openapi import COST_HEADERS, RAW_HEADERS, describe
 from service.api.operations import package_version
 from service.api.routing import DirectRoutes
-from service.engine.engine import Engine, EngineStartFailed
-from service.engine.model import LoadedModel
+from service.engine.engine import Engine
+from service.engine.model import EngineStartFailed, LoadedModel
 from service.engine.tokenization import TokenWork
+from service.engine.types import EmbeddingEngine
 from service.errors import ServiceError
 from service.http.connection import METRICS_STATE
-from service.http.context import EmbeddingEngine, Service
+from service.http.context import Service
 from service.http.error_responses import on_client_disconnect, on_http_exception, on_service_error
 from service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.http.tracing import close_provider, open_provider, telemetry_config

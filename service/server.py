@@ -23,8 +23,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.app import create_app
 from service.engine.model import LoadedModel
+from service.engine.types import EmbeddingEngine
 from service.http.connection import Protocol
-from service.http.context import EmbeddingEngine, Service
+from service.http.context import Service
 from service.logs import logging_to
 from service.settings import Settings
 

@@ -48,7 +48,11 @@ class Switchboard:
         self.texts_run = 0
 
     def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
     ) -> Rows:
         self.entered.set()
         self.open.wait(30)

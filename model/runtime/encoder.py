@@ -55,21 +55,26 @@ class OnnxEncoder:
         return_freed_memory()
 
     def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Embed token id sequences, special tokens included.
 
         Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
-        padded to the longest, so close lengths save work; no row depends on the others. ``alone``
-        says that no other run is expected meanwhile. Blocks behind ``depth``, which is one of the
-        manifest's depths or None, are not run. Raises ValueError for a depth that is not there.
+        padded to the longest, so close lengths save work; no row depends on the others.
+        ``exclusive`` says that no other run is expected meanwhile. Blocks behind ``depth``, which
+        is one of the manifest's depths or None, are not run. Raises ValueError for a depth that is
+        not there.
         """
         if depth is not None and depth not in self.artifact.manifest.depths:
             raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
         inputs = self.inputs(sequences)
         if depth is not None:
             inputs["depth"] = np.array(depth)
-        session = self._session if alone else self._crowded_session
+        session = self._session if exclusive else self._crowded_session
         if self._has_memory_of_its_own:
             return run_bound(session, POOLED_OUTPUT, inputs)
         embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]

@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from service import errors
 from service.api.openapi import failures, success
 from service.api.responses import JSON
-from service.engine.engine import MAX_TOKENIZER_THREADS
-from service.engine.parallelism import usable_cpus
 from service.errors import NotReady
 from service.http.context import Service, service_of
 
@@ -146,7 +144,7 @@ def _info(service: Service) -> Info:
         max_batch_requests=settings.max_batch_texts,
         max_client_batch_size=settings.max_client_batch_size,
         auto_truncate=settings.auto_truncate,
-        tokenization_workers=min(usable_cpus(), MAX_TOKENIZER_THREADS),
+        tokenization_workers=engine.tokenizer_threads,
         version=package_version(),
         sha=None,
         docker_label=None,

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from service.api.input_types import Text
 from service.api.schemas import EmbedOptions
-from service.engine.engine import EmbedResult
+from service.engine.types import EmbedResult
 from service.http.body import unless_disconnected
 from service.http.context import RequestContext, context_of
 from service.http.tracing import trace_serialize, trace_stages

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence, Sized
 from typing import Literal
 
-from service.engine.batcher import Batcher, EmbedRequest
+from service.engine.batcher import Batcher, PendingRequest
 from service.errors import EmptyInput, NotReady, Overloaded, PayloadTooLarge
 from service.metrics import Metrics
 from service.settings import Settings
@@ -23,7 +23,7 @@ MAX_RETRY_AFTER_SECONDS = 60
 RATE_MEMORY = 0.9
 
 
-class Rate:
+class ThroughputEstimate:
     """Tokens per second over the last batches, the latest weighing most."""
 
     def __init__(self) -> None:
@@ -43,11 +43,13 @@ class Rate:
 class Admission:
     """The limits of the engine. What it refuses it counts, and tells when to come again."""
 
-    def __init__(self, settings: Settings, metrics: Metrics, batcher: Batcher, rate: Rate) -> None:
+    def __init__(
+        self, settings: Settings, metrics: Metrics, batcher: Batcher, throughput: ThroughputEstimate
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._batcher = batcher
-        self._rate = rate
+        self._throughput = throughput
 
     def check_texts(self, texts: Sequence[str | Sequence[int]]) -> None:
         """Raises EmptyInput or PayloadTooLarge."""
@@ -72,7 +74,7 @@ class Admission:
         if self._batcher.is_full:
             raise self._queue_full()
 
-    def submit(self, request: EmbedRequest) -> None:
+    def submit(self, request: PendingRequest) -> None:
         """Reserves room for all tokens of the request and queues it, or raises Overloaded."""
         if not self._batcher.submit(request):
             raise self._queue_full()
@@ -84,7 +86,7 @@ class Admission:
     def _overloaded(self, reason: str, what: str) -> Overloaded:
         """The error whose Retry-After is the time that the waiting tokens will take."""
         self._metrics.rejected.labels(reason).inc()
-        wait = math.ceil(self._rate.seconds_for(self._batcher.tokens))
+        wait = math.ceil(self._throughput.seconds_for(self._batcher.tokens))
         seconds = min(max(wait, 1), MAX_RETRY_AFTER_SECONDS)
         message = f"The service is busy: {what}. Send the request again in {seconds} s."
         return Overloaded(message, retry_after_seconds=seconds)

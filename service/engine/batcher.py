@@ -47,7 +47,7 @@ PACKED_PADDING_COST_1_AT = 512  # tokens of the longest row
 QUIET_BATCHES = 8
 
 
-class EmbedRequest:
+class PendingRequest:
     """One caller's texts on their way through the engine, and the one future it waits for.
 
     ``positions`` are the sequences to embed, all of them unless some embeddings are known already.
@@ -90,12 +90,12 @@ class EmbedRequest:
         self.inference_seconds = 0.0
 
 
-class Row(NamedTuple):
+class QueuedText(NamedTuple):
     """One text of a request. Rows compare by tag; ``number`` is unique, so never by request."""
 
     tag: int
     number: int
-    request: EmbedRequest
+    request: PendingRequest
     position: int
 
     @property
@@ -107,11 +107,11 @@ class Batch(NamedTuple):
     """Rows of one depth, or none; ``alone`` says that no other batch runs or waits meanwhile, and
     that this has been so for the last QUIET_BATCHES."""
 
-    rows: list[Row]
-    alone: bool
+    rows: list[QueuedText]
+    exclusive: bool
 
 
-NO_BATCH = Batch([], alone=True)
+NO_BATCH = Batch([], exclusive=True)
 
 
 class Batcher:
@@ -132,19 +132,19 @@ class Batcher:
         max_batch_texts: int,
         max_queue_tokens: int,
         run_cost_tokens: int,
-        takers: int = 1,
+        num_workers: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._max_batch_tokens = max_batch_tokens
         self._max_batch_texts = max_batch_texts
         self._max_queue_tokens = max_queue_tokens
         self._run_cost_tokens = run_cost_tokens
-        self._takers = takers
+        self._num_workers = num_workers
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[threading.Condition] = []  # of the takers that wait, the last one last
-        self._heaps: dict[Shape, list[Row]] = {}  # no heap is empty
-        self._waiting: dict[EmbedRequest, None] = {}  # an ordered set, oldest first
+        self._heaps: dict[Shape, list[QueuedText]] = {}  # no heap is empty
+        self._waiting: dict[PendingRequest, None] = {}  # an ordered set, oldest first
         self._numbers = 0
         self._served_tokens = 0
         self._quiet_batches = QUIET_BATCHES
@@ -154,7 +154,7 @@ class Batcher:
         self.tokens = 0
 
     @property
-    def idle_takers(self) -> int:
+    def idle_workers(self) -> int:
         """How many threads wait for a batch."""
         return len(self._idle)
 
@@ -169,7 +169,7 @@ class Batcher:
             oldest = next(iter(self._waiting), None)
             return 0.0 if oldest is None else self._clock() - oldest.arrival
 
-    def submit(self, request: EmbedRequest) -> bool:
+    def submit(self, request: PendingRequest) -> bool:
         """Queues all rows of ``request``, or none and returns False when they do not fit.
 
         An empty queue takes any request: one above the limit would otherwise never be served.
@@ -181,7 +181,7 @@ class Batcher:
             self._wake()
             return True
 
-    def drop(self, request: EmbedRequest) -> None:
+    def drop(self, request: PendingRequest) -> None:
         """Forgets the rows of ``request`` that wait and gives their room back at once."""
         with self._lock:
             request.dropped = True
@@ -210,8 +210,8 @@ class Batcher:
             if self._closed:
                 return None
             rows = self._form(self._share())
-            alone = not self.texts and len(self._idle) == self._takers - 1
-            self._quiet_batches = self._quiet_batches + 1 if alone else 0
+            exclusive = not self.texts and len(self._idle) == self._num_workers - 1
+            self._quiet_batches = self._quiet_batches + 1 if exclusive else 0
             if self.texts:
                 self._wake()  # the rest is another taker's share
             return Batch(rows, self._quiet_batches > QUIET_BATCHES)
@@ -228,12 +228,12 @@ class Batcher:
         if self._idle:
             self._idle.pop().notify()
 
-    def _push(self, request: EmbedRequest) -> None:
+    def _push(self, request: PendingRequest) -> None:
         tag = self._served_tokens
         for position in request.positions:
             length = len(request.sequences[position])
             heap = self._heaps.setdefault((request.depth, length), [])
-            heapq.heappush(heap, Row(tag, self._numbers, request, position))
+            heapq.heappush(heap, QueuedText(tag, self._numbers, request, position))
             self._numbers += 1
             tag += length
         request.waiting_texts = len(request.positions)
@@ -248,7 +248,7 @@ class Batcher:
         shares = max(1, min(len(self._idle) + 1, worth_sharing))
         return min(self._max_batch_texts, -(-self.texts // shares))
 
-    def _form(self, max_texts: int) -> list[Row]:
+    def _form(self, max_texts: int) -> list[QueuedText]:
         depth, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
         heaps = {length: heap for (at, length), heap in self._heaps.items() if at == depth}
         lengths = sorted(heaps)
@@ -291,14 +291,14 @@ class Batcher:
             return 1.0
         return min(1.0, max(PACKED_PADDING_COST, longest / PACKED_PADDING_COST_1_AT))
 
-    def _account(self, rows: list[Row]) -> None:
+    def _account(self, rows: list[QueuedText]) -> None:
         for row in rows:
             row.request.started = True
             length = len(row.sequence)
             self._served_tokens += length
             self._take_from_queue(row.request, 1, length)
 
-    def _take_from_queue(self, request: EmbedRequest, texts: int, tokens: int) -> None:
+    def _take_from_queue(self, request: PendingRequest, texts: int, tokens: int) -> None:
         request.waiting_texts -= texts
         request.waiting_tokens -= tokens
         self.texts -= texts

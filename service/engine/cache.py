@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Row = NDArray[np.float32]  # [dim], not normalised
+Embedding = NDArray[np.float32]  # [dim], not normalised
 
 # What an entry takes beside its numbers: key, array, link and slot of the dictionary.
 ENTRY_BYTES = 400
@@ -21,7 +21,7 @@ class EmbeddingCache:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._rows: OrderedDict[bytes, Row] = OrderedDict()  # oldest use first
+        self._rows: OrderedDict[bytes, Embedding] = OrderedDict()  # oldest use first
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -29,7 +29,7 @@ class EmbeddingCache:
 
     def find(
         self, sequences: Sequence[Sequence[int]], *, depth: int | None = None
-    ) -> dict[int, Row]:
+    ) -> dict[int, Embedding]:
         """Returns the embeddings that are there, by their position in ``sequences``."""
         found = {}
         for position, sequence in enumerate(sequences):
@@ -43,7 +43,7 @@ class EmbeddingCache:
     def keep(
         self,
         sequences: Sequence[Sequence[int]],
-        rows: Mapping[int, Row],
+        rows: Mapping[int, Embedding],
         *,
         depth: int | None = None,
     ) -> None:
@@ -63,5 +63,5 @@ def _key(sequence: Sequence[int], depth: int | None) -> bytes:
     return np.asarray([depth or 0, *sequence], dtype=np.int32).tobytes()
 
 
-def _size(key: bytes, row: Row) -> int:
+def _size(key: bytes, row: Embedding) -> int:
     return len(key) + row.nbytes + ENTRY_BYTES

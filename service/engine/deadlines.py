@@ -5,7 +5,7 @@ from contextlib import suppress
 from types import TracebackType
 
 
-class InFlight:
+class InFlightRequests:
     """A set of timeout scopes, one per request. The loop's timer ends them, never a thread."""
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._scopes)
 
-    def until(self, timeout_seconds: float) -> "_Stay":
+    def track(self, timeout_seconds: float) -> "_Stay":
         """Counts as in flight what runs inside; raises TimeoutError when its time is over."""
         return _Stay(self._scopes, self._idle, asyncio.timeout(timeout_seconds))
 

@@ -16,18 +16,17 @@ from typing import Any, TypeVar
 
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TokenizedText, TruncationDirection, UnusableInput
-from service.engine.admission import Admission, Rate, State, not_ready, refuse_empty
-from service.engine.batcher import Batcher, EmbedRequest
+from service.engine.admission import Admission, State, ThroughputEstimate, not_ready, refuse_empty
+from service.engine.batcher import Batcher, PendingRequest
 from service.engine.cache import EmbeddingCache
-from service.engine.deadlines import InFlight
-from service.engine.model import EngineStartFailed, LoadedModel, Parallelism, TokenEncoder
+from service.engine.deadlines import InFlightRequests
+from service.engine.model import LoadedModel
+from service.engine.parallelism import Parallelism
 from service.engine.types import EmbedResult, Readiness
 from service.engine.workers import InferenceWorkers
 from service.errors import DeadlineExceeded, InvalidInput, ServiceError
 from service.metrics import Metrics
 from service.settings import Settings
-
-__all__ = ["EmbedResult", "Engine", "EngineStartFailed", "Readiness", "TokenEncoder"]
 
 Result = TypeVar("Result")
 
@@ -68,21 +67,21 @@ class Engine:
         self._clock = clock
         self._state: State = "starting"
         self._failure = "engine could not start"  # said while the state is "failed"
-        self._gave_up = False  # whoever is still in flight is answered with NotReady
-        self._in_flight = InFlight()
-        self._rate = Rate()
-        self._pool = ThreadPoolExecutor(min(self.threads, MAX_TOKENIZER_THREADS), "tokenize")
+        self._aborted = False  # whoever is still in flight is answered with NotReady
+        self._in_flight = InFlightRequests()
+        self._throughput = ThroughputEstimate()
+        self._pool = ThreadPoolExecutor(self.tokenizer_threads, "tokenize")
         self._worker: InferenceWorkers | None = None
         self._batcher = Batcher(
             max_batch_tokens=settings.max_batch_tokens,
             max_batch_texts=settings.max_batch_texts,
             max_queue_tokens=settings.max_queue_tokens,
             run_cost_tokens=RUN_COST_TOKENS[settings.processor],
-            takers=self._parallelism.concurrent_runs,
+            num_workers=self._parallelism.concurrent_runs,
             clock=clock,
         )
         self._cache = EmbeddingCache(settings.cache_bytes) if settings.cache_bytes else None
-        self._admission = Admission(settings, metrics, self._batcher, self._rate)
+        self._admission = Admission(settings, metrics, self._batcher, self._throughput)
         metrics.engine_threads.set(self.threads)
         metrics.concurrent_runs.set(self._parallelism.concurrent_runs)
         metrics.watch(
@@ -115,6 +114,11 @@ class Engine:
     def threads(self) -> int:
         """Threads of a run that is alone."""
         return self._parallelism.threads
+
+    @property
+    def tokenizer_threads(self) -> int:
+        """Threads of the pool that tokenises texts to embed."""
+        return min(self.threads, MAX_TOKENIZER_THREADS)
 
     @property
     def provider(self) -> str:
@@ -162,10 +166,10 @@ class Engine:
         limit = (
             self._settings.request_timeout_seconds if timeout_seconds is None else timeout_seconds
         )
-        request: EmbedRequest | None = None
+        request: PendingRequest | None = None
         started = self._clock()
         try:
-            async with self._in_flight.until(limit):
+            async with self._in_flight.track(limit):
                 rows = await self._tokenize(
                     texts,
                     prompt=prompt,
@@ -209,7 +213,7 @@ class Engine:
             self._state = "draining"
         finished = await self._in_flight.is_idle_within(timeout_seconds)
         if not finished:
-            self._give_up()
+            self._abort_in_flight()
             await self._in_flight.is_idle_within(STOP_TIMEOUT_SECONDS)
         self._batcher.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -225,21 +229,21 @@ class Engine:
         return self._model
 
     async def _prepare(self) -> InferenceWorkers:
-        opening = self._opening or LoadedModel.opening(self._settings)
+        opening = self._opening or LoadedModel.open_in_background(self._settings)
         model = self._model = await asyncio.wrap_future(opening)
         self._batcher.packed = bool(model.artifact and model.artifact.manifest.packed)
         worker = InferenceWorkers(
             model,
             self._batcher,
             self._metrics,
-            self._rate,
+            self._throughput,
             count=self._parallelism.concurrent_runs,
             cpus=self._parallelism.cpus,
             verify=lambda: model.check_canary(worker.run),
-            on_fatal=self._fail,
+            on_fatal=self._on_workers_lost,
             clock=self._clock,
         )
-        await self._off_the_loop(model.prove, self._settings)
+        await self._off_the_loop(model.warm_up, self._settings)
         return worker
 
     async def _off_the_loop(self, function: Callable[..., Result], *arguments: object) -> Result:
@@ -261,12 +265,12 @@ class Engine:
         refuse_empty(rows)
         return rows
 
-    def _submit(self, rows: list[TokenizedText], depth: int | None, now: float) -> EmbedRequest:
+    def _submit(self, rows: list[TokenizedText], depth: int | None, now: float) -> PendingRequest:
         sequences = [row.input_ids for row in rows]
         known = {} if self._cache is None else self._cache.find(sequences, depth=depth)
         missing = [position for position in range(len(sequences)) if position not in known]
         future = asyncio.get_running_loop().create_future()
-        request = EmbedRequest(
+        request = PendingRequest(
             sequences, self.dim, future, positions=missing, depth=depth, arrival=now
         )
         for position, row in known.items():
@@ -280,13 +284,13 @@ class Engine:
             self._metrics.cache_misses.inc(len(missing))
         return request
 
-    def _keep(self, request: EmbedRequest) -> None:
+    def _keep(self, request: PendingRequest) -> None:
         if self._cache is not None:
             rows = {position: request.embeddings[position] for position in request.positions}
             self._cache.keep(request.sequences, rows, depth=request.depth)
 
     def _result(
-        self, request: EmbedRequest, rows: list[TokenizedText], tokenize_seconds: float
+        self, request: PendingRequest, rows: list[TokenizedText], tokenize_seconds: float
     ) -> EmbedResult:
         result = EmbedResult(
             request.embeddings,
@@ -302,9 +306,9 @@ class Engine:
         self._metrics.truncated_texts.inc(sum(result.truncated))
         return result
 
-    def _out_of_time(self, request: EmbedRequest | None) -> ServiceError:
+    def _out_of_time(self, request: PendingRequest | None) -> ServiceError:
         """The error for a request whose scope ended: its deadline came, or the engine gave up."""
-        if self._gave_up:
+        if self._aborted:
             self._metrics.failed.labels("stopped").inc()
             return not_ready(self._state)
         stage = _stage(request)
@@ -313,19 +317,19 @@ class Engine:
             f"The request's time ran out in the stage {stage}. Send fewer texts, or try later."
         )
 
-    def _fail(self, reason: str) -> None:
+    def _on_workers_lost(self, reason: str) -> None:
         """The inference thread is lost for good: nobody waits for it, and the owner is told."""
         self._state, self._failure = "failed", reason
-        self._give_up()
+        self._abort_in_flight()
         if self._on_fatal:
             self._on_fatal(reason)
 
-    def _give_up(self) -> None:
-        self._gave_up = True
+    def _abort_in_flight(self) -> None:
+        self._aborted = True
         self._in_flight.expire_all()
 
 
-def _stage(request: EmbedRequest | None) -> str:
+def _stage(request: PendingRequest | None) -> str:
     if request is None:
         return "tokenize"
     return "inference" if request.started else "queue"

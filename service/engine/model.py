@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from model.artifact.reader import Artifact, ArtifactError
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.sessions import ProviderUnavailable, TensorRTPlan
-from model.runtime.tokenizer import TokenizedText, TruncationDirection
 from service.engine.background import in_background
-from service.engine.parallelism import own_cpus, usable_cpus
+from service.engine.parallelism import Parallelism
+from service.engine.types import Run, TextTokenizer, TokenEncoder
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -24,10 +24,6 @@ from service.settings import Settings
 # or set of weights by more than 1e-2. float16 keeps 11 bits, hence its wider band, and int8 rounds
 # by up to 2e-2, on each kind of processor in another way.
 CANARY_TOLERANCE = {"fp32": 1e-3, "weight-int8": 1e-3, "fp16": 5e-3, "int8": 3e-2}
-
-# More cores than this wait for memory. On a GPU one batch is made ready while another runs.
-MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
-
 
 # On a CPU a batch of so many tokens needs no trial: opening the model took more memory than it
 # will. With MiniLM it is 34 MB, and opening took 60 to 90 that were given back.
@@ -42,70 +38,6 @@ class WrongShape(Exception):
     """The encoder did not return one row of dim numbers per sequence."""
 
 
-class TokenEncoder(Protocol):
-    """What the engine needs of an encoder; `model.runtime.encoder.OnnxEncoder` is the real one."""
-
-    dim: int
-    max_seq_length: int
-    provider: str
-
-    def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
-    ) -> NDArray[np.float32]:
-        """Returns one row [dim] per sequence, not normalised; blocks.
-
-        ``alone`` says that no other run is expected meanwhile, so this one may use all there is.
-        ``depth`` is the last block to run, one of the artifact's depths; None runs all.
-        """
-        ...
-
-
-class Run(Protocol):
-    """`TokenEncoder.run`, or what measures it."""
-
-    def __call__(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
-    ) -> NDArray[np.float32]:
-        """Returns one row [dim] per sequence."""
-        ...
-
-
-class TextTokenizer(Protocol):
-    """What the engine needs of a tokenizer; `model.runtime.tokenizer.Tokenizer` is the real one."""
-
-    def tokenize(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        prompt: str = "",
-        truncate: bool = True,
-        truncation_direction: TruncationDirection = "right",
-    ) -> list[TokenizedText]:
-        """Returns the token ids of each text; raises `model.runtime.tokenizer.UnusableInput`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Parallelism:
-    """How the machine is divided: threads of a run that is alone, runs side by side, and the cores
-    that threads stay on, if they do."""
-
-    threads: int
-    concurrent_runs: int
-    cpus: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """What the settings say, and where they say 0 what suits the cores there are."""
-        threads = settings.threads or usable_cpus()
-        most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
-        runs = settings.concurrent_runs or most
-        # Of more cores than runs some may be halves of one; which, the system knows.
-        fits = settings.processor == "cpu" and runs in (1, threads)
-        cpus = own_cpus(threads) if settings.pin_threads and fits else ()
-        return cls(threads, runs, cpus)
-
-
 @dataclass
 class LoadedModel:
     """The parts that serve. Without an artifact, as in tests, there is no canary to check.
@@ -117,7 +49,7 @@ class LoadedModel:
     tokenizer: TextTokenizer
     artifact: Artifact | None = None
     opened_since: float | None = None
-    proved: bool = False
+    is_verified: bool = False
 
     @classmethod
     def open(cls, settings: Settings, artifact: Artifact | None = None) -> Self:
@@ -149,43 +81,49 @@ class LoadedModel:
         return cls(encoder, encoder.tokenizer, artifact)
 
     @classmethod
-    def opening(cls, settings: Settings, artifact: Future[Artifact] | None = None) -> Future[Self]:
-        """`open` and `prove` in the background, with an ``artifact`` that is being opened."""
-        return in_background(partial(cls._open_and_prove, settings, artifact), name="load")
+    def open_in_background(
+        cls, settings: Settings, artifact: Future[Artifact] | None = None
+    ) -> Future[Self]:
+        """`open` and `warm_up` in the background, with an ``artifact`` that is being opened."""
+        return in_background(partial(cls._open_and_warm_up, settings, artifact), name="load")
 
     @classmethod
-    def _open_and_prove(cls, settings: Settings, artifact: Future[Artifact] | None) -> Self:
+    def _open_and_warm_up(cls, settings: Settings, artifact: Future[Artifact] | None) -> Self:
         since = time.monotonic()
         model = cls.open(settings, artifact.result() if artifact else None)
         model.opened_since = since
-        model.prove(settings)
+        model.warm_up(settings)
         return model
 
-    def prove(self, settings: Settings) -> None:
+    def warm_up(self, settings: Settings) -> None:
         """Runs what a first request would run, and checks the canary, unless it was done before.
 
         A short text in both ways, so that no client pays for a first time; and where it may take
         more memory than was needed until now, as many of the longest as a batch may hold, so that
         what does not fit is known now. Raises EngineStartFailed.
         """
-        if self.proved:
+        if self.is_verified:
             return
         short = self.tokenizer.tokenize(["warm up"])[0].input_ids
-        self._try([short], alone=True)
-        self._try([short], alone=False)
+        self._trial_run([short], exclusive=True)
+        self._trial_run([short], exclusive=False)
         most = settings.max_batch_tokens
         if settings.processor != "cpu" or most > UNTRIED_TOKENS:
             limit = self.encoder.max_seq_length
             longest = (short * limit)[:limit]
-            self._try([longest] * max(1, most // limit), alone=True)
+            self._trial_run([longest] * max(1, most // limit), exclusive=True)
         self.check_canary(self.run)
-        self.proved = True
+        self.is_verified = True
 
     def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
     ) -> NDArray[np.float32]:
         """`TokenEncoder.run`; raises WrongShape, or what the encoder raises."""
-        embeddings = self.encoder.run(sequences, alone=alone, depth=depth)
+        embeddings = self.encoder.run(sequences, exclusive=exclusive, depth=depth)
         expected = (len(sequences), self.encoder.dim)
         if embeddings.shape != expected:
             raise WrongShape(f"the encoder returned {embeddings.shape} instead of {expected}")
@@ -207,9 +145,9 @@ class LoadedModel:
                 f"is {tolerance:g}. Export the checkpoint again, or use another onnxruntime."
             )
 
-    def _try(self, batch: Sequence[Sequence[int]], *, alone: bool) -> None:
+    def _trial_run(self, batch: Sequence[Sequence[int]], *, exclusive: bool) -> None:
         try:
-            self.run(batch, alone=alone)
+            self.run(batch, exclusive=exclusive)
         except Exception as error:  # the encoder may raise anything, MemoryError too
             raise EngineStartFailed(
                 f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "

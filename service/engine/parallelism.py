@@ -11,9 +11,37 @@ then, and took twice as long. Threads that each have a core of their own are not
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from service.settings import Settings
 
 CGROUP_MOUNT = "sys/fs/cgroup"
+
+# More cores than this wait for memory. On a GPU one batch is prepared while another runs.
+MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """How the machine is divided: threads of a run that is alone, runs side by side, and the cores
+    that threads stay on, if they do."""
+
+    threads: int
+    concurrent_runs: int
+    cpus: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What the settings say, and where they say 0 what suits the cores there are."""
+        threads = settings.threads or usable_cpus()
+        most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
+        runs = settings.concurrent_runs or most
+        # Of more cores than runs some may be halves of one; which, the system knows.
+        fits = settings.processor == "cpu" and runs in (1, threads)
+        cpus = own_cpus(threads) if settings.pin_threads and fits else ()
+        return cls(threads, runs, cpus)
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
@@ -38,7 +66,7 @@ def own_cpus(threads: int, root: Path = Path("/")) -> tuple[int, ...]:
     return tuple(cpus) if len(cpus) == threads else ()
 
 
-class Seat:
+class CorePin:
     """The core of one inference thread: ``cpus[place]`` in a crowd and the first when it is alone.
 
     A run that is alone has the threads of a session beside it, which stay on the other cores
@@ -48,18 +76,18 @@ class Seat:
     def __init__(self, cpus: Sequence[int], place: int) -> None:
         self._cpus = cpus
         self._place = place
-        self._taken: int | None = None
+        self._pinned: int | None = None
 
-    def take(self, *, alone: bool) -> None:
+    def pin(self, *, exclusive: bool) -> None:
         """Moves the calling thread there, unless it is there already."""
         if not self._cpus:
             return
-        cpu = self._cpus[0 if alone else self._place % len(self._cpus)]
-        if cpu == self._taken:
+        cpu = self._cpus[0 if exclusive else self._place % len(self._cpus)]
+        if cpu == self._pinned:
             return
         try:
             os.sched_setaffinity(0, (cpu,))  # 0 is the calling thread
-            self._taken = cpu
+            self._pinned = cpu
         except OSError:  # the core was taken away from this process: it is not ours to choose
             self._cpus = ()
 

@@ -9,9 +9,9 @@ import orjson
 from model.artifact.reader import TOKENIZER
 from model.runtime.tokenizer import Tokenizer
 from service.engine.engine import INLINE_CHARACTERS
+from service.engine.types import EmbeddingEngine
 from service.engine.vocabulary import Vocabulary
 from service.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
-from service.http.context import EmbeddingEngine
 from service.metrics import Metrics
 from service.settings import Settings
 

@@ -1,14 +1,19 @@
-"""What the engine answers with."""
+"""The types the embedding engine is built from and answers with."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from model.artifact.reader import Artifact
+from model.runtime.tokenizer import TokenizedText, TruncationDirection
+
 
 @dataclass(frozen=True, slots=True)
 class EmbedResult:
-    """The answer to one request; waiting and running times are means over its texts."""
+    """The embeddings of one request; waiting and running times are means over its texts."""
 
     embeddings: NDArray[np.float32]  # [n, dim], not normalised, row i for text i
     tokens: list[int]  # per text, after truncation, special tokens included
@@ -20,7 +25,93 @@ class EmbedResult:
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether traffic should be sent here, and why not."""
+    """Whether the service should receive traffic, and the reason when it should not."""
 
     ready: bool
     reason: str
+
+
+class EmbeddingEngine(Protocol):
+    """What the HTTP layer needs of `service.engine.engine.Engine`.
+
+    The properties raise NotReady while the model is not loaded; the two counts of threads do not.
+    """
+
+    @property
+    def artifact(self) -> Artifact: ...
+    @property
+    def dim(self) -> int: ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def threads(self) -> int: ...
+    @property
+    def tokenizer_threads(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    async def embed(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        truncate: bool = True,
+        truncation_direction: TruncationDirection = "right",
+        prompt: str = "",
+        depth: int | None = None,
+        timeout_seconds: float | None = None,
+    ) -> EmbedResult: ...
+
+    def readiness(self) -> Readiness: ...
+
+    async def drain(self, timeout_seconds: float) -> bool: ...
+
+
+class TokenEncoder(Protocol):
+    """What the engine needs of an encoder; `model.runtime.encoder.OnnxEncoder` is the real one."""
+
+    dim: int
+    max_seq_length: int
+    provider: str
+
+    def run(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return one embedding [dim] per sequence, not normalised; blocks.
+
+        ``exclusive`` says that no other run is expected meanwhile, so that this one may use every
+        core. ``depth`` is the last block to run, one of the artifact's depths; None runs all.
+        """
+        ...
+
+
+class Run(Protocol):
+    """`TokenEncoder.run`, or a function that wraps it."""
+
+    def __call__(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return one embedding [dim] per sequence."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """What the engine needs of a tokenizer; `model.runtime.tokenizer.Tokenizer` is the real one."""
+
+    def tokenize(
+        self,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        prompt: str = "",
+        truncate: bool = True,
+        truncation_direction: TruncationDirection = "right",
+    ) -> list[TokenizedText]:
+        """Return the token ids of each text; raises `model.runtime.tokenizer.UnusableInput`."""
+        ...

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.runtime.malloc import return_freed_memory
-from service.engine.admission import Rate
-from service.engine.batcher import NO_BATCH, Batch, Batcher, EmbedRequest, Row
+from service.engine.admission import ThroughputEstimate
+from service.engine.batcher import NO_BATCH, Batch, Batcher, PendingRequest, QueuedText
 from service.engine.model import EngineStartFailed, LoadedModel, WrongShape
-from service.engine.parallelism import Seat
+from service.engine.parallelism import CorePin
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.metrics import Metrics
 
@@ -43,7 +43,8 @@ class InferenceWorkers:
 
     ``verify`` raises when the encoder is not to be trusted. It is run by each thread that replaces
     a dead one, before it takes a batch, and by a thread that could embed no row of a batch.
-    Where there are ``cpus`` each thread stays on one of them (`service.engine.parallelism.Seat`).
+    Where there are ``cpus`` each thread is pinned to one of them
+    (`service.engine.parallelism.CorePin`).
     ``on_fatal`` is called with a sentence, on the loop, when threads have died too often.
     """
 
@@ -52,7 +53,7 @@ class InferenceWorkers:
         model: LoadedModel,
         batcher: Batcher,
         metrics: Metrics,
-        rate: Rate,
+        throughput: ThroughputEstimate,
         *,
         count: int,
         cpus: Sequence[int] = (),
@@ -73,7 +74,7 @@ class InferenceWorkers:
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS + 1)
         self._running_since: dict[int, float] = {}  # by thread
         self._ended = asyncio.Event()
-        self._rate = rate
+        self._throughput = throughput
         self.fault: str | None = None  # why it does not serve now, None when it does
 
     def running_seconds(self) -> float:
@@ -93,18 +94,24 @@ class InferenceWorkers:
         return self._ended.is_set()
 
     def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Runs the encoder once and measures it. Raises WrongShape, or what the encoder raises."""
         thread, started = threading.get_ident(), self._clock()
         self._running_since[thread] = started
         try:
-            embeddings = self._model.run(sequences, alone=alone, depth=depth)
+            embeddings = self._model.run(sequences, exclusive=exclusive, depth=depth)
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
         # A run that is not alone has its share of the machine, and so have the others.
-        self._rate.add(sum(map(len, sequences)), seconds if alone else seconds / self._count)
+        self._throughput.add(
+            sum(map(len, sequences)), seconds if exclusive else seconds / self._count
+        )
         return embeddings
 
     # --- on the event loop ---
@@ -126,7 +133,7 @@ class InferenceWorkers:
         self.fault = None
 
     def _died(
-        self, thread: threading.Thread, place: int, reason: str, batch: Sequence[Row]
+        self, thread: threading.Thread, place: int, reason: str, batch: Sequence[QueuedText]
     ) -> None:
         """Answers the batch a thread left behind, and replaces the thread unless it is hopeless.
 
@@ -135,7 +142,7 @@ class InferenceWorkers:
         self._threads.discard(thread)
         message = "The inference engine died while it ran this request. Send it again."
         for request in {row.request for row in batch}:
-            self._fail(request, NotReady(message, retry_after_seconds=1), "engine_died")
+            self._fail_request(request, NotReady(message, retry_after_seconds=1), "engine_died")
         now = self._clock()
         self._deaths.append(now)
         if len(self._deaths) > MAX_DEATHS and now - self._deaths[0] <= DEATHS_WINDOW_SECONDS:
@@ -150,7 +157,7 @@ class InferenceWorkers:
         self._metrics.engine_restarts.inc()
         self._spawn(place, self._verify)
 
-    def _answer(self, done: Sequence[Row], started: float, seconds: float) -> None:
+    def _answer(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
         for request, rows in Counter(row.request for row in done).items():
             request.queue_seconds += rows * (started - request.arrival)
             request.inference_seconds += rows * seconds
@@ -160,7 +167,7 @@ class InferenceWorkers:
         # Behind the tasks that have just been woken: no answer waits for a number.
         self._loop.call_soon(self._observe, done, seconds)
 
-    def _observe(self, rows: Sequence[Row], seconds: float) -> None:
+    def _observe(self, rows: Sequence[QueuedText], seconds: float) -> None:
         lengths = [len(row.sequence) for row in rows]
         tokens, padded = sum(lengths), len(rows) * max(lengths)
         self._metrics.batch_texts.observe(len(rows))
@@ -170,7 +177,7 @@ class InferenceWorkers:
         self._metrics.texts.inc(len(rows))
         self._metrics.tokens.inc(tokens)
 
-    def _fail(self, request: EmbedRequest, error: ServiceError, reason: str) -> None:
+    def _fail_request(self, request: PendingRequest, error: ServiceError, reason: str) -> None:
         if not request.future.done():
             request.future.set_exception(error)
             self._metrics.failed.labels(reason).inc()
@@ -179,15 +186,15 @@ class InferenceWorkers:
 
     def _main(self, place: int, verify: Callable[[], None]) -> None:
         thread, batch = threading.current_thread(), NO_BATCH
-        seat = Seat(self._cpus, place)
-        _step_back()
+        core_pin = CorePin(self._cpus, place)
+        _lower_priority()
         try:
             verify()
             self._post(self._serving)
             while taken := self._next_batch():
                 batch = taken
-                seat.take(alone=batch.alone)
-                if not self._process(batch.rows, batch.alone):
+                core_pin.pin(exclusive=batch.exclusive)
+                if not self._process(batch.rows, batch.exclusive):
                     self._verify()  # was it the rows, or is it the encoder?
                 batch = NO_BATCH
             self._post(self._finished, thread)
@@ -203,7 +210,7 @@ class InferenceWorkers:
             batch = self._batcher.next_batch()
         return batch
 
-    def _process(self, rows: list[Row], alone: bool) -> bool:
+    def _process(self, rows: list[QueuedText], exclusive: bool) -> bool:
         """Runs rows and answers them; halves a batch that fails, until the guilty row is alone.
 
         Returns whether the encoder embedded any of them, or had nothing to do.
@@ -216,39 +223,43 @@ class InferenceWorkers:
         started = self._clock()
         try:
             depth = rows[0].request.depth
-            embeddings = self.run(list(places), alone=alone, depth=depth)[place_of]
+            embeddings = self.run(list(places), exclusive=exclusive, depth=depth)[place_of]
         except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(rows))
             wrong_shape = isinstance(error, WrongShape)  # no row is to blame, halving finds none
             if wrong_shape or len(rows) == 1:
-                self._give_up(rows, "wrong_shape" if wrong_shape else "inference_error")
+                self._fail_texts(rows, "wrong_shape" if wrong_shape else "inference_error")
                 return False
             middle = len(rows) // 2
             first, second = rows[:middle], rows[middle:]
-            return self._process(first, alone) | self._process(second, alone)
+            return self._process(first, exclusive) | self._process(second, exclusive)
         self._metrics.coalesced_texts.inc(len(rows) - len(places))
         return self._deliver(rows, embeddings, started, self._clock() - started)
 
     def _deliver(
-        self, rows: list[Row], embeddings: NDArray[np.float32], started: float, seconds: float
+        self,
+        rows: list[QueuedText],
+        embeddings: NDArray[np.float32],
+        started: float,
+        seconds: float,
     ) -> bool:
         """Hands out what is finite and returns whether anything was."""
         finite = np.isfinite(embeddings).all(axis=1)
         if not finite.all():
             broken = np.flatnonzero(~finite)
             logger.error("%d of %d embeddings are not finite", len(broken), len(rows))
-            self._give_up([rows[position] for position in broken], "non_finite")
+            self._fail_texts([rows[position] for position in broken], "non_finite")
         for row, embedding in zip(rows, embeddings, strict=True):
             row.request.embeddings[row.position] = embedding
         self._post(self._answer, rows, started, seconds)
         return bool(finite.any())
 
-    def _give_up(self, rows: Sequence[Row], reason: str) -> None:
+    def _fail_texts(self, rows: Sequence[QueuedText], reason: str) -> None:
         """Fails the requests of these rows; what else of them waits is not run in vain."""
         message = "The encoder failed on a text of this request. Other requests are not affected."
         for request in {row.request for row in rows}:
             self._batcher.drop(request)
-            self._post(self._fail, request, InferenceFailed(message), reason)
+            self._post(self._fail_request, request, InferenceFailed(message), reason)
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
@@ -257,7 +268,7 @@ class InferenceWorkers:
             logger.warning("the event loop ended before the inference thread")
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """Lets the event loop go first where both want a core: it needs little, and everybody waits.
 
     On Linux a thread has a priority of its own (sched(7)); elsewhere nothing is changed.

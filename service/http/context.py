@@ -1,54 +1,21 @@
 """What a route can reach: the service it belongs to, and the record of its own request."""
 
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from opentelemetry.trace import Span
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from model.artifact.reader import Artifact, Manifest
-from model.runtime.tokenizer import TruncationDirection
-from service.engine.engine import EmbedResult, Readiness
+from model.artifact.reader import Manifest
+from service.engine.types import EmbeddingEngine, EmbedResult
 from service.errors import InvalidInput
 from service.metrics import Metrics
 from service.settings import Settings
 
 _SCOPE_KEY = "s2sent.request"
-
-
-class EmbeddingEngine(Protocol):
-    """What the routes need of `service.engine.engine.Engine`."""
-
-    @property
-    def artifact(self) -> Artifact: ...
-    @property
-    def dim(self) -> int: ...
-    @property
-    def provider(self) -> str: ...
-    @property
-    def threads(self) -> int: ...
-
-    async def start(self) -> None: ...
-
-    async def embed(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        truncate: bool = True,
-        truncation_direction: TruncationDirection = "right",
-        prompt: str = "",
-        depth: int | None = None,
-        timeout_seconds: float | None = None,
-    ) -> EmbedResult: ...
-
-    def readiness(self) -> Readiness: ...
-
-    async def drain(self, timeout_seconds: float) -> bool: ...
 
 
 @dataclass(frozen=True)

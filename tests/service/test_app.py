@@ -6,7 +6,7 @@ import pytest
 
 from model.artifact.reader import MissingFile
 from service.app import create_app
-from service.engine.engine import Readiness
+from service.engine.types import Readiness
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.support.fake_engine import FakeEngine, client_of

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from model.artifact.reader import Artifact, Manifest
 from model.runtime.tokenizer import TruncationDirection
 from service.app import create_app
-from service.engine.engine import EmbedResult, Readiness
+from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady
 from service.settings import Settings
 
@@ -45,6 +45,7 @@ class FakeEngine:
     vectors: NDArray[np.float32] | None = None
     dim: int = DIM
     threads: int = 2
+    tokenizer_threads: int = 2
     calls: list[Call] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)

@@ -15,7 +15,8 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.model import LoadedModel, TokenEncoder
+from service.engine.model import LoadedModel
+from service.engine.types import TokenEncoder
 from service.server import serve
 from service.settings import load_settings
 
@@ -42,7 +43,11 @@ class FaultyEncoder:
         self.provider = encoder.provider
 
     def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Embed, or go wrong."""
         with self._lock:
@@ -57,7 +62,7 @@ class FaultyEncoder:
             raise SystemExit("told to die")
         if (dice := dice - DIE) < STALL:
             time.sleep(STALL_SECONDS)
-        rows = self._encoder.run(sequences, alone=alone, depth=depth)
+        rows = self._encoder.run(sequences, exclusive=exclusive, depth=depth)
         if STALL <= dice < STALL + NOT_FINITE:
             rows[len(rows) // 2] = np.nan
         return rows

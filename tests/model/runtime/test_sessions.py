@@ -155,7 +155,9 @@ def test_sessions_on_a_cpu_look_up_rows_in_one_table(
     assert len(tables) == 3  # words, positions and token types
     for table in tables.values():
         table[:] = table[::-1]
-    together, alone = (encoder.run(rows(encoder), alone=alone) for alone in (False, True))
+    together, alone = (
+        encoder.run(rows(encoder), exclusive=exclusive) for exclusive in (False, True)
+    )
     np.testing.assert_array_equal(together, alone)
     assert not np.allclose(alone, before, atol=1e-3)
 
@@ -167,10 +169,10 @@ def test_sharing_changes_no_bit(
     sharing = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
     monkeypatch.setattr(sessions, "read_lookup_tables", lambda _: {})
     apart = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
-    for alone in (True, False):
+    for exclusive in (True, False):
         np.testing.assert_array_equal(
-            sharing.run(rows(sharing), alone=alone, depth=depth),
-            apart.run(rows(apart), alone=alone, depth=depth),
+            sharing.run(rows(sharing), exclusive=exclusive, depth=depth),
+            apart.run(rows(apart), exclusive=exclusive, depth=depth),
         )
 
 
@@ -289,7 +291,9 @@ def test_runs_side_by_side_share_a_session_and_no_binding(
     encoder = OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
     one_by_one = [encoder.run([row]) for row in rows(encoder)] * 8
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda row: encoder.run([row], alone=False), rows(encoder) * 8))
+        together = list(
+            pool.map(lambda row: encoder.run([row], exclusive=False), rows(encoder) * 8)
+        )
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
     assert len(runtime.session.bindings) == len(TEXTS) * 9
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.batcher import QUIET_BATCHES, Batch, Batcher, EmbedRequest, Row
+from service.engine.batcher import QUIET_BATCHES, Batch, Batcher, PendingRequest, QueuedText
 
 NO_FUTURE: Any = None  # the batcher never looks at it
 
 
-def request(*lengths: int, depth: int | None = None, arrival: float = 0.0) -> EmbedRequest:
+def request(*lengths: int, depth: int | None = None, arrival: float = 0.0) -> PendingRequest:
     sequences = [[7] * n for n in lengths]
-    return EmbedRequest(sequences, dim=1, future=NO_FUTURE, depth=depth, arrival=arrival)
+    return PendingRequest(sequences, dim=1, future=NO_FUTURE, depth=depth, arrival=arrival)
 
 
 def batcher(**limits: Any) -> Batcher:
@@ -27,17 +27,17 @@ def batcher(**limits: Any) -> Batcher:
     return Batcher(**(defaults | limits))
 
 
-def take(rows: Batcher) -> list[Row]:
+def take(rows: Batcher) -> list[QueuedText]:
     batch = rows.next_batch()
     assert batch is not None
     return batch.rows
 
 
-def lengths_of(batch: list[Row]) -> list[int]:
+def lengths_of(batch: list[QueuedText]) -> list[int]:
     return sorted(len(row.sequence) for row in batch)
 
 
-def padding_of(batch: list[Row]) -> int:
+def padding_of(batch: list[QueuedText]) -> int:
     lengths = lengths_of(batch)
     return len(lengths) * lengths[-1] - sum(lengths)
 
@@ -202,7 +202,7 @@ class Takers:
         self._threads = [threading.Thread(target=self._take) for _ in range(count)]
         for thread in self._threads:
             thread.start()
-        while rows.idle_takers < count:
+        while rows.idle_workers < count:
             assert all(thread.is_alive() for thread in self._threads)
 
     def until_taken(self, count: int) -> list[Batch]:
@@ -222,34 +222,34 @@ class Takers:
             self._left.release()
 
 
-def test_much_work_is_shared_between_idle_takers() -> None:
-    rows = batcher(takers=2, max_batch_tokens=1_000, max_batch_texts=100)
+def test_much_work_is_shared_between_idle_workers() -> None:
+    rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
     takers = Takers(rows, 2)
     rows.submit(request(*[10] * 20))
     batches = takers.until_taken(2)
     takers.end()
     assert [len(batch.rows) for batch in batches] == [10, 10]
-    assert [batch.alone for batch in batches] == [False, False]
+    assert [batch.exclusive for batch in batches] == [False, False]
 
 
 def test_little_work_is_not_shared_and_runs_alone() -> None:
-    rows = batcher(takers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
     takers = Takers(rows, 2)
     rows.submit(request(10, 10))
     batches = takers.until_taken(1)
     takers.end()
-    assert [(len(batch.rows), batch.alone) for batch in batches] == [(2, True)]
+    assert [(len(batch.rows), batch.exclusive) for batch in batches] == [(2, True)]
 
 
 def test_a_batch_is_not_alone_while_another_runs() -> None:
-    rows = batcher(takers=2)
+    rows = batcher(num_workers=2)
     takers = Takers(rows, 2)
     rows.submit(request(10))
     takers.until_taken(1)
     rows.submit(request(10))
     batches = takers.until_taken(1)
     takers.end()
-    assert [batch.alone for batch in batches] == [True, False]
+    assert [batch.exclusive for batch in batches] == [True, False]
 
 
 def test_a_batch_is_alone_again_after_a_quiet_while() -> None:
@@ -260,17 +260,17 @@ def test_a_batch_is_alone_again_after_a_quiet_while() -> None:
         while rows.texts:
             batch = rows.next_batch()
             assert batch is not None
-            alone.append(batch.alone)
+            alone.append(batch.exclusive)
     # The first of the two that came together is met by the other, which is the first quiet one.
     assert alone == [True, False, *[False] * QUIET_BATCHES, True, True]
 
 
 def test_an_empty_batch_says_that_nothing_came() -> None:
-    rows = batcher(takers=2)
+    rows = batcher(num_workers=2)
     batch = rows.next_batch(0.001)
     assert batch is not None
     assert batch.rows == []
-    assert rows.idle_takers == 0
+    assert rows.idle_workers == 0
     rows.submit(request(10))
     assert len(take(rows)) == 1
 

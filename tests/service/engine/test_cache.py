@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.cache import ENTRY_BYTES, EmbeddingCache, Row
+from service.engine.cache import ENTRY_BYTES, Embedding, EmbeddingCache
 
 
-def embedding(sequence: list[int]) -> Row:
+def embedding(sequence: list[int]) -> Embedding:
     return np.array([len(sequence), sum(sequence)], dtype=np.float32)
 
 

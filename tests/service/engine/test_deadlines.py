@@ -4,21 +4,21 @@ import asyncio
 
 import pytest
 
-from service.engine.deadlines import InFlight
+from service.engine.deadlines import InFlightRequests
 
 
-async def stay(in_flight: InFlight, seconds: float) -> None:
-    async with in_flight.until(seconds):
+async def stay(in_flight: InFlightRequests, seconds: float) -> None:
+    async with in_flight.track(seconds):
         await asyncio.Event().wait()
 
 
 async def test_request_ends_at_its_deadline() -> None:
     with pytest.raises(TimeoutError):
-        await stay(InFlight(), 0.0)
+        await stay(InFlightRequests(), 0.0)
 
 
 async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment() -> None:
-    in_flight = InFlight()
+    in_flight = InFlightRequests()
     tasks = [asyncio.create_task(stay(in_flight, seconds)) for seconds in (0.0, 1_000.0)]
     while not in_flight:
         await asyncio.sleep(0)
@@ -30,7 +30,7 @@ async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment
 
 
 async def test_idle_is_noticed_when_the_last_one_leaves() -> None:
-    in_flight = InFlight()
+    in_flight = InFlightRequests()
     assert await in_flight.is_idle_within(0)
     task = asyncio.create_task(stay(in_flight, 1_000))
     await asyncio.sleep(0)

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from model.artifact.reader import Artifact, Manifest
 from model.runtime.tokenizer import InputTooLong, TokenizedText
 from service.engine import workers as worker
-from service.engine.engine import INLINE_CHARACTERS, EmbedResult, Engine, EngineStartFailed
-from service.engine.model import LoadedModel
+from service.engine.engine import INLINE_CHARACTERS, Engine
+from service.engine.model import EngineStartFailed, LoadedModel
+from service.engine.types import EmbedResult
 from service.errors import (
     DeadlineExceeded,
     EmptyInput,
@@ -102,7 +103,11 @@ class FakeEncoder:
         self._clock = clock
 
     def run(
-        self, sequences: Sequence[Sequence[int]], *, alone: bool = True, depth: int | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
     ) -> NDArray[np.float32]:
         texts = ["".join(map(chr, ids)) for ids in sequences]
         self.batches.append(texts)
@@ -612,7 +617,7 @@ async def test_loading_counts_from_when_it_began_and_not_from_the_engine_s_start
 ) -> None:
     """A process opens its model while it imports the engine."""
     settings, metrics = Settings(artifact=tiny_artifact.path, threads=1), Metrics()
-    model = LoadedModel.opening(settings)
+    model = LoadedModel.open_in_background(settings)
     await asyncio.to_thread(model.result)
     loaded = time.monotonic()
     await asyncio.sleep(0.2)
@@ -626,6 +631,14 @@ async def test_loading_counts_from_when_it_began_and_not_from_the_engine_s_start
 
 def test_the_number_of_threads_is_published() -> None:
     assert Harness(threads=3).value("engine_threads") == 3
+
+
+@pytest.mark.parametrize(("threads", "tokenizer_threads"), [(1, 1), (3, 3), (16, 4)])
+def test_the_tokenizer_pool_follows_threads_up_to_four(
+    threads: int, tokenizer_threads: int
+) -> None:
+    engine = Harness(threads=threads).engine
+    assert engine.tokenizer_threads == engine._pool._max_workers == tokenizer_threads
 
 
 async def test_wrong_canary_is_a_sentence_and_no_start(tmp_path: Path) -> None:
@@ -676,9 +689,9 @@ async def test_a_model_that_was_proved_is_not_proved_again() -> None:
     harness = Harness()
     settings = Settings()
     model = LoadedModel(harness.encoder, harness.tokenizer)
-    model.prove(settings)
+    model.warm_up(settings)
     assert len(harness.encoder.batches) == 2
-    model.prove(settings)
+    model.warm_up(settings)
     assert len(harness.encoder.batches) == 2
 
 

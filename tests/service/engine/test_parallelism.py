@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from service.engine import parallelism as cpu
-from service.engine.model import Parallelism
-from service.engine.parallelism import Seat, own_cpus, usable_cpus
+from service.engine.parallelism import CorePin, Parallelism, own_cpus, usable_cpus
 from service.settings import Settings
 
 
@@ -109,19 +108,19 @@ def moves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 def test_a_seat_is_the_threads_own_in_a_crowd_and_the_first_alone(
     moves: list[tuple[int, ...]],
 ) -> None:
-    seat = Seat((4, 6, 9), place=2)
-    for alone in (False, False, True, True, False):
-        seat.take(alone=alone)
+    core_pin = CorePin((4, 6, 9), place=2)
+    for exclusive in (False, False, True, True, False):
+        core_pin.pin(exclusive=exclusive)
     assert moves == [(9,), (4,), (9,)]  # and no call where nothing changes
 
 
 def test_more_threads_than_cores_share_them(moves: list[tuple[int, ...]]) -> None:
-    Seat((4, 6), place=3).take(alone=False)
+    CorePin((4, 6), place=3).pin(exclusive=False)
     assert moves == [(6,)]
 
 
 def test_without_cores_nobody_is_moved(moves: list[tuple[int, ...]]) -> None:
-    Seat((), place=1).take(alone=True)
+    CorePin((), place=1).pin(exclusive=True)
     assert moves == []
 
 
@@ -133,9 +132,9 @@ def test_a_core_that_was_taken_away_is_given_up(monkeypatch: pytest.MonkeyPatch)
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse, raising=False)
-    seat = Seat((0, 1), place=1)
-    seat.take(alone=False)
-    seat.take(alone=True)
+    core_pin = CorePin((0, 1), place=1)
+    core_pin.pin(exclusive=False)
+    core_pin.pin(exclusive=True)
     assert tries == [(1,)]
 
 
