@@ -34,7 +34,9 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState
 
 from model.network.encoder import build_encoder, build_plain_encoder, find_selector
+from model.network.prompt import build_prompt_encoder, view_tasks
 from model.network.selector import S2SentSelector
+from model.network.template import TemplateError
 from training.backbones import origin, resolve, width_of
 from training.corpus import Corpus, read_corpus
 from training.errors import ConfigError, DataError, Interrupted
@@ -132,12 +134,10 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     limit = recipe.backbone.max_seq_length
     try:
         if isinstance(recipe.objective, PromptBERT):
-            from training.objectives.prompt import build_prompt_encoder
-
             encoder = build_prompt_encoder(
                 folder,
                 config,
-                recipe.objective,
+                recipe.objective.templates,
                 pooling=recipe.backbone.pooling,
                 max_seq_length=limit,
             )
@@ -147,6 +147,8 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             )
         else:
             encoder = build_encoder(folder, config, max_seq_length=limit, normalize=False)
+    except TemplateError as error:
+        raise ConfigError(str(error)) from error
     except ValueError as error:
         raise ConfigError(f"[selector] does not fit {recipe.backbone.name}: {error}") from error
     if (selector := find_selector(encoder)) is not None:
@@ -304,8 +306,6 @@ def _tasks(recipe: Recipe) -> dict[str, str]:
     """What each column is for, where that makes a difference: which template it gets."""
     if not isinstance(recipe.objective, PromptBERT):
         return {}
-    from training.objectives.prompt import view_tasks
-
     return view_tasks(("anchor", "positive"))
 
 

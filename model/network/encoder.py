@@ -1,7 +1,7 @@
 """The encoder: backbone, selector (or none) and pooling as one sentence-transformers pipeline."""
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,8 @@ from model.network.selector import S2SentSelector, SelectorConfig, pool_tokens
 
 PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # the second and last are optional
 POOLING_MODES = ("mean", "cls")
+MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
+
 
 
 class CheckpointError(ValueError):
@@ -35,12 +37,9 @@ def build_encoder(
     Texts are cut at `max_seq_length` tokens; by default where the backbone's own settings say.
     Raises ValueError where the backbone does not fit the configuration.
     """
-    transformer = _load_transformer(str(backbone), attn_implementation=attn_implementation)
+    transformer = load_transformer(str(backbone), attn_implementation=attn_implementation)
     width = transformer.get_embedding_dimension()
-    if width != config.width:
-        raise ValueError(
-            f"the selector is {config.width} wide but {backbone} is {width}: set width={width}."
-        )
+    require_width(config, width, backbone)
     if max_seq_length is not None:
         transformer.max_seq_length = max_seq_length
     modules: list[nn.Module] = [
@@ -48,7 +47,7 @@ def build_encoder(
         S2SentSelector(config),
         Pooling(config.width, pooling_mode=config.pooling),
     ]
-    encoder = _assemble([*modules, Normalize()] if normalize else modules)
+    encoder = assemble([*modules, Normalize()] if normalize else modules)
     encoder.encode(["probe"], show_progress_bar=False)  # the selector refuses what it cannot fuse
     return encoder
 
@@ -61,12 +60,12 @@ def build_plain_encoder(
     normalize: bool = True,
 ) -> SentenceTransformer:
     """The encoder that `build_encoder` makes, without a selector: its last block, pooled."""
-    transformer = _load_transformer(str(backbone), attn_implementation=None)
+    transformer = load_transformer(str(backbone), attn_implementation=None)
     if max_seq_length is not None:
         transformer.max_seq_length = max_seq_length
     pooled = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     modules: list[nn.Module] = [transformer, pooled]
-    return _assemble([*modules, Normalize()] if normalize else modules)
+    return assemble([*modules, Normalize()] if normalize else modules)
 
 
 def load_encoder(
@@ -79,7 +78,7 @@ def load_encoder(
     none, mean or cls Pooling and, optionally, Normalize.
     """
     checkpoint = Path(checkpoint)
-    entries = _read_json(checkpoint / "modules.json")
+    entries = read_json(checkpoint / MODULES_FILE)
     classes = [_known_class(checkpoint, entry["type"]) for entry in entries]
     in_order = [kind for kind in PIPELINE if kind in classes]
     if classes != in_order or not {Transformer, Pooling} <= set(classes):
@@ -87,16 +86,16 @@ def load_encoder(
             f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an encoder is "
             "Transformer, S2SentSelector or none, Pooling and, optionally, Normalize."
         )
-    transformer = _load_transformer(
+    transformer = load_transformer(
         str(checkpoint), subfolder=entries[0]["path"], attn_implementation=attn_implementation
     )
     others = [
         kind.load(str(checkpoint), subfolder=entry["path"])
         for kind, entry in zip(classes[1:], entries[1:], strict=True)
     ]
-    settings = _read_json(checkpoint / "config_sentence_transformers.json")
+    settings = read_json(checkpoint / "config_sentence_transformers.json")
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
-    encoder = _assemble(
+    encoder = assemble(
         [transformer, *others], **{name: settings[name] for name in names if name in settings}
     )
     _require_known_pooling(get_pooling(encoder), checkpoint)
@@ -193,11 +192,24 @@ def stopped_at(encoder: SentenceTransformer, depth: int) -> Iterator[None]:
         hook.remove()
 
 
-def _load_transformer(
-    source: str, *, subfolder: str = "", attn_implementation: str | None
+def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> None:
+    """Raise ValueError unless the selector is as wide as the backbone's hidden states."""
+    if width != config.width:
+        raise ValueError(
+            f"the selector is {config.width} wide but {backbone} is {width}: set width={width}."
+        )
+
+
+def load_transformer(
+    source: str,
+    *,
+    kind: type[Transformer] = Transformer,
+    subfolder: str = "",
+    attn_implementation: str | None,
 ) -> Transformer:
+    """The backbone and its tokenizer, set to return the hidden states of every block."""
     model_kwargs = {"attn_implementation": attn_implementation} if attn_implementation else {}
-    transformer: Transformer = Transformer.load(
+    transformer: Transformer = kind.load(
         source,
         subfolder=subfolder,
         model_kwargs=model_kwargs,
@@ -206,7 +218,8 @@ def _load_transformer(
     return transformer
 
 
-def _assemble(modules: list[nn.Module], **settings: Any) -> SentenceTransformer:
+def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransformer:
+    """The modules as a pipeline, in evaluation mode."""
     # The trainer reloads its best checkpoint with the encoder's own trust: that code is ours.
     encoder: SentenceTransformer = SentenceTransformer(
         modules=modules, trust_remote_code=True, **settings
@@ -237,7 +250,8 @@ def _require_known_pooling(pooling: Pooling, checkpoint: Path) -> None:
         )
 
 
-def _read_json(path: Path) -> Any:
+def read_json(path: Path) -> Any:
+    """The content of a JSON file of a checkpoint; raises `CheckpointError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -75,8 +75,8 @@ def open_torch(name: str) -> "SentenceTransformer":
     from sentence_transformers import SentenceTransformer
 
     from model.network.encoder import CheckpointError
+    from model.network.prompt import is_prompt_checkpoint
     from model.network.selector import MODULE_FILE
-    from training.objectives.prompt import is_prompt_checkpoint
 
     path = Path(resolve(name))
     if path.exists() and not any((path / file).is_file() for file in (MODULES_FILE, CONFIG)):
@@ -102,7 +102,7 @@ def open_torch(name: str) -> "SentenceTransformer":
 def load_checkpoint(folder: Path) -> "SentenceTransformer":
     """The encoder that training saved, whatever its objective; raises `CheckpointError`."""
     from model.network.encoder import load_encoder
-    from training.objectives.prompt import is_prompt_checkpoint, load_prompt_encoder
+    from model.network.prompt import is_prompt_checkpoint, load_prompt_encoder
 
     return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
 

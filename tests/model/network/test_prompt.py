@@ -1,0 +1,350 @@
+"""The PromptBERT encoder: what a template makes of a text, and what a checkpoint keeps."""
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import (
+    SentenceTransformer,
+)
+from sentence_transformers.base.modules import Transformer
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from model.network.encoder import CheckpointError, build_encoder, load_encoder
+from model.network.prompt import (
+    TemplateTransformer,
+    build_prompt_encoder,
+    is_prompt_checkpoint,
+    load_prompt_encoder,
+    view_tasks,
+)
+from model.network.selector import SelectorConfig
+from model.network.template import TemplateError, template_ids
+from tests.support.prompt_encoders import (
+    FAMILIES,
+    SELECTOR,
+    TEMPLATES,
+    TEXTS,
+    TOLERANCE,
+    by_hand,
+    families,
+    first_position,
+    selectors,
+    views,
+)
+from tests.support.tiny import tiny_backbone
+
+
+@pytest.fixture(scope="module")
+def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("backbones")
+    return {family: tiny_backbone(folder / family, family) for family in (*FAMILIES, "distilbert")}
+
+
+@pytest.fixture(scope="module")
+def encoder_of(backbones: dict[str, Path]) -> Callable[..., Any]:
+    """Encoders by family, selector and options, built once: a test leaves them as they are."""
+
+    @cache
+    def build(family: str, selector: SelectorConfig | None = None, **options: Any) -> Any:
+        torch.manual_seed(0)  # of the selector's first weights
+        return build_prompt_encoder(backbones[family], selector, TEMPLATES, **options)
+
+    return build
+
+
+def tokenizer_of(backbone: Path) -> Any:
+    return AutoTokenizer.from_pretrained(backbone)  # type: ignore[no-untyped-call]  # transformers is partly typed
+
+
+def pieces(encoder: Any, ids: Tensor) -> str:
+    return " ".join(encoder.tokenizer.convert_ids_to_tokens(ids.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("family", "before", "after"),
+    [
+        ("bert", '[CLS] t ##h ##i ##s s ##e ##n {} of "', '" m ##e ##a ##n ##s [MASK] . [SEP]'),
+        ("roberta", '<s> t ##h ##i ##s s ##e ##n {} of "', '" m ##e ##a ##n ##s <mask> . </s>'),
+    ],
+)
+def test_a_sentence_stands_inside_the_template(
+    encoder_of: Callable[..., Any], family: str, before: str, after: str
+) -> None:
+    encoder = encoder_of(family)
+    (ids,) = encoder.preprocess(["a dog eats"], task="view_1")["input_ids"]
+    prefix = before.replace("{}", "##t ##e ##n ##c ##e").replace("t ##h ##i ##s", "this")
+    assert pieces(encoder, ids) == f"{prefix} a dog eats {after}"
+
+
+@families
+def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], family: str) -> None:
+    """Also where a space parts the sentence from the template."""
+    tokenizer = tokenizer_of(backbones[family])
+    for template in (*TEMPLATES, "The sentence : ' {} ' means [MASK].", "{} [MASK]"):
+        ids = template_ids(template, tokenizer)
+        text = template.format("a dog eats").replace("[MASK]", tokenizer.mask_token)
+        sentence = tokenizer("a dog eats", add_special_tokens=False)["input_ids"]
+        assert [*ids.prefix, *sentence, *ids.suffix] == tokenizer(text)["input_ids"]
+
+
+def test_a_space_before_the_sentence_goes_to_its_first_token(backbones: dict[str, Path]) -> None:
+    """As byte-level vocabularies have it: the prefix alone would end in a lone space."""
+    tokenizer = tokenizer_of(backbones["roberta"])
+    assert template_ids("The sentence : ' {} ' means [MASK].", tokenizer).space == " "
+    assert template_ids('The sentence : "{}" means [MASK].', tokenizer).space == ""
+
+
+@families
+def test_the_sentence_is_cut_and_the_template_is_whole(
+    encoder_of: Callable[..., Any], family: str
+) -> None:
+    encoder = encoder_of(family, max_seq_length=32)
+    template = encoder[0].template_ids[0]
+    features = encoder.preprocess(["dog " * 33, "cat " * 32, "cat"], task="view_1")
+    lengths = features["attention_mask"].sum(1) - template.length
+    assert lengths.tolist() == [32, 32, 1]
+    for row, mask in zip(features["input_ids"], features["attention_mask"], strict=True):
+        ids = row[mask.bool()].tolist()
+        assert ids[: len(template.prefix)] == list(template.prefix)
+        assert ids[-len(template.suffix) :] == list(template.suffix)
+
+
+@families
+def test_a_sentence_is_cut_where_the_backbone_has_no_more_positions(
+    encoder_of: Callable[..., Any], family: str
+) -> None:
+    encoder = encoder_of(family, max_seq_length=1000)
+    positions = 130 - first_position(family)  # what tiny_backbone gives
+    assert encoder.preprocess(["dog " * 500])["input_ids"].shape == (1, positions)
+    assert np.isfinite(encoder.encode("dog " * 500)).all()
+
+
+@families
+@selectors
+def test_the_vector_is_the_one_at_the_mask(
+    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
+) -> None:
+    encoder = encoder_of(family, selector)
+    (ids,) = encoder.preprocess([TEXTS[0]])["input_ids"].tolist()
+    start = first_position(family)
+    expected = by_hand(encoder, ids, list(range(start, start + len(ids))))
+    np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected.numpy(), atol=TOLERANCE)
+
+
+def test_mean_pooling_counts_the_template_too(encoder_of: Callable[..., Any]) -> None:
+    encoder = encoder_of("bert", pooling="mean")
+    features = encoder.preprocess(TEXTS[:1])
+    with torch.no_grad():
+        states = encoder[0].auto_model(input_ids=features["input_ids"]).last_hidden_state
+    expected = states[0].mean(0).numpy()
+    np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected, atol=TOLERANCE)
+
+
+def test_special_tokens_that_a_sentence_spells_out_are_text(encoder_of: Callable[..., Any]) -> None:
+    """Else a row had two masks."""
+    encoder = encoder_of("bert")
+    (ids,) = encoder.preprocess(["a [MASK] [SEP]"], task="view_1")["input_ids"]
+    assert pieces(encoder, ids).count("[MASK]") == 1
+    assert pieces(encoder, ids).count("[SEP]") == 1
+    assert np.isfinite(encoder.encode("a [MASK] [SEP]")).all()
+
+
+def test_a_row_without_a_mask_is_refused_with_the_count(encoder_of: Callable[..., Any]) -> None:
+    encoder = encoder_of("bert")
+    features = encoder.preprocess(TEXTS[:3])
+    features["input_ids"][:2] = features["input_ids"][:2].where(features["input_ids"][:2] != 4, 5)
+    with pytest.raises(ValueError, match="2 of 3 texts have not exactly one mask token"):
+        encoder(features)
+
+
+@pytest.mark.parametrize("end", [".", "?", '"', "'"])
+def test_evaluation_ends_a_sentence_with_a_full_stop_where_it_has_no_end(
+    encoder_of: Callable[..., Any], end: str
+) -> None:
+    encoder = encoder_of("bert")
+    without, stopped, ended = encoder.preprocess(["a dog", "a dog.", f"a dog{end}"])["input_ids"]
+    assert pieces(encoder, without) == pieces(encoder, stopped)
+    assert pieces(encoder, ended).count("a dog " + end) == 1
+    assert len(ended) == len(stopped)  # nothing was added
+
+
+def test_training_and_the_option_leave_the_sentence_as_it_is(
+    encoder_of: Callable[..., Any],
+) -> None:
+    encoder = encoder_of("bert")
+    plain = encoder_of("bert", full_stop=False)
+    trained = encoder.preprocess(["a dog"], task="view_1")["input_ids"]
+    assert torch.equal(trained, plain.preprocess(["a dog"])["input_ids"])
+    assert trained.shape[1] + 1 == encoder.preprocess(["a dog"])["input_ids"].shape[1]
+
+
+def test_training_reads_two_templates_and_evaluation_the_first(
+    encoder_of: Callable[..., Any],
+) -> None:
+    encoder = encoder_of("bert", full_stop=False)
+    first, second = (view["input_ids"] for view in views(encoder, TEXTS))
+    assert torch.equal(encoder.preprocess(TEXTS)["input_ids"], first)
+    assert " of " in pieces(encoder, first[0])
+    assert " : " in pieces(encoder, second[0])
+    assert view_tasks(["a", "b", "negative"]) == {
+        "a": "view_1",
+        "b": "view_2",
+        "negative": "view_2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"task": "view"}, "the task is 'view'"), ({"prompt": "query: "}, "has no place")],
+)
+def test_what_a_template_cannot_do_is_refused(
+    encoder_of: Callable[..., Any], options: dict[str, str], message: str
+) -> None:
+    encoder = encoder_of("bert")
+    with pytest.raises(ValueError, match=message):
+        encoder.preprocess(["a dog"], **options)
+    with pytest.raises(ValueError, match="a template takes one text"):
+        encoder.preprocess([("a dog", "a cat")])
+
+
+@families
+def test_the_template_alone_stands_where_it_stands_around_a_sentence(
+    encoder_of: Callable[..., Any], family: str
+) -> None:
+    """Positions that the backbone itself gives to the tokens of a whole text."""
+    encoder = encoder_of(family)
+    template = encoder[0].template_ids[0]
+    features = encoder.preprocess(["a dog eats"], task="view_1")
+    seen: list[Tensor] = []
+    table = encoder[0].auto_model.embeddings.position_embeddings
+    handle = table.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
+    with torch.no_grad():
+        encoder(features)
+        encoder(template.alone(torch.tensor([3]), encoder[0].first_position))
+    handle.remove()
+    whole, alone = (positions.flatten().tolist() for positions in seen)
+    before = len(template.prefix)
+    assert alone == whole[:before] + whole[before + 3 :]
+
+
+def test_a_backbone_without_a_mask_token_is_refused_by_name(tmp_path: Path) -> None:
+    backbone = tiny_backbone(tmp_path / "maskless")
+    tokenizer = tokenizer_of(backbone)
+    tokenizer.mask_token = None
+    tokenizer.save_pretrained(backbone)
+    with pytest.raises(TemplateError, match=f"{backbone} has no mask token.*: choose"):
+        build_prompt_encoder(backbone, None, TEMPLATES)
+
+
+@pytest.mark.parametrize("template", ["{} means", "[MASK]", "{} {} [MASK]", "[MASK] {} [MASK]"])
+def test_a_template_without_one_sentence_and_one_mask_is_refused(
+    backbones: dict[str, Path], template: str
+) -> None:
+    templates = [template, TEMPLATES[1]]
+    with pytest.raises(TemplateError, match="must have one {} for the sentence"):
+        build_prompt_encoder(backbones["bert"], None, templates)
+
+
+def test_a_selector_of_another_width_is_refused(encoder_of: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match="set width=32"):
+        encoder_of("bert", SelectorConfig(width=48))
+
+
+@pytest.mark.parametrize(
+    ("family", "selector", "pooling"),
+    [("bert", SELECTOR, "mask"), ("roberta", SELECTOR, "mean"), ("roberta", None, "mask")],
+)
+def test_a_checkpoint_gives_the_same_vectors(
+    encoder_of: Callable[..., Any],
+    tmp_path: Path,
+    family: str,
+    selector: SelectorConfig | None,
+    pooling: str,
+) -> None:
+    """Through `load_prompt_encoder`, and through the class with which the trainer reloads."""
+    encoder = encoder_of(family, selector, pooling=pooling, max_seq_length=20)
+    encoder.save(str(tmp_path), create_model_card=False)
+    expected = encoder.encode(TEXTS)
+    np.testing.assert_array_equal(load_prompt_encoder(tmp_path).encode(TEXTS), expected)
+    reloaded = SentenceTransformer(str(tmp_path), trust_remote_code=True)
+    np.testing.assert_array_equal(reloaded.encode(TEXTS), expected)
+
+
+def test_a_checkpoint_keeps_templates_full_stop_and_length(
+    backbones: dict[str, Path], tmp_path: Path
+) -> None:
+    templates = ["{} : [MASK]", "[MASK] is {}"]
+    encoder = build_prompt_encoder(
+        backbones["bert"], None, templates, max_seq_length=20, full_stop=False
+    )
+    encoder.save(str(tmp_path), create_model_card=False)
+    transformer = load_prompt_encoder(tmp_path)[0]
+    assert isinstance(transformer, TemplateTransformer)
+    assert transformer.templates == templates
+    assert transformer.max_seq_length == 20
+    assert not transformer.full_stop
+
+
+def test_a_checkpoint_from_before_the_classes_moved_loads(
+    encoder_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Its modules.json names them as classes of training.prompts."""
+    encoder = encoder_of("bert", SELECTOR)
+    encoder.save(str(tmp_path), create_model_card=False)
+    modules = tmp_path / "modules.json"
+    text = modules.read_text()
+    assert text.count("model.network.prompt.") == 2
+    modules.write_text(text.replace("model.network.prompt.", "training.prompts."))
+    kinds = [entry["type"] for entry in json.loads(modules.read_text())]
+    assert kinds == [
+        "training.prompts.TemplateTransformer",
+        "modeling_s2sent.S2SentSelector",
+        "training.prompts.MaskPooling",
+    ]
+    assert is_prompt_checkpoint(tmp_path)
+    np.testing.assert_array_equal(
+        load_prompt_encoder(tmp_path).encode(TEXTS), encoder.encode(TEXTS)
+    )
+
+
+def test_checkpoints_with_and_without_templates_are_told_apart(
+    backbones: dict[str, Path], encoder_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    """A template cannot be exported or served yet: where plain checkpoints open, it is refused."""
+    prompt, plain = tmp_path / "prompt", tmp_path / "plain"
+    encoder_of("bert", SELECTOR).save(str(prompt), create_model_card=False)
+    build_encoder(backbones["bert"], SELECTOR).save(str(plain), create_model_card=False)
+    assert is_prompt_checkpoint(prompt)
+    assert not is_prompt_checkpoint(plain)
+    assert not is_prompt_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="TemplateTransformer, which is not part of"):
+        load_encoder(prompt)
+    with pytest.raises(CheckpointError, match="an encoder with a template is"):
+        load_prompt_encoder(plain)
+    with pytest.raises(CheckpointError, match=r"modules\.json cannot be read"):
+        load_prompt_encoder(tmp_path)
+
+
+@families
+@selectors
+def test_a_vector_does_not_depend_on_its_batch(
+    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
+) -> None:
+    encoder = encoder_of(family, selector)
+    together = encoder.encode(TEXTS)
+    alone = np.stack([encoder.encode(text) for text in TEXTS])
+    np.testing.assert_allclose(together, alone, atol=TOLERANCE)
+    np.testing.assert_allclose(encoder.encode(TEXTS[::-1])[::-1], together, atol=TOLERANCE)
+
+
+def test_templates_share_the_backbone_they_are_built_from(backbones: dict[str, Path]) -> None:
+    transformer = Transformer.load(str(backbones["bert"]))
+    wrapped = TemplateTransformer.from_transformer(transformer, TEMPLATES)
+    assert wrapped.auto_model is transformer.auto_model
