@@ -103,7 +103,7 @@ app.command("serve")(_with_settings(_serve))
 
 @app.command("settings")
 def settings_command() -> None:
-    """Print every setting as a Markdown table, as it stands in docs/operations.md."""
+    """Print every setting as a Markdown table, as it stands in docs/settings.md."""
     typer.echo(settings_table())
 
 

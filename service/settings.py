@@ -1,6 +1,6 @@
 """Every setting of the service: one class, read once from flags and ``S2SENT_*`` variables.
 
-The command line flags of ``s2sent serve`` and the table in docs/operations.md are made from the
+The command line flags of ``s2sent serve`` and the table in docs/settings.md are made from the
 fields below, so a setting is described in one place.
 """
 

@@ -1,11 +1,15 @@
-"""What surrounds the process goes wrong: a full disk, a jumping clock, a kill."""
+"""The surroundings of the process: a full disk, a jumping clock, a kill, an upgrade under load."""
 
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -65,6 +69,22 @@ def test_a_killed_process_leaves_nothing_behind_that_the_next_one_minds(
     assert np.abs(vectors[0] - vectors[1]).max() <= 1e-6
 
 
+def test_an_upgrade_under_load_loses_no_request(tiny_artifact: Artifact) -> None:
+    """Clients that keep their connection, and try once more elsewhere, are all answered."""
+    path = tiny_artifact.path
+    with running_server(path) as new, running_server(path) as old:
+        under_load = threading.Event()
+        with ThreadPoolExecutor(4) as pool:
+            clients = [pool.submit(_send, old.url, new.url, under_load) for _ in range(4)]
+            assert under_load.wait(30)
+            assert old.stop() == 0, "an accepted request was given up"
+        for client in clients:
+            before, refused, after = client.result()
+            assert set(before) <= {200}
+            assert refused in (503, None)
+            assert after == [200] * 5
+
+
 @pytest.fixture
 def port() -> int:
     """A port that was free a moment ago."""
@@ -82,3 +102,19 @@ def until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
         except httpx.TransportError:
             continue  # it does not listen yet
     raise AssertionError(f"the server ended with {process.returncode}")
+
+
+def _send(
+    old: str, new: str, under_load: threading.Event
+) -> tuple[list[int], int | None, list[int]]:
+    """Statuses at the old server, its refusal (None: it closed the connection), and at the new."""
+    before: list[int] = []
+    refused = None
+    with httpx.Client(trust_env=False, timeout=30) as client:
+        embed = partial(client.post, json={"inputs": "a"})
+        with suppress(httpx.TransportError):
+            while (status := embed(f"{old}/embed").status_code) == 200:
+                before.append(status)
+                under_load.set()
+            refused = status
+        return before, refused, [embed(f"{new}/embed").status_code for _ in range(5)]

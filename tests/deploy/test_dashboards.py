@@ -129,9 +129,8 @@ def test_the_check_finds_what_does_not_exist(wrong: str, catalogue: Catalogue) -
 
 
 def test_the_table_of_results_lists_every_query() -> None:
-    """Run ``python -m tests.support.monitored_service`` and put its table into
-    docs/monitoring.md."""
-    documented = (DEPLOY.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    """Run ``python -m tests.support.monitored_service`` and put its table into PANELS.md."""
+    documented = (GRAFANA / "PANELS.md").read_text(encoding="utf-8")
     table = re.search("<!-- panels: begin -->\n(.*)<!-- panels: end -->", documented, re.DOTALL)
     assert table
     listed = re.findall(r"^\| (\w+ / .+?) \| `(.+?)` \| \d", table[1], flags=re.MULTILINE)

@@ -68,7 +68,7 @@ def test_an_alert_tells_what_to_do(alert: Json) -> None:
     notes = alert["annotations"]
     assert set(notes) == {"summary", "description", "runbook_url"}
     assert notes["summary"].endswith(".")
-    assert notes["runbook_url"] == f"docs/operations.md#alert-{alert['alert'].lower()}"
+    assert notes["runbook_url"] == f"docs/runbook.md#alert-{alert['alert'].lower()}"
 
 
 @EACH_ALERT

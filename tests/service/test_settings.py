@@ -15,7 +15,7 @@ from service.settings import (
     settings_table,
 )
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 
 @pytest.fixture(autouse=True)
@@ -120,6 +120,6 @@ def test_settings_do_not_change() -> None:
 
 
 def test_the_table_in_the_documentation_is_this_one() -> None:
-    text = OPERATIONS.read_text(encoding="utf-8")
+    text = SETTINGS_PAGE.read_text(encoding="utf-8")
     between = text.split("<!-- settings: begin -->")[1].split("<!-- settings: end -->")[0]
     assert between.strip() == settings_table(), "run `s2sent settings` and paste its output"

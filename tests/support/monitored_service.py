@@ -2,7 +2,7 @@
 
 ``python -m tests.support.monitored_service [ARTIFACT]`` prints every panel's query with what it
 returned:
-the table in docs/monitoring.md.
+the table in deploy/grafana/PANELS.md.
 """
 
 import math

