@@ -18,16 +18,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.loads import BY_NAME, is_wrk_installed
+from benchmarks.load.closed_loop import BY_NAME, is_wrk_installed
+from benchmarks.load.open_loop import GeneratorFailed, build_generator
+from benchmarks.load.texts import Texts, prepare_texts
 from benchmarks.machine import describe_machine
-from benchmarks.models import prepare_models
-from benchmarks.open_loop import GeneratorFailed, build_generator
-from benchmarks.report import RESULTS, write_report
-from benchmarks.results import Results
+from benchmarks.report.page import RESULTS, write_report
+from benchmarks.report.results import Results
 from benchmarks.rounds import ONE_TEXT_LOADS, OPEN_LOOP, Plan, run_round
-from benchmarks.running import installed_versions
-from benchmarks.systems import DEFAULT_ARTIFACT, ROOT, System, all_systems
-from benchmarks.texts import Texts, prepare_texts
+from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, ROOT, System, all_systems
+from benchmarks.systems.models import prepare_models
+from benchmarks.systems.running import installed_versions
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import Tokenizer
 from training.record import commit

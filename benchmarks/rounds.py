@@ -9,12 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.loads import BY_NAME, CALLS, LOADS, Load, prepare_bodies, run_calls, run_load
-from benchmarks.results import Round, look_up
-from benchmarks.running import NotMeasured, Running, running, smallest_cosine
-from benchmarks.systems import ROOT, Route, System
-from benchmarks.texts import Texts
-from benchmarks.usage import memory_mb
+from benchmarks.load.closed_loop import (
+    BY_NAME,
+    CALLS,
+    LOADS,
+    Load,
+    prepare_bodies,
+    run_calls,
+    run_load,
+)
+from benchmarks.load.texts import Texts
+from benchmarks.report.results import Round, look_up
+from benchmarks.systems.catalogue import ROOT, Route, System
+from benchmarks.systems.running import NotMeasured, Running, running, smallest_cosine
+from benchmarks.systems.usage import memory_mb
 
 OPEN_LOOP = "open"
 REST_SECONDS = 5  # after the last load, until memory is looked at once more
@@ -112,7 +120,7 @@ def _run_open_loop(started: Running, route: Route, plan: Plan, most: float) -> d
     for percent in OPEN_LOOP_PERCENTS:
         rate = most * percent / 100
         seconds = plan.seconds * (OVERLOAD_TIMES_LONGER if percent > 100 else 1)
-        command = [sys.executable, "-m", "benchmarks.open_loop", started.url, str(bodies)]
+        command = [sys.executable, "-m", "benchmarks.load.open_loop", started.url, str(bodies)]
         command += [f"--rate={rate}", f"--seconds={seconds}"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode:

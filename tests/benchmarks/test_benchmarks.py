@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import open_loop
-from benchmarks.loads import LOADS, per_text, summarise_ms, write_bodies
-from benchmarks.open_loop import GeneratorFailed, Request, Sent, schedule, summarise
-from benchmarks.profile import attribute, read_totals
-from benchmarks.report import RESULTS, write_report
-from benchmarks.results import best_infinity, look_up, of_infinity, over_rounds, ratio
+from benchmarks.load import open_loop
+from benchmarks.load.closed_loop import LOADS, per_text, summarise_ms, write_bodies
+from benchmarks.load.open_loop import GeneratorFailed, Request, Sent, schedule, summarise
+from benchmarks.load.texts import Texts, join_long_texts
+from benchmarks.report.page import RESULTS, write_report
+from benchmarks.report.results import best_infinity, look_up, of_infinity, over_rounds, ratio
+from benchmarks.report.targets import Finding, Target, find
 from benchmarks.rounds import Plan, run_round
-from benchmarks.running import NotMeasured, running
-from benchmarks.soak_memory import growth_percent
-from benchmarks.systems import Check, Route, System
-from benchmarks.targets import Finding, Target, find
-from benchmarks.texts import Texts, join_long_texts
-from benchmarks.worker import measure
+from benchmarks.studies.profile import attribute, read_totals
+from benchmarks.studies.soak_memory import growth_percent
+from benchmarks.systems.catalogue import Check, Route, System
+from benchmarks.systems.running import NotMeasured, running
+from benchmarks.systems.worker import measure
 
 TEXTS = Texts(["one", "two"], ["long"], {})
 ROUTE = Route("/embed", "/ready", lambda texts: {"inputs": texts}, lambda rows: list(rows))

@@ -4,8 +4,8 @@ from statistics import mean
 
 import pytest
 
-from benchmarks.open_loop import schedule
-from benchmarks.queueing import Runs, simulate
+from benchmarks.load.open_loop import schedule
+from benchmarks.studies.queueing import Runs, simulate
 
 
 def test_a_free_core_takes_what_waits_up_to_the_cheapest_batch() -> None:

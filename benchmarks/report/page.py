@@ -1,6 +1,6 @@
 """Results as people read them: a Markdown page and a plot.
 
-python -m benchmarks.report FOLDER      # writes both again from FOLDER/results.json
+python -m benchmarks.report.page FOLDER      # writes both again from FOLDER/results.json
 """
 
 import argparse
@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.loads import LOADS, Load
-from benchmarks.plot import save_plot
-from benchmarks.results import (
+from benchmarks.load.closed_loop import LOADS, Load
+from benchmarks.report.plot import save_plot
+from benchmarks.report.results import (
     OURS,
     RAW,
     Number,
@@ -24,7 +24,7 @@ from benchmarks.results import (
     open_loop_percents,
     over_rounds,
 )
-from benchmarks.targets import find
+from benchmarks.report.targets import find
 
 RESULTS = "results.json"
 BESIDE = ("selector_share", "soak_memory")  # what other commands leave in the same folder

@@ -1,6 +1,6 @@
 """all-MiniLM-L6-v2 in every form a system reads, made once from the same weights.
 
-    python -m benchmarks.models --cache FOLDER < TEXTS
+    python -m benchmarks.systems.models --cache FOLDER < TEXTS
 
 A process of its own, so that torch's memory and threads are gone before anything is timed. It
 reads a JSON list of texts and writes sentence-transformers' embeddings of them as reference.npy.
@@ -44,7 +44,15 @@ class Models:
 
 def prepare_models(cache: Path, check_texts: Sequence[str]) -> Models:
     """Make under ``cache`` what is not there; sentence-transformers embeds ``check_texts``."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.models", "--cache", str(cache)]
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.systems.models",
+        "--cache",
+        str(cache),
+    ]
     subprocess.run(command, input=json.dumps(list(check_texts)), text=True, check=True)
     return Models(
         checkpoint=Path(resolve(WEIGHTS)),

@@ -6,8 +6,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.loads import LOADS
-from benchmarks.results import RAW, Results, measured, median_at, open_loop_percents
+from benchmarks.load.closed_loop import LOADS
+from benchmarks.report.results import RAW, Results, measured, median_at, open_loop_percents
 
 PERCENTILES = ("50", "90", "99", "99.9")
 ONE_TEXT = [load for load in LOADS if load.texts_per_request == 1 and load.kind == "short"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from benchmarks.running import NotMeasured, Running
-from benchmarks.systems import Route
-from benchmarks.texts import Kind, Texts
-from benchmarks.usage import cpu_seconds
+from benchmarks.load.texts import Kind, Texts
+from benchmarks.systems.catalogue import Route
+from benchmarks.systems.running import NotMeasured, Running
+from benchmarks.systems.usage import cpu_seconds
 
 SCRIPT = Path(__file__).with_name("post.lua")
 TIMEOUT_SECONDS = 60
@@ -80,10 +80,11 @@ def run_load(running: Running, load: Load, bodies: Path, seconds: float) -> dict
     if done.returncode:
         raise NotMeasured(f"wrk failed at {load.label}: {(done.stderr or done.stdout)[-200:]}")
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    if figures["requests"] <= figures["failed"]:
+    answers = figures["requests"] - figures["failed"]
+    if answers <= 0:
         raise NotMeasured(f"no request was answered at {load.label}.")
-    texts = (figures["requests"] - figures["failed"]) * load.texts_per_request
-    return figures | per_text(texts, figures["seconds"], used)
+    texts = answers * load.texts_per_request
+    return figures | {"answers": answers} | per_text(texts, figures["seconds"], used)
 
 
 def run_calls(running: Running, calls: Calls, texts: Texts, seconds: float) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Resident memory of the service over minutes of load whose lengths keep changing.
 
-    python -m benchmarks.soak_memory [--minutes 10] [--texts FILE] [--out FOLDER]
+    python -m benchmarks.studies.soak_memory [--minutes 10] [--texts FILE] [--out FOLDER]
 
 Short texts, long ones and large requests follow each other, a few seconds each, in an order drawn
 with a seed. Writes soak_memory.json into FOLDER, where the report finds it. Growth is the median of
@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.loads import LOADS, prepare_bodies, run_load
-from benchmarks.running import Running, running
-from benchmarks.systems import DEFAULT_ARTIFACT, ROOT, SERVICE_ROUTE, our_service
-from benchmarks.texts import Texts, prepare_texts
-from benchmarks.usage import memory_mb
+from benchmarks.load.closed_loop import LOADS, prepare_bodies, run_load
+from benchmarks.load.texts import Texts, prepare_texts
+from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, ROOT, SERVICE_ROUTE, our_service
+from benchmarks.systems.running import Running, running
+from benchmarks.systems.usage import memory_mb
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import Tokenizer
 

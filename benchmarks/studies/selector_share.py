@@ -1,6 +1,6 @@
 """The selector's share of inference time, on a model of BERT-base's shape.
 
-    python -m benchmarks.selector_share [--pairs N] [--tokens N] [--out FOLDER]
+    python -m benchmarks.studies.selector_share [--pairs N] [--tokens N] [--out FOLDER]
 
 Two artifacts are exported from the same random weights, 12 blocks and 768 wide, one with the
 default selector and one that only averages its tokens. Their sessions run the same batch of 32 in
@@ -23,8 +23,8 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from benchmarks.models import WEIGHTS
-from benchmarks.systems import ROOT
+from benchmarks.systems.catalogue import ROOT
+from benchmarks.systems.models import WEIGHTS
 from model.artifact.reader import Artifact
 from model.export.checkpoint import ExportOptions, export_checkpoint
 from model.network.encoder import build_encoder

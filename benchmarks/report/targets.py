@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from benchmarks.results import (
+from benchmarks.report.results import (
     OURS,
     RAW,
     Number,

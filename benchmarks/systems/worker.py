@@ -1,6 +1,6 @@
 """A library in a process of its own, asked over its standard input: what it does without HTTP.
 
-    python -m benchmarks.worker {raw,sentence-transformers,fastembed} FOLDER
+    python -m benchmarks.systems.worker {raw,sentence-transformers,fastembed} FOLDER
 
 Runs in the library's own environment. Reads one JSON task a line and answers each with one line:
 {"do": "embed", "texts": [...]} with the embeddings, {"do": "measure", "texts": [...],
@@ -23,7 +23,7 @@ Embed = Callable[[Sequence[str]], Any]  # to an array [n, dim]
 
 def open_raw(folder: str) -> Embed:
     """The raw limit on an artifact."""
-    from benchmarks.raw_limit import RawSession
+    from benchmarks.systems.raw_limit import RawSession
 
     return RawSession(Path(folder)).embed
 

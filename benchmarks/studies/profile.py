@@ -1,6 +1,6 @@
 """Where a request's time goes in the service, from its own histograms over a load.
 
-    python -m benchmarks.profile [--texts FILE] [--artifact FOLDER] [--seconds S]
+    python -m benchmarks.studies.profile [--texts FILE] [--artifact FOLDER] [--seconds S]
 
 Prints the mean of each stage in ms, at 1 and at 64 connections with one text a request. Needs wrk.
 """
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.loads import BY_NAME, Load, run_load, write_bodies
-from benchmarks.running import Running, running
-from benchmarks.systems import DEFAULT_ARTIFACT, SERVICE_ROUTE, our_service
-from benchmarks.texts import read_texts
+from benchmarks.load.closed_loop import BY_NAME, Load, run_load, write_bodies
+from benchmarks.load.texts import read_texts
+from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, SERVICE_ROUTE, our_service
+from benchmarks.systems.running import Running, running
 
 LOADS = (BY_NAME["c1"], BY_NAME["c64"])
 WARM_UP_SECONDS = 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -16,7 +17,7 @@ from typing import Any, TextIO
 import numpy as np
 import psutil
 
-from benchmarks.systems import PORT, Rows, System
+from benchmarks.systems.catalogue import PORT, Rows, System
 
 START_TIMEOUT_SECONDS = 180
 STOP_TIMEOUT_SECONDS = 60
@@ -73,7 +74,7 @@ def running(system: System, log: Path) -> Iterator[Running]:
 
     Its output goes to the file ``log``. Raises `NotMeasured` when it does not become ready.
     """
-    if not Path(system.command[0]).exists():
+    if not shutil.which(system.command[0]):
         raise NotMeasured(f"{system.command[0]} is not there; `make peers` installs it.")
     origin = f"http://127.0.0.1:{free_port()}"
     with log.open("w") as output:

@@ -1,6 +1,6 @@
 """What a text costs at each depth of an artifact, against full depth, in turns.
 
-    python -m benchmarks.depth --artifact FOLDER --against FOLDER [--texts FILE] [--rounds N]
+    python -m benchmarks.studies.depth --artifact FOLDER --against FOLDER [--texts FILE]
 
 FOLDER was exported with --depths, the one to compare it with without; both from one checkpoint:
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from benchmarks.texts import read_texts
+from benchmarks.load.texts import read_texts
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 

@@ -1,6 +1,6 @@
 """sentence-transformers behind a minimal FastAPI route, the way such a service is usually begun.
 
-    python -m benchmarks.fastapi_route FOLDER --port PORT
+    python -m benchmarks.systems.fastapi_route FOLDER --port PORT
 
 A sync route, which FastAPI runs in its thread pool, and a lock around `encode`: the tokenizer it
 shares refuses to be used by two threads at once.

@@ -1,6 +1,6 @@
 """Open-loop load: requests leave at their intended times, whatever the server does meanwhile.
 
-    python -m benchmarks.open_loop URL BODIES --rate R --seconds S [--seed N]
+    python -m benchmarks.load.open_loop URL BODIES --rate R --seconds S [--seed N]
 
 Arrivals are exponential with a seed, and a latency counts from the time a request was meant to
 leave, so a server that falls behind cannot hide it. `open_loop.c` sends and receives: it takes an
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.loads import summarise_ms
-from benchmarks.systems import ROOT
+from benchmarks.load.closed_loop import summarise_ms
+from benchmarks.systems.catalogue import ROOT
 
 SOURCE = Path(__file__).with_suffix(".c")
 PROGRAM = ROOT / ".bench/open_loop"

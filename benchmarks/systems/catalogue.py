@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.models import Models
+from benchmarks.systems.models import Models
 from model.artifact.reader import Artifact
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEFAULT_ARTIFACT = ROOT / "artifacts/default"
 LABELS = {"default": "artifacts/default", "int8": "int8 products"}
 PORT = "PORT"  # stands in a command for the port it is given
@@ -45,7 +45,7 @@ NO_CHECK = Check([], np.empty((0, 0), dtype=np.float32))
 
 @dataclass(frozen=True)
 class System:
-    """One line of the comparison. Without a ``route`` it is a `benchmarks.worker`.
+    """One line of the comparison. Without a ``route`` it is a `benchmarks.systems.worker`.
 
     `PORT` in ``command`` is replaced; its first word is the Python whose ``packages`` are recorded.
     """
@@ -123,7 +123,7 @@ def _raw_limit(artifact: Path, check: Check, *, suffix: str = "") -> System:
     return System(
         name=f"raw-{suffix}" if suffix else "raw",
         label=f"raw limit, {LABELS[suffix]}" if suffix else "raw limit",
-        command=(sys.executable, "-m", "benchmarks.worker", "raw", str(artifact)),
+        command=(sys.executable, "-m", "benchmarks.systems.worker", "raw", str(artifact)),
         check=check,
         packages=("onnxruntime", "tokenizers", "numpy"),
     )
@@ -167,7 +167,7 @@ def _libraries(models: Models, minilm: Check, peers: Path) -> Iterator[System]:
     yield System(
         name="fastapi",
         label="sentence-transformers behind FastAPI",
-        command=(python, "-m", "benchmarks.fastapi_route", checkpoint, "--port", PORT),
+        command=(python, "-m", "benchmarks.systems.fastapi_route", checkpoint, "--port", PORT),
         check=minilm,
         route=Route(
             "/embed", "/health", lambda texts: {"inputs": one_or_all(texts)}, lambda rows: rows
@@ -177,7 +177,7 @@ def _libraries(models: Models, minilm: Check, peers: Path) -> Iterator[System]:
     yield System(
         name="encode",
         label="sentence-transformers in process",
-        command=(python, "-m", "benchmarks.worker", "sentence-transformers", checkpoint),
+        command=(python, "-m", "benchmarks.systems.worker", "sentence-transformers", checkpoint),
         check=minilm,
         packages=packages,
     )
@@ -185,7 +185,7 @@ def _libraries(models: Models, minilm: Check, peers: Path) -> Iterator[System]:
         name="fastembed",
         label="fastembed in process",
         command=(
-            *(str(peers / "fastembed/bin/python"), "-m", "benchmarks.worker", "fastembed"),
+            *(str(peers / "fastembed/bin/python"), "-m", "benchmarks.systems.worker", "fastembed"),
             str(models.onnx),
         ),
         check=minilm,

@@ -1,6 +1,6 @@
 """The same texts over HTTP in every grouping, against each other and against torch.
 
-    python -m benchmarks.consistency --texts FILE [--checkpoint FOLDER] [--artifact FOLDER]
+    python -m benchmarks.studies.consistency --texts FILE [--checkpoint FOLDER] [--artifact FOLDER]
 
 Prints the largest absolute difference of any component: one text a request, seven, all at once, all
 at once in another order, and torch on the checkpoint (its weights rounded as the artifact's are).
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.running import running
-from benchmarks.systems import DEFAULT_ARTIFACT, Rows, our_service
-from benchmarks.texts import read_texts
+from benchmarks.load.texts import read_texts
+from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, Rows, our_service
+from benchmarks.systems.running import running
 
 
 def main() -> None:

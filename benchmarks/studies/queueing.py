@@ -1,6 +1,6 @@
 """What the runs alone allow: latencies under open-loop load of a server that costs nothing else.
 
-    python -m benchmarks.queueing [--artifact FOLDER] [--texts FILE] [--rounds N]
+    python -m benchmarks.studies.queueing [--artifact FOLDER] [--texts FILE] [--rounds N]
 
 Times runs of growing batches, first one on each core side by side and then one with all cores, in
 turns, and lets Poisson arrivals wait for such runs in simulation: whoever is free takes all that
@@ -22,10 +22,10 @@ from statistics import median
 
 import numpy as np
 
-from benchmarks.loads import summarise_ms
-from benchmarks.open_loop import schedule
-from benchmarks.systems import DEFAULT_ARTIFACT
-from benchmarks.texts import read_texts
+from benchmarks.load.closed_loop import summarise_ms
+from benchmarks.load.open_loop import schedule
+from benchmarks.load.texts import read_texts
+from benchmarks.systems.catalogue import DEFAULT_ARTIFACT
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 

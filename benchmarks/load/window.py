@@ -1,0 +1,46 @@
+"""One cell of a table: warm up at the load, wait until the server is idle, then time the load."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.load.closed_loop import Load, run_load
+from benchmarks.load.idle import wait_until_idle
+from benchmarks.systems.running import NotMeasured, Running
+
+
+@dataclass(frozen=True)
+class Window:
+    """How long a load is timed.
+
+    At least ``seconds``, and as much longer as it takes to get ``answers`` answers, up to
+    ``most_seconds``.
+    """
+
+    seconds: float = 15
+    answers: int = 200
+    most_seconds: float = 60
+    warm_up_seconds: float = 2
+
+    def seconds_at(self, answers_per_second: float) -> float:
+        """The length for a system that answers so fast, with a tenth to spare."""
+        needed = 1.1 * self.answers / answers_per_second
+        return min(self.most_seconds, max(self.seconds, needed))
+
+
+def run_window(
+    running: Running, load: Load, bodies: Path, idle_ms: float, window: Window
+) -> dict[str, float]:
+    """The figures of `run_load`, with ``answers`` and the wait for an idle server.
+
+    Raises `NotMeasured` when the server does not become idle or has answered too few requests.
+    """
+    warm_up = run_load(running, load, bodies, window.warm_up_seconds)
+    waited = wait_until_idle(running, idle_ms)
+    seconds = window.seconds_at(warm_up["answers"] / warm_up["seconds"])
+    figures = run_load(running, load, bodies, seconds)
+    if figures["answers"] < window.answers:
+        raise NotMeasured(
+            f"{figures['answers']:.0f} answers in {figures['seconds']:.0f} s at {load.label};"
+            f" a cell needs {window.answers}."
+        )
+    return figures | {"waited_seconds": waited}

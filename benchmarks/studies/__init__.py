@@ -1,0 +1,1 @@
+"""Single questions, each with its own command: ``python -m benchmarks.studies.NAME``."""
