@@ -19,7 +19,6 @@ POOLING_MODES = ("mean", "cls")
 MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
 
 
-
 class CheckpointError(ValueError):
     """A folder that is not a checkpoint of an encoder this project can train, export or serve."""
 
