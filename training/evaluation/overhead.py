@@ -11,8 +11,8 @@ what they make of its blocks:
 All arms run once in each round, in an order that turns; a round gives the ratio of two arms under
 the same circumstances, and a cell tells the median of the ratios and their quartiles, by the clock
 and, on a CPU, by the processor's time, which other programs disturb less. Inputs are random tokens
-without padding. `benchmarks/studies/selector_share.py` is the short form: one cell, exported, random
-weights, as a share of the model with the selector instead of the one without.
+without padding. The short form is `benchmarks/studies/selector_share.py`: one cell, exported, on
+random weights, as a share of the model with the selector instead of the one without.
 """
 
 import itertools
