@@ -1,7 +1,5 @@
-"""What the model is: its trained form, its served form, and the files between."""
+"""The model: its torch form, its export to ONNX, the artifact on disk, and its runtime.
 
-import os
-
-# ONNX Runtime 1.31 sends a report of its use to its maker, and keeps it in the user's cache folder,
-# unless this stands in the environment before it is imported. Nothing of ours reports anything.
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+`model.artifact` and `model.runtime` are all that the service imports, and never need torch;
+`model.network` and `model.export` do. Nothing here imports `service` or `training`.
+"""

@@ -16,7 +16,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp
 
-from model.artifact.reader import ArtifactError
+from model.artifact.manifest import ArtifactError
 from model.runtime.sessions import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import Quotas

@@ -1,6 +1,9 @@
 """What many tests share: one tiny trained-form checkpoint and its artifact, built once."""
 
+import os
 from pathlib import Path
+
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before any test imports ONNX Runtime
 
 import pytest
 

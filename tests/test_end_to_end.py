@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.reader import MODEL, Artifact
+from model.artifact.manifest import MODEL
+from model.artifact.reader import Artifact
 from model.export.parity import parity_sentences
 from model.network.encoder import load_encoder
 from tests.support.server_process import ServerProcess, running_server

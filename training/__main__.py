@@ -12,7 +12,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from model.artifact.reader import Artifact, ArtifactError
+from model.artifact.manifest import ArtifactError
+from model.artifact.reader import Artifact
 from training.errors import TrainingError
 
 app = typer.Typer(
@@ -76,7 +77,8 @@ def evaluate(
     ] = False,
 ) -> None:
     """Score encoders on the seven STS tasks: Spearman x 100 of cosine, all subsets of a year."""
-    from model.artifact.reader import Artifact, record_scores
+    from model.artifact.reader import Artifact
+    from model.artifact.writer import record_scores
     from training.evaluation.encoders import open_encoder
     from training.evaluation.geometry import geometry
     from training.evaluation.sts import TASKS, Remembered, score, with_average

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact, ArtifactError
+from model.artifact.manifest import ArtifactError
+from model.artifact.reader import Artifact
 from training.backbones import resolve
 
 if TYPE_CHECKING:

@@ -29,8 +29,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
-from model.artifact import reader as artifact
-from model.artifact.reader import Artifact, Manifest
+from model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
+from model.artifact.reader import Artifact
+from model.artifact.writer import seal, staged
 from model.export import graph
 from model.export.early_exit import add_depth_input
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
@@ -98,7 +99,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
 
     It may have a selector or none: `model.network.encoder.load_encoder` says what it may hold.
     Raises `model.network.encoder.CheckpointError`, `ExportError`, `model.export.graph.GraphError`,
-    `model.export.parity.ParityError` or `model.artifact.reader.ArtifactError`; in every case
+    `model.export.parity.ParityError` or `model.artifact.manifest.ArtifactError`; in every case
     ``target`` is as it
     was before.
     """
@@ -111,8 +112,8 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     if options.precision in STORED_AS_INT8:
         # The products of int8 round their matrices themselves, which leaves the tables.
         encoder = round_weights(encoder, tables_only=options.precision == "int8")
-    with artifact.staged(target, overwrite=options.overwrite) as folder:
-        written = _write_graph(encoder, folder / artifact.MODEL, options)
+    with staged(target, overwrite=options.overwrite) as folder:
+        written = _write_graph(encoder, folder / MODEL, options)
         _write_companions(encoder, folder)
         manifest = _describe(encoder, checkpoint, options, written)
         served = OnnxEncoder(Artifact(folder, manifest))
@@ -129,7 +130,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
         parity = asdict(compare())
         if manifest.depths:
             parity["depths"] = {str(depth): asdict(compare(depth)) for depth in manifest.depths}
-        artifact.seal(folder, replace(manifest, parity=parity))
+        seal(folder, replace(manifest, parity=parity))
     return Artifact.open(target)
 
 
@@ -269,7 +270,7 @@ def round_weights(
 def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     """Tokenizer, backbone configuration and pooling, under the names other servers look for."""
     encoder.tokenizer.save_pretrained(folder, legacy_format=False)
-    _backbone_config(encoder).to_json_file(folder / artifact.CONFIG, use_diff=False)
+    _backbone_config(encoder).to_json_file(folder / CONFIG, use_diff=False)
     pooling = get_pooling(encoder)
     modes = {
         "word_embedding_dimension": pooling.embedding_dimension,
@@ -280,7 +281,7 @@ def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
     vector = _encode(encoder, [CANARY_TEXT])[0]
     canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
-    (folder / artifact.CANARY).write_text(json.dumps(canary))
+    (folder / CANARY).write_text(json.dumps(canary))
 
 
 def _describe(

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import onnx
 
-from model.artifact import reader as artifact
+from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
+from model.artifact.writer import seal, staged
 from model.export import graph
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.parity import check_parity, parity_sentences
@@ -41,7 +42,7 @@ def convert_to_int8(
 
     ``sentences`` are what channels are measured and parity is checked on, the built-in ones when
     empty. Raises `ConversionError`, `model.export.parity.ParityError` or
-    `model.artifact.reader.ArtifactError`;
+    `model.artifact.manifest.ArtifactError`;
     in every case ``target`` is as it was before.
     """
     _require_convertible(source)
@@ -52,17 +53,17 @@ def convert_to_int8(
         encoder.inputs(rows[start : start + MEASURED_AT_ONCE])
         for start in range(0, len(rows), MEASURED_AT_ONCE)
     ]
-    model = onnx.load_from_string(source.read(artifact.MODEL))
+    model = onnx.load_from_string(source.read(MODEL))
     graph.fold_int8(model)
     if not multiply_as_int8(model.graph, measure_tokens(model, batches)):
         raise ConversionError(
             f"{source.path} has no products that could be of int8. Serve it as is."
         )
-    with artifact.staged(target, overwrite=overwrite) as folder:
+    with staged(target, overwrite=overwrite) as folder:
         for file in source.manifest.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source.path / file, folder / file)
-        graph.save(model, str(folder / artifact.MODEL))
+        graph.save(model, str(folder / MODEL))
         manifest = replace(
             source.manifest,
             name=name or source.manifest.name,
@@ -75,7 +76,7 @@ def convert_to_int8(
         served = OnnxEncoder(Artifact(folder, manifest))
         encode = partial(served.encode, batch_size=len(sentences))
         report = check_parity("int8", sentences, onnx=encode, torch=before, unrounded=before)
-        artifact.seal(folder, replace(manifest, parity=asdict(report)))
+        seal(folder, replace(manifest, parity=asdict(report)))
     return Artifact.open(target)
 
 

@@ -1,1 +1,4 @@
-"""The trained form, in torch: backbone, S2Sent selector, pooling."""
+"""The encoder in torch: backbone, S2Sent selector and pooling as a sentence-transformers pipeline.
+
+Training builds and trains it; `model.export` turns its checkpoints into artifacts.
+"""

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import TOKENIZER, Artifact
+from model.artifact.manifest import TOKENIZER
+from model.artifact.reader import Artifact
 from model.runtime.malloc import return_freed_memory
 from model.runtime.sessions import PROVIDERS, Device, TensorRTPlan, open_sessions, run_bound
 from model.runtime.tokenizer import Tokenizer

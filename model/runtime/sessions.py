@@ -8,11 +8,16 @@ cuBLAS handle, from a pool in the session, so further sessions would only hold t
 more.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+# ONNX Runtime 1.31 sends usage reports to its maker, and keeps them in the user's cache folder,
+# unless this variable is set before its first import: no later call can prevent it.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import numpy as np
 import onnxruntime as ort

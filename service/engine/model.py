@@ -10,7 +10,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact, ArtifactError
+from model.artifact.manifest import ArtifactError
+from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.sessions import ProviderUnavailable, TensorRTPlan
 from service.engine.background import in_background

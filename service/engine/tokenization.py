@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import orjson
 
-from model.artifact.reader import TOKENIZER
+from model.artifact.manifest import TOKENIZER
 from model.runtime.tokenizer import Tokenizer
 from service.engine.engine import INLINE_CHARACTERS
 from service.engine.types import EmbeddingEngine

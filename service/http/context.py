@@ -9,7 +9,7 @@ from opentelemetry.trace import Span
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from model.artifact.reader import Manifest
+from model.artifact.manifest import Manifest
 from service.engine.types import EmbeddingEngine, EmbedResult
 from service.errors import InvalidInput
 from service.metrics import Metrics

@@ -11,7 +11,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact, Manifest
+from model.artifact.manifest import Manifest
+from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TruncationDirection
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness

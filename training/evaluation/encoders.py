@@ -57,7 +57,8 @@ def is_artifact(path: Path) -> bool:
 
 
 def _open_artifact(path: Path) -> Encode:
-    from model.artifact.reader import Artifact, ArtifactError
+    from model.artifact.manifest import ArtifactError
+    from model.artifact.reader import Artifact
     from model.runtime.encoder import OnnxEncoder
 
     try:

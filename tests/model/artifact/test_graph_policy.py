@@ -9,7 +9,7 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from model.artifact.graph_policy import ALLOWED_DOMAINS, MESSAGES, GraphRefused, check_graph
-from model.artifact.reader import MODEL
+from model.artifact.manifest import MODEL
 from service.settings import DEFAULT_ARTIFACT
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])

@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.reader import (
+from model.artifact.manifest import (
     MANIFEST,
-    MAX_MANIFEST_BYTES,
     MODEL,
     REQUIRED_FILES,
-    Artifact,
     ArtifactError,
     ChecksumMismatch,
     MalformedManifest,
@@ -24,10 +22,9 @@ from model.artifact.reader import (
     MissingFile,
     UnsafeFile,
     UnsupportedSchema,
-    record_scores,
-    seal,
-    staged,
 )
+from model.artifact.reader import MAX_MANIFEST_BYTES, Artifact
+from model.artifact.writer import record_scores, seal, staged
 
 CANARY = {"text": "hello", "embedding": [0.6, 0.8]}
 GRAPH = b"\x08\x08\x3a\x00"  # ir_version 8 and a graph without nodes, as protocol buffers write it
@@ -274,7 +271,7 @@ def test_an_exception_while_writing_leaves_nothing(tmp_path: Path) -> None:
 def test_a_killed_export_leaves_no_folder_that_opens(tmp_path: Path) -> None:
     """SIGKILL before the manifest is written: what remains on disk does not open."""
     code = (
-        "import os, signal, sys; from pathlib import Path; from model.artifact.reader import *\n"
+        "import os, signal, sys; from pathlib import Path; from model.artifact.writer import *\n"
         "with staged(Path(sys.argv[1]) / 'artifact') as folder:\n"
         "    (folder / 'config.json').write_text('{}')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

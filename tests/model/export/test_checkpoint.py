@@ -12,7 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact.reader import CONFIG, MANIFEST, MODEL, TOKENIZER, Artifact, ArtifactError
+from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, ArtifactError
+from model.artifact.reader import Artifact
 from model.export.checkpoint import (
     TRAINING_RECORD,
     ExportError,

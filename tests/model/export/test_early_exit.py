@@ -15,7 +15,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact.reader import MODEL, Artifact, seal
+from model.artifact.manifest import MODEL
+from model.artifact.reader import Artifact
+from model.artifact.writer import seal
 from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
 from model.network.encoder import CheckpointError, build_encoder, load_encoder, stopped_at
 from model.network.selector import SelectorConfig

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from model.artifact.reader import MODEL, Artifact
+from model.artifact.manifest import MODEL
+from model.artifact.reader import Artifact
 from model.export.checkpoint import ExportError, ExportOptions, export_checkpoint
 from model.export.graph import MIN_ROUNDED_ELEMENTS, OPSET, POOLING, quantize_channels
 from model.export.int8 import Reached, measure_tokens, multiply_as_int8

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 import pytest
 
-from model.artifact.reader import MODEL, Artifact, ArtifactError
+from model.artifact.manifest import MODEL, ArtifactError
+from model.artifact.reader import Artifact
 from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
 from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder

@@ -42,15 +42,26 @@ def test_a_text_of_the_longest_length_is_embedded(encoder: OnnxEncoder) -> None:
     assert np.isfinite(rows).all()
 
 
+EMBED = """
+import sys
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
+OnnxEncoder(Artifact.open(sys.argv[1])).encode(['a'])
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(EMBED, id="embedding"),
+        pytest.param("import model.export.graph", id="exporting"),
+        pytest.param("import model.export.int8", id="rounding"),
+    ],
+)
 def test_the_runtime_reports_nothing_and_writes_nothing(
-    tiny_artifact: Artifact, tmp_path: Path
+    tiny_artifact: Artifact, tmp_path: Path, code: str
 ) -> None:
-    """With a home folder of its own, a process that embeds leaves that folder empty."""
-    code = (
-        "import sys; from model.artifact.reader import Artifact\n"
-        "from model.runtime.encoder import OnnxEncoder\n"
-        "OnnxEncoder(Artifact.open(sys.argv[1])).encode(['a'])"
-    )
+    """With a home folder of its own, a process that embeds or exports leaves that folder empty."""
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
     environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     command = [sys.executable, "-c", code, str(tiny_artifact.path)]

@@ -8,7 +8,8 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from model.artifact.graph_policy import GraphRefused
-from model.artifact.reader import MODEL, Artifact
+from model.artifact.manifest import MODEL
+from model.artifact.reader import Artifact
 from model.runtime.lookup_tables import LOOKUPS, read_lookup_tables
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)

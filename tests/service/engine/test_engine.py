@@ -19,7 +19,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact, Manifest
+from model.artifact.manifest import Manifest
+from model.artifact.reader import Artifact
 from model.runtime.tokenizer import InputTooLong, TokenizedText
 from service.engine import workers as worker
 from service.engine.engine import INLINE_CHARACTERS, Engine

@@ -1,0 +1,201 @@
+"""The artifact's manifest: what it says of the encoder and its files, and how it is parsed.
+
+An artifact is a folder that holds one exported encoder:
+
+    manifest.json        what it is, how it was made, how it scored, the sha256 of every file
+    onnx/model.onnx      int64 input_ids, attention_mask[, token_type_ids] -> float32 [n, dim]
+    tokenizer.json       the tokenizer, as the tokenizers library reads it
+    config.json          the backbone's configuration
+    canary.json          one text and its embedding, with which a loaded encoder is checked
+
+`model.artifact.writer` writes such folders and `model.artifact.reader` opens them. Only the
+standard library is imported.
+
+ArtifactError
+├── MissingFile          the folder, the manifest or a listed file is not there
+├── MalformedManifest    the manifest is not what this version of the format says
+├── UnsupportedSchema    the manifest has a schema_version this program does not know
+├── ChecksumMismatch     a file differs from what was exported
+└── UnsafeFile           a file is outside the folder, or the graph may do more than compute
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import UnionType
+from typing import Any, Self, TypeGuard, get_args, get_origin, get_type_hints
+
+SCHEMA_VERSION = 1
+
+MANIFEST = "manifest.json"
+MODEL = "onnx/model.onnx"
+TOKENIZER = "tokenizer.json"
+CONFIG = "config.json"
+CANARY = "canary.json"
+REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
+# Defaults for fields that manifests of earlier versions do not have.
+ADDED_FIELDS: dict[str, Any] = {"depths": [], "packed": False}
+
+REEXPORT = "Export the checkpoint again with s2sent-train export."
+
+
+class ArtifactError(Exception):
+    """A folder that cannot be used as an artifact; the message names the file and the cure."""
+
+
+class MissingFile(ArtifactError):
+    """The folder, its manifest or a file the manifest lists is not there."""
+
+
+class MalformedManifest(ArtifactError):
+    """The manifest cannot be read as this version of the format."""
+
+
+class UnsupportedSchema(ArtifactError):
+    """The manifest was written for another version of the format."""
+
+
+class ChecksumMismatch(ArtifactError):
+    """A file is not the one that was exported."""
+
+
+class UnsafeFile(ArtifactError):
+    """A file is outside the folder, or is a graph that may not be served."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What the manifest knows of one file: its sha256 in hex and its size in bytes."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Canary:
+    """One text and its L2-normalised embedding [dim], computed by torch at export."""
+
+    text: str
+    embedding: list[float]
+
+    @classmethod
+    def from_json(cls, content: bytes, dim: int) -> Self:
+        """Parse canary.json; raises MalformedManifest unless it has a text and ``dim`` numbers."""
+        fields = parse_object(content, CANARY)
+        text, embedding = fields.get("text"), fields.get("embedding")
+        if not isinstance(text, str) or not _is_vector(embedding, dim):
+            raise MalformedManifest(f"{CANARY} needs a text and its {dim} numbers. {REEXPORT}")
+        return cls(text, embedding)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a reader of the artifact needs to know besides the files themselves.
+
+    selector: the configuration the module was built with, or None for pooling alone.
+    training: the recipe with its seed and corpus hash.
+    scores: the evaluation, by task.
+    parity: the comparison with torch that the export passed.
+    fused: the count of each fused operator in the graph.
+    depths: the blocks after which the encoder can stop early.
+    packed: whether the blocks work on tokens without padding (`model.export.packing`).
+    """
+
+    name: str
+    dim: int
+    max_seq_length: int
+    pooling: str
+    normalize: bool
+    precision: str
+    inputs: tuple[str, ...]
+    selector: dict[str, Any] | None
+    backbone: dict[str, Any]
+    prompts: dict[str, str]
+    training: dict[str, Any]
+    scores: dict[str, Any]
+    parity: dict[str, Any]
+    fused: dict[str, int]
+    versions: dict[str, str]
+    files: dict[str, FileEntry]
+    depths: tuple[int, ...] = ()
+    packed: bool = False
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> str:
+        """The manifest as indented JSON, ending in a newline."""
+        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, content: str | bytes) -> Self:
+        """Parse manifest.json; raises MalformedManifest or UnsupportedSchema."""
+        fields = parse_object(content, MANIFEST)
+        version = fields.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise UnsupportedSchema(
+                f"{MANIFEST} has schema_version {version!r}; this program reads {SCHEMA_VERSION}."
+                f" Use a matching version of s2sent. {REEXPORT}"
+            )
+        types = get_type_hints(cls)
+        fields = ADDED_FIELDS | fields
+        if wrong := sorted(set(types) ^ set(fields)):
+            raise MalformedManifest(
+                f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"
+            )
+        for name, hint in types.items():
+            kinds = _json_kinds(hint)
+            if type(fields[name]) not in kinds:
+                names = " or ".join(kind.__name__ for kind in kinds)
+                raise MalformedManifest(
+                    f"{MANIFEST}: {name} must be {names}, got {fields[name]!r}. {REEXPORT}"
+                )
+        return cls(
+            **fields
+            | {name: tuple(fields[name]) for name in ("inputs", "depths")}
+            | {"files": _parse_files(fields["files"])}
+        )
+
+
+def parse_object(content: str | bytes, name: str) -> dict[str, Any]:
+    """The JSON object in the content of the file ``name``; raises MalformedManifest."""
+    try:
+        value = json.loads(content if isinstance(content, str) else content.decode())
+    except UnicodeDecodeError:
+        raise MalformedManifest(f"{name} is not UTF-8 text. {REEXPORT}") from None
+    except RecursionError:
+        raise MalformedManifest(f"{name} is nested too deep. {REEXPORT}") from None
+    except ValueError as error:  # JSONDecodeError, or a number of too many digits
+        raise MalformedManifest(f"{name} is not JSON: {error}. {REEXPORT}") from None
+    if not isinstance(value, dict):
+        raise MalformedManifest(f"{name} must hold one object. {REEXPORT}")
+    return value
+
+
+def _is_vector(value: object, dim: int) -> TypeGuard[list[float]]:
+    return isinstance(value, list) and len(value) == dim and {*map(type, value)} <= {int, float}
+
+
+def _json_kinds(hint: Any) -> list[type]:
+    """The types that JSON gives a field of this annotation."""
+    alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    kinds = [get_origin(alternative) or alternative for alternative in alternatives]
+    return [list if kind is tuple else kind for kind in kinds]
+
+
+def _parse_files(files: Mapping[str, Any]) -> dict[str, FileEntry]:
+    entries = {}
+    for name, entry in files.items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or name == MANIFEST:
+            raise MalformedManifest(
+                f"{MANIFEST} lists {name!r}, which does not stay inside the artifact. {REEXPORT}"
+            )
+        match entry:
+            case {"sha256": str(digest), "bytes": int(size)} if size >= 0:
+                entries[name] = FileEntry(digest, size)
+            case _:
+                raise MalformedManifest(
+                    f"{MANIFEST}: files[{name!r}] needs sha256 and bytes. {REEXPORT}"
+                )
+    return entries

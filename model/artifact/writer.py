@@ -1,0 +1,80 @@
+"""Writing an artifact folder: a folder appears complete and verified, or not at all.
+
+A killed or failed export leaves no folder that `model.artifact.reader` opens.
+"""
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from model.artifact.manifest import MANIFEST, ArtifactError, FileEntry, Manifest
+from model.artifact.reader import Artifact
+
+
+@contextmanager
+def staged(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder beside ``target``, and rename it to ``target`` when the block ends.
+
+    The block fills the folder and ends with `seal`. After an exception, or when the process is
+    killed, ``target`` is as it was. Raises ArtifactError when ``target`` exists and ``overwrite``
+    is false.
+    """
+    if target.exists() and not overwrite:
+        raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
+    try:
+        yield partial
+        _replace(target, partial)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def seal(folder: Path, manifest: Manifest) -> Artifact:
+    """Hash every file in ``folder``, write the manifest last, and open the result."""
+    names = sorted(
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()
+    )
+    entries = {name: _describe(folder / name) for name in names if name != MANIFEST}
+    _write_manifest(folder, dataclasses.replace(manifest, files=entries))
+    return Artifact.open(folder)
+
+
+def record_scores(artifact: Artifact, scores: Mapping[str, Any]) -> Artifact:
+    """Replace the manifest's scores, in place and atomically; returns the artifact reopened."""
+    manifest = dataclasses.replace(artifact.manifest, scores=dict(scores))
+    _write_manifest(artifact.path, manifest)
+    return Artifact.open(artifact.path)
+
+
+def _write_manifest(folder: Path, manifest: Manifest) -> None:
+    partial = folder / f".{MANIFEST}.partial"
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(manifest.to_json())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(folder / MANIFEST)
+
+
+def _replace(target: Path, partial: Path) -> None:
+    """Move ``partial`` to ``target``; the old folder is set aside first and removed last."""
+    partial.chmod(0o755)  # mkdtemp makes it private
+    if not target.exists():
+        partial.rename(target)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+    target.rename(old / target.name)
+    partial.rename(target)
+    shutil.rmtree(old)
+
+
+def _describe(path: Path) -> FileEntry:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return FileEntry(digest, os.fstat(file.fileno()).st_size)
