@@ -1,4 +1,4 @@
-"""The application, put together: engine, middleware, routes, error answers."""
+"""Creates the FastAPI application: engine, middleware, routes and error handlers."""
 
 import asyncio
 import gc
@@ -9,32 +9,28 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
-from fastapi.middleware.asyncexitstack import AsyncExitStackMiddleware
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import ASGIApp
 
 from model.artifact.manifest import ArtifactError
 from model.runtime.sessions import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
-from service.access.rate_limits import Quotas
-from service.api import native, openai, operations, pages, tokenize
+from service.access.rate_limits import RateLimiter
+from service.api import docs_page, native, openai, operations, tokenize
+from service.api.embedding import Service
 from service.api.openapi import COST_HEADERS, RAW_HEADERS, describe
-from service.api.operations import package_version
-from service.api.routing import DirectRoutes
 from service.engine.engine import Engine
 from service.engine.model import EngineStartFailed, LoadedModel
 from service.engine.tokenization import TokenWork
 from service.engine.types import EmbeddingEngine
 from service.errors import ServiceError
+from service.http.body import BodyReader
 from service.http.connection import METRICS_STATE
-from service.http.context import Service
 from service.http.error_responses import on_client_disconnect, on_http_exception, on_service_error
 from service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.http.tracing import close_provider, open_provider, telemetry_config
-from service.metrics import Metrics
+from service.metrics import Metrics, package_version
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,7 +38,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROUTERS = tuple(routes.router for routes in (native, openai, tokenize, operations, pages))
+ROUTERS = tuple(module.router for module in (native, openai, tokenize, operations, docs_page))
 
 OnFatal = Callable[[str], None]
 
@@ -53,28 +49,8 @@ GARBAGE_THRESHOLDS = (10_000, 10, 10)
 
 
 def log_fatal(reason: str) -> None:
-    """Say why the service can no longer work; /ready stays red."""
+    """Log why the service can no longer work; /ready stays red."""
     logger.critical(reason)
-
-
-class _App(FastAPI):
-    """FastAPI without the layers that it puts around all others, unless they are to make spans.
-
-    They answer a bug, as ObserveRequests does; bound bodies, as `service.http.body` does; and tell
-    traces of exceptions.
-    """
-
-    traced = False
-
-    def build_middleware_stack(self) -> ASGIApp:
-        """The layers that were added, and within them answers to exceptions, and the routes."""
-        if self.traced:
-            return super().build_middleware_stack()
-        handlers = self.exception_handlers
-        app: ASGIApp = ExceptionMiddleware(AsyncExitStackMiddleware(self.router), handlers)
-        for layer in reversed(self.user_middleware):
-            app = layer.cls(app, *layer.args, **layer.kwargs)
-        return app
 
 
 def create_app(
@@ -88,48 +64,42 @@ def create_app(
 ) -> FastAPI:
     """The service as an ASGI application.
 
-    The engine starts in the background when the application does, so the port answers /health at
-    once and /ready when the model is loaded. ``model`` is one that is being opened already.
-    ``on_fatal`` is called with one sentence when the
-    engine cannot start, or has died for good. Raises SettingsError when traces are asked for and
-    the packages that send them are not installed, and when the file of API keys cannot be used.
+    The engine starts in the background when the application does: /health answers at once, /ready
+    when the model is loaded. ``model`` is a model that is already being opened. ``on_fatal`` is
+    called with one sentence when the engine cannot start or has failed for good. Raises
+    SettingsError when tracing is enabled and its packages are not installed, and when the file of
+    API keys cannot be used.
     """
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
     engine = engine or Engine(settings, metrics, model=model, on_fatal=on_fatal)
-    app = _App(
+    app = FastAPI(
         title="S2Sent",
         summary="Sentence embeddings and similarity.",
         version=package_version(),
-        openapi_url=None,  # service/api/pages.py has these routes
-        redirect_slashes=False,  # a redirect has no envelope, and names the host it was sent to
+        openapi_url=None,  # service/api/docs_page.py has these routes
+        redirect_slashes=False,  # a redirect has no error envelope, and repeats the Host header
         telemetry=telemetry_config(tracer_provider),
+        routes=[route for router in ROUTERS for route in router.routes],
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
     )
-    app.traced = tracer_provider is not None
-    app.state.service = service = Service(settings, engine, metrics)
-    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    app.state.service = Service(settings, engine, metrics, BodyReader(settings, metrics))
     app.state.token_work = TokenWork(engine, settings, metrics)
-    for router in ROUTERS:
-        # Added as they are: an included router matches each request a second time.
-        app.router.routes.extend(router.routes)
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.add_exception_handler(ServiceError, on_service_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(ClientDisconnect, on_client_disconnect)
-    _add_middleware(app, service)
+    _add_middleware(app, settings, metrics, traced=tracer_provider is not None)
     return app
 
 
-def _add_middleware(app: _App, service: Service) -> None:
-    """Innermost first: the one added last sees a request first."""
-    settings = service.settings
-    if not app.traced:  # the router names a span's route
-        app.add_middleware(DirectRoutes, routes=app.router.routes)
+def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, *, traced: bool) -> None:
+    """Innermost first: the middleware that is added last handles a request first."""
     if keys := ApiKeys.of(settings):
         app.add_middleware(
             RequireApiKey,
             keys=keys,
-            quotas=Quotas(service.metrics),
+            limiter=RateLimiter(metrics),
             metrics_require_key=settings.metrics_require_key,
         )
     if settings.cors_allow_origins:
@@ -140,7 +110,9 @@ def _add_middleware(app: _App, service: Service) -> None:
             allow_headers=["*"],
             expose_headers=[REQUEST_ID_HEADER, "Retry-After", *COST_HEADERS, *RAW_HEADERS],
         )
-    app.add_middleware(ObserveRequests, service=service, traced=app.traced)
+    app.add_middleware(
+        ObserveRequests, metrics=metrics, log_requests=settings.log_requests, traced=traced
+    )
 
 
 def _lifespan(

@@ -1,24 +1,19 @@
-"""Logs: one JSON object per line on stdout, written by a thread so that no request waits for it."""
+"""Logging set-up: one JSON object per line on a stream, written by a background thread."""
 
 import json
 import logging
 import queue
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
-from logging.handlers import QueueHandler
+from logging.handlers import QueueHandler, QueueListener
 from typing import TextIO
 
 import orjson
 
-from service.http.context import current_request
-from service.http.tracing import trace_id_of
-
-# How long records gather after a batch was written. Each waking of the thread takes Python's lock
-# from the event loop: one for each record cost a tenth of a millisecond of processor time.
-GATHER_SECONDS = 0.02
+# Fields of every line that is logged in the current context, such as the request's id.
+log_fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields")
 
 
 class JsonFormatter(logging.Formatter):
@@ -31,9 +26,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        for name in ("request_id", "trace_id"):
-            if value := getattr(record, name, None):
-                line[name] = value
+        context: Mapping[str, object] = getattr(record, "context", {})
+        line |= {name: value for name, value in context.items() if value is not None}
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -41,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _as_json(line: dict[str, object]) -> str:
-    """In ASCII, so that any stream takes it; what JSON does not know is shown by its ``repr``."""
+    """In ASCII, so that any stream takes it; a value that JSON lacks is shown by its ``repr``."""
     try:
         # A dataclass may hide fields from its repr.
         text = orjson.dumps(line, default=repr, option=orjson.OPT_PASSTHROUGH_DATACLASS)
@@ -52,94 +46,58 @@ def _as_json(line: dict[str, object]) -> str:
     return json.dumps(line, default=repr, separators=(",", ":"))
 
 
-class _BatchingHandler(QueueHandler):
-    """Hands records on as they are to a thread of its own, which formats and writes them.
+class _RecordQueueHandler(QueueHandler):
+    """Queues each record with the log fields of its context; the listener formats it."""
 
-    The thread writes the first record at once and then lets others gather for GATHER_SECONDS. What
-    cannot be formatted or written is told on stderr, and takes no other record with it.
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        vars(record)["context"] = log_fields.get({})
+        return record
+
+
+class _LineHandler(logging.Handler):
+    """Writes each record as a line of its own, also after a write that failed half-way.
+
+    A record that cannot be formatted or written is reported on stderr (`logging.raiseExceptions`).
     """
 
     def __init__(self, stream: TextIO) -> None:
-        # None is the last.
-        self._records: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
-        super().__init__(self._records)
+        super().__init__()
         self.setFormatter(JsonFormatter())
         self._stream = stream
         self._separator = ""
-        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
-        self._thread.start()
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        if request := current_request.get():
-            vars(record)["request_id"] = request.request_id
-            if request.span is not None:
-                vars(record)["trace_id"] = trace_id_of(request.span)
-        return record
-
-    def close(self) -> None:
-        """Return once all that was handed on is written."""
-        self._records.put(None)
-        self._thread.join()
-        super().close()
-
-    def _run(self) -> None:
-        while True:
-            batch = [self._records.get()]
-            batch += [self._records.get() for _ in range(self._records.qsize())]
-            self._write([record for record in batch if record])
-            if None in batch:
-                return
-            time.sleep(GATHER_SECONDS)
-
-    def _write(self, records: Sequence[logging.LogRecord]) -> None:
-        lines = "".join(map(self._line, records))
-        if not lines:
-            return
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record."""
         try:
-            self._stream.write(self._separator + lines)
+            line = self._separator + self.format(record) + "\n"
+            self._separator = "\n"  # stays if writing fails, so that no line continues this one
+            self._stream.write(line)
             self._stream.flush()
             self._separator = ""
-        except Exception:
-            self._separator = "\n"  # the last line may be cut; the next must not continue it
-            self.handleError(records[-1])
-
-    def _line(self, record: logging.LogRecord) -> str:
-        try:
-            return self.format(record) + "\n"
-        except Exception:
+        except Exception:  # logging's contract: a handler reports its errors and does not raise
             self.handleError(record)
-            return ""
-
-
-@contextmanager
-def _without_what_no_line_has() -> Iterator[None]:
-    """Records know neither their place in the code nor their thread, process and task.
-
-    Finding out takes as long as the rest of a record (Python's logging HOWTO, Optimization).
-    """
-    switches = ("_srcfile", "logThreads", "logProcesses", "logMultiprocessing")
-    before = {name: getattr(logging, name) for name in switches}
-    vars(logging).update(dict.fromkeys(switches))
-    try:
-        yield
-    finally:
-        vars(logging).update(before)
 
 
 @contextmanager
 def logging_to(stream: TextIO, level: str) -> Iterator[None]:
-    """Send every logger's records of at least ``level`` to ``stream`` while the block runs."""
-    handler = _BatchingHandler(stream)
+    """Send every logger's records of at least ``level`` to ``stream`` while the block runs.
+
+    When the block ends, every record logged in it has been written.
+    """
+    records: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+    handler = _RecordQueueHandler(records)
+    listener = QueueListener(records, _LineHandler(stream))
     root = logging.getLogger()
     previous_level = root.level
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # uvicorn tells its own life at info; ours says the same in our words.
+    # uvicorn logs its start and stop at info; the service logs its own.
     logging.getLogger("uvicorn.error").setLevel(max(root.level, logging.WARNING))
+    listener.start()
     try:
-        with _without_what_no_line_has():
-            yield
+        yield
     finally:
         root.removeHandler(handler)
         root.setLevel(previous_level)
+        listener.stop()
         handler.close()

@@ -1,10 +1,10 @@
-"""Every number the service publishes, declared in one place.
+"""Every Prometheus metric of the service, declared in one place.
 
-Who records what: the HTTP layer records requests, requests in flight, request duration and
-serialisation; the engine records all the rest. Names follow Prometheus' conventions (base units,
-``_total`` for counters; https://prometheus.io/docs/practices/naming/). Every series whose labels
-are known in advance is there from the first scrape with the value 0, so that an alert on its rate
-works before its first event.
+The HTTP layer records requests, requests in flight, request duration, parsing and serialisation;
+the engine records the rest. Names follow Prometheus' conventions (base units, ``_total`` for
+counters; https://prometheus.io/docs/practices/naming/). Every series whose labels are known in
+advance exists with the value 0 from the first scrape, so that an alert on its rate works before
+its first event.
 """
 
 import platform
@@ -15,14 +15,13 @@ from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
-
-from service.histogram import Histogram, Series
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -31,8 +30,8 @@ REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quot
 FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
 
 # Routes of the API and the statuses each of them can answer with. A path that is no route is
-# counted as "other", so that a scan of random paths does not make new series. So is what is refused
-# before it is a request.
+# counted as "other", so that a scan of random paths creates no series. So are bytes that are not a
+# valid request.
 ROUTES = (
     *("/embed", "/similarity", "/v1/embeddings", "/v1/models", "/tokenize", "/decode"),
     *("/info", "/health", "/ready", "/metrics", "other"),
@@ -51,15 +50,15 @@ RATIO_BUCKETS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75)
 
 
 class Metrics:
-    """The service's metrics in a registry of their own, so that tests and apps do not share one."""
+    """The service's metrics, in a registry of their own so that applications share no numbers."""
 
-    def __init__(self, *, routes: Sequence[str] = ROUTES) -> None:
-        # A start time beside each counter doubles the exposition, and no dashboard reads it.
+    def __init__(self) -> None:
+        # A creation time beside each counter doubles the exposition, and no dashboard reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no type
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
-        self._declare_requests(routes)
+        self._declare_requests()
         self._declare_stages()
         self._declare_batches()
         self._declare_queue()
@@ -68,7 +67,7 @@ class Metrics:
         self._declare_engine()
 
     def render(self) -> bytes:
-        """Returns the current values in Prometheus' text format (media type CONTENT_TYPE)."""
+        """The current values in Prometheus' text format (media type CONTENT_TYPE)."""
         return generate_latest(self.registry)
 
     def watch(
@@ -80,7 +79,7 @@ class Metrics:
         ready: Callable[[], float],
         cache_bytes: Callable[[], float],
     ) -> None:
-        """Makes the gauges of queue, readiness and cache read live values at each scrape."""
+        """Make the gauges of queue, readiness and cache read live values at each scrape."""
         self.queue_texts.set_function(texts)
         self.queue_tokens.set_function(tokens)
         self.queue_oldest_seconds.set_function(oldest_seconds)
@@ -90,22 +89,21 @@ class Metrics:
     def describe_model(
         self, *, name: str, fingerprint: str, precision: str, provider: str, dim: int
     ) -> None:
-        """Says which model is served."""
+        """Set the labels that say which model is served."""
         self.model_info.labels(name, fingerprint, precision, provider, dim).set(1)
 
-    def _declare_requests(self, routes: Sequence[str]) -> None:
+    def _declare_requests(self) -> None:
         self.requests = self._counter(
             "s2sent_requests_total", "HTTP requests answered.", "route", "status"
         )
-        self.request_duration = Histogram(
+        durations = self._histogram(
             "s2sent_request_duration_seconds",
             "Time from a request's first byte to its answer.",
             DURATION_BUCKETS,
-            self.registry,
-            label="route",
-            values=routes,
+            "route",
         )
-        for route in routes:
+        self.request_duration = {route: durations.labels(route) for route in ROUTES}
+        for route in ROUTES:
             for status in STATUSES:
                 self.requests.labels(route, status)
         self.requests_in_flight = self._gauge(
@@ -212,7 +210,7 @@ class Metrics:
         )
         onnxruntime = _installed_version("onnxruntime", "onnxruntime-gpu")
         python = platform.python_version()
-        self.build_info.labels(_installed_version("s2sent"), python, onnxruntime).set(1)
+        self.build_info.labels(package_version(), python, onnxruntime).set(1)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(name, help_text, labels, registry=self.registry)
@@ -221,13 +219,22 @@ class Metrics:
         return Gauge(name, help_text, labels, registry=self.registry)
 
     def _histogram(
-        self, name: str, help_text: str, buckets: Sequence[float] = DURATION_BUCKETS
-    ) -> Series:
-        return Histogram(name, help_text, buckets, self.registry).labels()
+        self,
+        name: str,
+        help_text: str,
+        buckets: Sequence[float] = DURATION_BUCKETS,
+        *labels: str,
+    ) -> Histogram:
+        return Histogram(name, help_text, labels, buckets=buckets, registry=self.registry)
+
+
+def package_version() -> str:
+    """The installed version of this package, or ``unknown`` in a bare checkout."""
+    return _installed_version("s2sent")
 
 
 def _installed_version(*distributions: str) -> str:
-    """Returns the version of the first of these that is installed, or "unknown"."""
+    """The version of the first of these that is installed, or ``unknown``."""
     for distribution in distributions:
         try:
             return version(distribution)

@@ -21,11 +21,11 @@ import uvloop
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
+from service.api.embedding import Service
 from service.app import create_app
 from service.engine.model import LoadedModel
 from service.engine.types import EmbeddingEngine
-from service.http.connection import Protocol
-from service.http.context import Service
+from service.http.connection import HttpConnection
 from service.logs import logging_to
 from service.settings import Settings
 
@@ -73,7 +73,7 @@ class Process:
             uvicorn.Config(
                 self._answer,
                 interface="asgi3",  # it cannot be seen from a method
-                http=Protocol,
+                http=HttpConnection,
                 ws="none",
                 lifespan="on",
                 log_config=None,

@@ -1,8 +1,8 @@
-"""API keys: who may ask, and how much.
+"""API-key authentication: the middleware that requires a key and applies its rate limits.
 
-Every path needs a key, if any is configured, except those that probes and readers of the
-documentation use. Keys are kept and compared as SHA-256 digests, each given key against every
-accepted one, so the time taken tells nothing about a key or its length.
+If any key is configured, every path needs one except those of probes and of the documentation.
+Keys are kept and compared as SHA-256 digests, each given key against every accepted one, so the
+time taken reveals nothing about a key or its length.
 """
 
 import hmac
@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.access.api_keys import Key, KeyFile, UnusableKeys, digest_of
-from service.access.rate_limits import Quotas
+from service.access.rate_limits import RateLimiter
 from service.errors import ServiceError, Unauthorized
 from service.http.context import context_of
 from service.http.error_responses import error_response
@@ -24,7 +24,7 @@ METRICS_PATH = "/metrics"
 
 
 class ApiKeys:
-    """The accepted keys: some that stay, and those of a file, which may change."""
+    """The accepted keys: fixed ones, and those of a file, which may change."""
 
     def __init__(self, keys: Sequence[str], file: KeyFile | None = None) -> None:
         self._keys = tuple(Key(digest_of(key)) for key in keys)
@@ -32,7 +32,7 @@ class ApiKeys:
 
     @classmethod
     def of(cls, settings: Settings) -> Self | None:
-        """Those of the settings, None when they ask for no key; raises SettingsError."""
+        """The keys of the settings, None if these require no key; raises SettingsError."""
         keys = [key.get_secret_value() for key in settings.api_keys]
         if settings.api_keys_file is None:
             return cls(keys) if keys else None
@@ -42,24 +42,24 @@ class ApiKeys:
             raise SettingsError([f"api_keys_file: {error}"]) from None
 
     def find(self, authorization: str | None) -> Key | None:
-        """The key that an ``Authorization`` header holds, in the form ``Bearer <key>``."""
+        """The accepted key in an ``Authorization: Bearer <key>`` header, or None."""
         scheme, _, given = (authorization or "").partition(" ")
         digest = digest_of(given.strip())
         accepted = self._keys + (self._file.current() if self._file else ())
-        # The whole list: a search that ends where it finds would tell how far it came.
+        # Compares with every key: stopping at a match would reveal its position by the time taken.
         found = [key for key in accepted if hmac.compare_digest(digest, key.digest)]
         return found[0] if found and scheme.lower() == "bearer" else None
 
 
 class RequireApiKey:
-    """ASGI middleware: 401 to a request without an accepted key, 429 to one above its quota."""
+    """ASGI middleware: 401 to a request without an accepted key, 429 to one over its limit."""
 
     def __init__(
-        self, app: ASGIApp, keys: ApiKeys, quotas: Quotas, *, metrics_require_key: bool
+        self, app: ASGIApp, keys: ApiKeys, limiter: RateLimiter, *, metrics_require_key: bool
     ) -> None:
         self._app = app
         self._keys = keys
-        self._quotas = quotas
+        self._limiter = limiter
         self._open_paths = OPEN_PATHS if metrics_require_key else OPEN_PATHS | {METRICS_PATH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,13 +70,13 @@ class RequireApiKey:
         try:
             key = self._admit(connection)
         except ServiceError as error:
-            await error_response(connection, error)(scope, receive, send)
+            await error_response(scope["path"], error)(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
         finally:
             if result := context_of(connection).result:
-                self._quotas.charge(key, sum(result.tokens))
+                self._limiter.charge(key, sum(result.tokens))
 
     def _admit(self, connection: HTTPConnection) -> Key:
         """The key the request came with; raises Unauthorized or QuotaExceeded."""
@@ -86,5 +86,5 @@ class RequireApiKey:
             problem = "is not known" if authorization else "is missing"
             raise Unauthorized(f"The API key {problem}. Send Authorization: Bearer <key>.")
         context_of(connection).key_name = key.name
-        self._quotas.admit(key)
+        self._limiter.admit(key)
         return key

@@ -1,8 +1,8 @@
-"""What a key may ask for in a minute: token buckets, one for requests and one for tokens.
+"""Rate limits of API keys: a token bucket for requests and one for tokens, per key.
 
-A bucket fills up evenly and holds at most what a minute brings, so a client that was quiet may send
-a minute's worth at once. The tokens of a request are known only when it is answered: they are
-charged then, the balance may fall below zero, and while it is there nothing more is let in.
+A bucket refills evenly and holds at most one minute's allowance, so a client that was idle may send
+a minute's worth at once. The tokens of a request are known only when it has been answered: they are
+charged then, the balance may become negative, and until it is positive again requests are refused.
 """
 
 import math
@@ -16,69 +16,70 @@ from service.metrics import Metrics
 Clock = Callable[[], float]
 
 
-class Bucket:
-    """An allowance of ``per_minute``, which is there in full at first."""
+class TokenBucket:
+    """An allowance of ``per_minute`` that starts full."""
 
     def __init__(self, per_minute: int, clock: Clock) -> None:
         self._per_minute = per_minute
         self._clock = clock
         self._balance = float(per_minute)
-        self._filled = clock()
+        self._refilled = clock()
 
     def take(self, amount: int) -> None:
-        """Take an amount, whether it is there or not."""
-        self._fill()
+        """Subtract an amount; the balance may become negative."""
+        self._refill()
         self._balance -= amount
 
     def seconds_until(self, balance: int) -> float:
-        """How long it takes until the balance is this, 0 when it is already."""
-        self._fill()
+        """Seconds until the balance is at least this, 0 if it already is."""
+        self._refill()
         return max(0.0, (balance - self._balance) * 60 / self._per_minute)
 
-    def _fill(self) -> None:
+    def _refill(self) -> None:
         now = self._clock()
-        gained = (now - self._filled) * self._per_minute / 60
+        gained = (now - self._refilled) * self._per_minute / 60
         self._balance = min(self._balance + gained, self._per_minute)
-        self._filled = now
+        self._refilled = now
 
 
-class _Allowance:
-    """The buckets of one key; None where it has no limit."""
+class _KeyBuckets:
+    """The buckets of one key; None for a limit it does not have."""
 
     def __init__(self, key: Key, clock: Clock) -> None:
-        self.requests = Bucket(key.requests_per_minute, clock) if key.requests_per_minute else None
-        self.tokens = Bucket(key.tokens_per_minute, clock) if key.tokens_per_minute else None
+        requests, tokens = key.requests_per_minute, key.tokens_per_minute
+        self.requests = TokenBucket(requests, clock) if requests else None
+        self.tokens = TokenBucket(tokens, clock) if tokens else None
 
 
-class Quotas:
-    """The allowances of all keys, on the event loop. What is refused is counted."""
+class RateLimiter:
+    """Admits or refuses the requests of each key, on the event loop; refusals are counted."""
 
     def __init__(self, metrics: Metrics, *, clock: Clock = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        # By the whole key: one whose limits were changed begins anew.
-        self._allowances: dict[Key, _Allowance] = {}
+        # Keyed by the whole Key, limits included: a key with changed limits starts full.
+        self._buckets: dict[Key, _KeyBuckets] = {}
 
     def admit(self, key: Key) -> None:
-        """Count a request, or raise QuotaExceeded."""
-        allowance = self._of(key)
-        if allowance.requests and (seconds := allowance.requests.seconds_until(1)):
+        """Count one request of a key; raises QuotaExceeded if a limit is used up."""
+        buckets = self._buckets_of(key)
+        if buckets.requests and (seconds := buckets.requests.seconds_until(1)):
             raise self._exceeded(key, f"{key.requests_per_minute} requests", seconds)
-        if allowance.tokens and (seconds := allowance.tokens.seconds_until(0)):
+        if buckets.tokens and (seconds := buckets.tokens.seconds_until(0)):
             raise self._exceeded(key, f"{key.tokens_per_minute} tokens", seconds)
-        if allowance.requests:
-            allowance.requests.take(1)
+        if buckets.requests:
+            buckets.requests.take(1)
 
     def charge(self, key: Key, tokens: int) -> None:
-        """Count the tokens of a request that was answered."""
-        allowance = self._of(key)
-        if allowance.tokens:
-            allowance.tokens.take(tokens)
+        """Count the tokens of an answered request."""
+        buckets = self._buckets_of(key)
+        if buckets.tokens:
+            buckets.tokens.take(tokens)
 
-    def _of(self, key: Key) -> _Allowance:
-        if key not in self._allowances:
-            self._allowances[key] = _Allowance(key, self._clock)
-        return self._allowances[key]
+    def _buckets_of(self, key: Key) -> _KeyBuckets:
+        if key not in self._buckets:
+            self._buckets[key] = _KeyBuckets(key, self._clock)
+        return self._buckets[key]
 
     def _exceeded(self, key: Key, limit: str, wait_seconds: float) -> QuotaExceeded:
         self._metrics.rejected.labels("quota").inc()

@@ -1,7 +1,7 @@
-"""The OpenAPI document as one HTML page for people: no script, no font, nothing from elsewhere.
+"""The routes /, /docs and /openapi.json, and the HTML page that shows the OpenAPI document.
 
-Every text is escaped, and the page's policy lets a browser run no script and load nothing, so it
-shows offline what a viewer from a CDN would show online.
+The page needs no script, font or file from elsewhere, so it works offline. Every text is escaped,
+and the page's Content-Security-Policy lets a browser run no script and load nothing.
 """
 
 import base64
@@ -9,6 +9,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request, Response
+
+from service.api.responses import JSON
+from service.api.routing import RequestRoute
+
+router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 
 Node = Mapping[str, Any]
 
@@ -37,6 +45,32 @@ PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+
+
+_READING = ["GET", "HEAD"]
+
+
+@router.api_route("/", methods=_READING)
+async def root(_request: Request) -> Response:
+    """Where to find the documentation."""
+    content = b'{"name":"s2sent","docs":"/docs","info":"/info"}'
+    return Response(content, media_type=JSON, headers=PAGE_HEADERS)
+
+
+@router.api_route("/docs", methods=_READING)
+async def docs(request: Request) -> Response:
+    """The OpenAPI document as a page for people."""
+    state = request.app.state
+    if not hasattr(state, "api_page"):  # rendered once, at the first request
+        state.api_page = api_page(request.app.openapi())
+    return Response(state.api_page, media_type="text/html", headers=PAGE_HEADERS)
+
+
+@router.api_route("/openapi.json", methods=_READING)
+async def openapi(request: Request) -> Response:
+    """The OpenAPI document as JSON."""
+    content = orjson.dumps(request.app.openapi())
+    return Response(content, media_type=JSON, headers=PAGE_HEADERS)
 
 
 def api_page(document: Node) -> str:

@@ -1,4 +1,4 @@
-"""/embed and /similarity, as text-embeddings-inference has them, and what they add."""
+"""The routes /embed and /similarity, compatible with text-embeddings-inference."""
 
 import asyncio
 import time
@@ -6,49 +6,63 @@ import time
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from service.api.embedding import embed, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from service.api.responses import RAW, answer, embed, list_as_json, little_endian_bytes
-from service.api.routing import DirectRoute
+from service.api.responses import RAW, embedding_response, list_as_json, little_endian_bytes
+from service.api.routing import RequestRoute
 from service.api.schemas import (
-    EmbedRequest,
+    EmbedBody,
     PairsForm,
     RankedDocument,
     RankingForm,
-    SimilarityRequest,
+    SimilarityBody,
     SourceForm,
 )
-from service.api.vectors import UnitRows, finish, paired_cosines, ranked_cosines, unit_rows
-from service.http.body import read_body
-from service.http.context import service_of
+from service.api.vectors import (
+    UnitEmbeddings,
+    paired_cosines,
+    ranked_cosines,
+    to_unit,
+    truncate_and_normalize,
+)
 
-router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=DirectRoute)
+router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 
 
 @router.post("/", include_in_schema=False)
 @router.post(
     "/embed",
     summary="Embed texts",
-    openapi_extra=request_body(EmbedRequest),
+    openapi_extra=request_body(EmbedBody),
     responses={200: success(list[list[float]], "One embedding per text.", cost=True, raw=True)},
 )
 async def embed_texts(request: Request) -> Response:
-    """One embedding per text, in order; raw float32 where ``Accept`` asks for octets."""
-    body = await read_body(request, EmbedRequest)
-    service_of(request).check_dimensions(body.dimensions)
+    """One embedding per text, in order; raw float32 if ``Accept`` names octet-stream."""
+    service = service_of(request)
+    body = await service.bodies.read(request, EmbedBody)
+    service.check_dimensions(body.dimensions)
     result = await embed(request, body.inputs, body)
     since = time.perf_counter()
-    rows = finish(result.embeddings, dimensions=body.dimensions, normalize=body.normalize)
+    embeddings = truncate_and_normalize(
+        result.embeddings, dimensions=body.dimensions, normalize=body.normalize
+    )
     if RAW in request.headers.get("accept", ""):
-        shape = {"x-embedding-shape": f"{rows.shape[0]},{rows.shape[1]}"}
-        raw = little_endian_bytes(rows)
-        return answer(request, result, raw, serialized_since=since, media_type=RAW, headers=shape)
-    return answer(request, result, await list_as_json(rows), serialized_since=since)
+        return embedding_response(
+            request,
+            result,
+            little_endian_bytes(embeddings),
+            serialized_since=since,
+            media_type=RAW,
+            headers={"x-embedding-shape": f"{embeddings.shape[0]},{embeddings.shape[1]}"},
+        )
+    content = await list_as_json(embeddings)
+    return embedding_response(request, result, content, serialized_since=since)
 
 
 @router.post(
     "/similarity",
     summary="Compare texts",
-    openapi_extra=request_body(SimilarityRequest),
+    openapi_extra=request_body(SimilarityBody),
     responses={
         200: success(
             list[float] | list[list[RankedDocument]],
@@ -58,20 +72,20 @@ async def embed_texts(request: Request) -> Response:
     },
 )
 async def compare_texts(request: Request) -> Response:
-    """Cosines of the full embeddings, in [-1, 1]. A text that comes twice is embedded once."""
-    body = await read_body(request, SimilarityRequest)
+    """Cosines of the full embeddings, in [-1, 1]. A repeated text is embedded once."""
+    body = await service_of(request).bodies.read(request, SimilarityBody)
     form = body.inputs
     distinct = list(dict.fromkeys(form.texts()))
     result = await embed(request, distinct, body.parameters)
     since = time.perf_counter()
-    unit = unit_rows(result.embeddings)
+    unit = to_unit(result.embeddings)
     row_of = {text: row for row, text in enumerate(distinct)}
     scores = await _scores(form, unit, row_of)
-    return answer(request, result, scores, serialized_since=since)
+    return embedding_response(request, result, scores, serialized_since=since)
 
 
 async def _scores(
-    form: SourceForm | PairsForm | RankingForm, unit: UnitRows, row_of: dict[str, int]
+    form: SourceForm | PairsForm | RankingForm, unit: UnitEmbeddings, row_of: dict[str, int]
 ) -> bytes:
     match form:
         case SourceForm():
@@ -86,11 +100,11 @@ async def _scores(
             return await _ranking(form, unit, row_of)
 
 
-async def _ranking(form: RankingForm, unit: UnitRows, row_of: dict[str, int]) -> bytes:
+async def _ranking(form: RankingForm, unit: UnitEmbeddings, row_of: dict[str, int]) -> bytes:
     documents = np.array([row_of[text] for text in form.documents])
     answers = []
     for query in form.queries:
-        await asyncio.sleep(0)  # a turn of the event loop for others
+        await asyncio.sleep(0)  # let the event loop serve others
         best, scores = ranked_cosines(unit, row_of[query], documents, form.top_k)
         ranked = [
             {"index": index, "score": score}

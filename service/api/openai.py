@@ -1,4 +1,4 @@
-"""/v1/embeddings and /v1/models, as OpenAI's clients expect them."""
+"""The routes /v1/embeddings and /v1/models, compatible with OpenAI's clients."""
 
 import time
 from typing import Literal
@@ -8,15 +8,14 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel
 
 from service import errors
+from service.api.embedding import embed, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from service.api.responses import JSON, Rows, answer, as_base64, embed, list_as_json
-from service.api.routing import DirectRoute
-from service.api.schemas import EmbedOptions, OpenAIEmbeddingsRequest
-from service.api.vectors import finish
-from service.http.body import read_body
-from service.http.context import service_of
+from service.api.responses import JSON, as_base64, embedding_response, list_as_json
+from service.api.routing import RequestRoute
+from service.api.schemas import EmbedOptions, OpenAIEmbeddingsBody
+from service.api.vectors import Embeddings, truncate_and_normalize
 
-router = APIRouter(tags=["openai"], route_class=DirectRoute)
+router = APIRouter(tags=["openai"], route_class=RequestRoute)
 
 
 class Embedding(BaseModel):
@@ -63,7 +62,7 @@ class ModelList(BaseModel):
 @router.post(
     "/v1/embeddings",
     summary="Embed texts, OpenAI's way",
-    openapi_extra=request_body(OpenAIEmbeddingsRequest),
+    openapi_extra=request_body(OpenAIEmbeddingsBody),
     responses={
         **failures(*EMBEDDING_ERRORS, openai=True),
         200: success(EmbeddingList, "One normalised embedding per text.", cost=True),
@@ -71,14 +70,17 @@ class ModelList(BaseModel):
 )
 async def create_embeddings(request: Request) -> Response:
     """One normalised embedding per text, as floats or base64. The model's name is not checked."""
-    body = await read_body(request, OpenAIEmbeddingsRequest)
-    service_of(request).check_dimensions(body.dimensions)
+    service = service_of(request)
+    body = await service.bodies.read(request, OpenAIEmbeddingsBody)
+    service.check_dimensions(body.dimensions)
     result = await embed(request, body.input, EmbedOptions(depth=body.depth))
     since = time.perf_counter()
-    rows = finish(result.embeddings, dimensions=body.dimensions, normalize=True)
-    data = await list_as_json(_data(rows, body.encoding_format))
-    content = _envelope(data, service_of(request).model_name, sum(result.tokens))
-    return answer(request, result, content, serialized_since=since)
+    embeddings = truncate_and_normalize(
+        result.embeddings, dimensions=body.dimensions, normalize=True
+    )
+    data = await list_as_json(_data(embeddings, body.encoding_format))
+    content = _embedding_list(data, service.model_name, sum(result.tokens))
+    return embedding_response(request, result, content, serialized_since=since)
 
 
 @router.head("/v1/models", include_in_schema=False)
@@ -94,7 +96,7 @@ async def create_embeddings(request: Request) -> Response:
     },
 )
 async def list_models(request: Request) -> Response:
-    """The one model there is."""
+    """The served model, as a list of one."""
     service = service_of(request)
     model = Model(
         id=service.model_name, object="model", created=service.started_at, owned_by="s2sent"
@@ -102,18 +104,20 @@ async def list_models(request: Request) -> Response:
     return Response(ModelList(object="list", data=[model]).model_dump_json(), media_type=JSON)
 
 
-def _data(rows: Rows, encoding_format: Literal["float", "base64"]) -> list[object]:
+def _data(
+    embeddings: Embeddings, encoding_format: Literal["float", "base64"]
+) -> list[dict[str, object]]:
     return [
         {
             "object": "embedding",
             "index": index,
-            "embedding": as_base64(row) if encoding_format == "base64" else row,
+            "embedding": as_base64(embedding) if encoding_format == "base64" else embedding,
         }
-        for index, row in enumerate(rows)
+        for index, embedding in enumerate(embeddings)
     ]
 
 
-def _envelope(data: bytes, model: str, tokens: int) -> bytes:
-    """Answer of /v1/embeddings around data that is JSON already."""
+def _embedding_list(data: bytes, model: str, tokens: int) -> bytes:
+    """An EmbeddingList as JSON; ``data`` is JSON already."""
     usage = orjson.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
     return b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, orjson.dumps(model), usage)

@@ -13,21 +13,21 @@ from pydantic.json_schema import models_json_schema
 
 from service import errors
 from service.api.schemas import (
-    DecodeRequest,
-    EmbedRequest,
-    OpenAIEmbeddingsRequest,
-    SimilarityRequest,
-    TokenizeRequest,
+    DecodeBody,
+    EmbedBody,
+    OpenAIEmbeddingsBody,
+    SimilarityBody,
+    TokenizeBody,
 )
 from service.errors import ServiceError
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES = (
-    EmbedRequest,
-    SimilarityRequest,
-    OpenAIEmbeddingsRequest,
-    TokenizeRequest,
-    DecodeRequest,
+    EmbedBody,
+    SimilarityBody,
+    OpenAIEmbeddingsBody,
+    TokenizeBody,
+    DecodeBody,
 )
 
 # What any route that embeds can answer besides 200.

@@ -1,6 +1,5 @@
-"""/info, /health, /ready and /metrics: what operators and their machines ask."""
+"""The routes /info, /health, /ready and /metrics, for operators, probes and Prometheus."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -8,20 +7,14 @@ from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, ConfigDict, Field
 
 from service import errors
+from service.api.embedding import Service, service_of
 from service.api.openapi import failures, success
 from service.api.responses import JSON
+from service.api.routing import RequestRoute
 from service.errors import NotReady
-from service.http.context import Service, service_of
+from service.metrics import package_version
 
-router = APIRouter(tags=["operations"])
-
-
-def package_version() -> str:
-    """The installed version of this package, or ``unknown`` in a bare checkout."""
-    try:
-        return version("s2sent")
-    except PackageNotFoundError:
-        return "unknown"
+router = APIRouter(tags=["operations"], route_class=RequestRoute)
 
 
 class Info(BaseModel):
@@ -74,7 +67,7 @@ class Status(BaseModel):
     },
 )
 async def info(request: Request) -> Response:
-    """What is served, and within which limits."""
+    """The served model and the limits of the service."""
     return Response(_info(service_of(request)).model_dump_json(), media_type=JSON)
 
 
@@ -83,10 +76,10 @@ async def info(request: Request) -> Response:
 @router.get(
     "/health",
     summary="Whether the process is alive",
-    responses={200: success(Status, "It is."), **failures(errors.InternalError)},
+    responses={200: success(Status, "The process is alive."), **failures(errors.InternalError)},
 )
-async def health() -> Response:
-    """Alive: the process answers. Whether it can embed is what /ready says."""
+async def health(_request: Request) -> Response:
+    """Alive: the process answers. /ready says whether it can embed."""
     return Response(b'{"status":"alive"}', media_type=JSON)
 
 
@@ -95,12 +88,12 @@ async def health() -> Response:
     "/ready",
     summary="Whether requests should be sent here",
     responses={
-        200: success(Status, "Loaded, warmed up and right."),
+        200: success(Status, "The model is loaded, warmed up and verified."),
         **failures(errors.InternalError, errors.NotReady),
     },
 )
 async def ready(request: Request) -> Response:
-    """Ready: the model is loaded, gives the vectors it should, and takes requests."""
+    """Ready: the model is loaded and verified, and the engine accepts requests."""
     readiness = service_of(request).engine.readiness()
     if not readiness.ready:
         raise NotReady(f"Not ready: {readiness.reason}.", retry_after_seconds=1)
@@ -124,7 +117,7 @@ async def ready(request: Request) -> Response:
     response_class=Response,
 )
 def metrics(request: Request) -> Response:
-    """The metrics. Written in a worker thread: it takes milliseconds."""
+    """The metrics. A plain function: encoding takes milliseconds, so it runs in a worker thread."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
     body = encode(service_of(request).metrics.registry)
     return Response(body, headers={"Content-Type": content_type})

@@ -135,7 +135,7 @@ class EmbedOptions(_Schema):
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
-class EmbedRequest(EmbedOptions):
+class EmbedBody(EmbedOptions):
     """Body of /embed."""
 
     inputs: Inputs
@@ -212,7 +212,7 @@ SimilarityInputs = Annotated[
 ]
 
 
-class SimilarityRequest(_Schema):
+class SimilarityBody(_Schema):
     """Body of /similarity."""
 
     inputs: SimilarityInputs
@@ -224,7 +224,7 @@ class SimilarityRequest(_Schema):
         return self
 
 
-class OpenAIEmbeddingsRequest(_Schema):
+class OpenAIEmbeddingsBody(_Schema):
     """Body of /v1/embeddings."""
 
     input: OpenAIInput
@@ -238,7 +238,7 @@ class OpenAIEmbeddingsRequest(_Schema):
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
-class TokenizeRequest(_Schema):
+class TokenizeBody(_Schema):
     """Body of /tokenize."""
 
     inputs: Strings
@@ -251,7 +251,7 @@ class TokenizeRequest(_Schema):
     )
 
 
-class DecodeRequest(_Schema):
+class DecodeBody(_Schema):
     """Body of /decode."""
 
     ids: TokenIds

@@ -1,7 +1,7 @@
-"""What happens to embeddings after the encoder: cutting, normalising, comparing.
+"""Truncates, normalises and compares embeddings.
 
-The encoder gives pooled embeddings [n, dim] float32 that are not normalised. Norms and cosines
-are taken in float64, so that rounding stays below what float32 can show.
+The engine returns pooled embeddings [n, dim] float32 that are not normalised. Norms and cosines
+are computed in float64, so that their rounding errors are below float32's precision.
 """
 
 from collections.abc import Sequence
@@ -11,46 +11,54 @@ from numpy.typing import NDArray
 
 from service.errors import InferenceFailed
 
-Rows = NDArray[np.float32]  # [n, dim]
-UnitRows = NDArray[np.float64]  # [n, dim], every row of length 1
+Embeddings = NDArray[np.float32]  # [n, dim]
+UnitEmbeddings = NDArray[np.float64]  # [n, dim], every row of L2 norm 1
+Scores = NDArray[np.float32]  # [n]
 
 
-def finish(embeddings: Rows, *, dimensions: int | None, normalize: bool) -> Rows:
-    """Cut to the first ``dimensions`` components, then divide each row by its L2 norm.
+def truncate_and_normalize(
+    embeddings: Embeddings, *, dimensions: int | None, normalize: bool
+) -> Embeddings:
+    """Keep the first ``dimensions`` components, then divide each row by its L2 norm.
 
-    Raises InferenceFailed for a row that has no direction: zero, infinite or not a number.
+    Returns a C-contiguous array [n, dimensions]. Raises InferenceFailed for a row whose norm is
+    zero, infinite or not a number, also if it is not to be normalised.
     """
-    rows = embeddings[:, :dimensions]
-    norms = _norms(rows)
-    finished = rows / norms[:, None] if normalize else rows
-    return np.ascontiguousarray(finished, dtype=np.float32)
+    truncated = embeddings[:, :dimensions]
+    norms = _norms(truncated)
+    if normalize:
+        truncated = (truncated / norms[:, None]).astype(np.float32)
+    return np.ascontiguousarray(truncated)
 
 
-def unit_rows(embeddings: Rows) -> UnitRows:
-    """The rows divided by their L2 norms, in float64; raises InferenceFailed as `finish` does."""
+def to_unit(embeddings: Embeddings) -> UnitEmbeddings:
+    """The rows divided by their L2 norms, in float64.
+
+    Raises InferenceFailed as `truncate_and_normalize` does.
+    """
     return embeddings / _norms(embeddings)[:, None]
 
 
-def paired_cosines(unit: UnitRows, left: Sequence[int], right: Sequence[int]) -> Rows:
+def paired_cosines(unit: UnitEmbeddings, left: Sequence[int], right: Sequence[int]) -> Scores:
     """The cosine of row ``left[i]`` with row ``right[i]`` for every i, [n] float32."""
     return _rounded(np.vecdot(unit[left], unit[right]))
 
 
 def ranked_cosines(
-    unit: UnitRows, query: int, documents: NDArray[np.intp], top_k: int | None
-) -> tuple[NDArray[np.intp], Rows]:
-    """The ``top_k`` documents closest to a query, best first, equal scores by position.
+    unit: UnitEmbeddings, query: int, documents: NDArray[np.intp], top_k: int | None
+) -> tuple[NDArray[np.intp], Scores]:
+    """The ``top_k`` documents with the highest cosine, best first, equal scores by position.
 
-    Returns their positions in ``documents`` and their cosines. Every distinct row is compared
-    once, so documents that are equal have scores that are equal to the last bit.
+    ``query`` and ``documents`` are row indices. Returns positions in ``documents`` and cosines,
+    both [top_k]. Every distinct row is compared once, so equal documents have identical scores.
     """
     scores = _rounded(unit @ unit[query])[documents]
     best = np.argsort(-scores, kind="stable")[:top_k]
     return best, scores[best]
 
 
-def _norms(rows: Rows) -> NDArray[np.float64]:
-    exact = rows.astype(np.float64)  # the squares of float32 cannot overflow here
+def _norms(embeddings: Embeddings) -> NDArray[np.float64]:
+    exact = embeddings.astype(np.float64)  # the squares of float32 cannot overflow here
     norms: NDArray[np.float64] = np.sqrt(np.vecdot(exact, exact))
     usable = (norms > 0) & (norms < np.inf)  # NaN is neither
     if np.count_nonzero(usable) < len(norms):
@@ -62,6 +70,6 @@ def _norms(rows: Rows) -> NDArray[np.float64]:
     return norms
 
 
-def _rounded(cosines: NDArray[np.float64]) -> Rows:
-    """Float32 cosines; rounding may leave [-1, 1] by an ulp, which no cosine may."""
+def _rounded(cosines: NDArray[np.float64]) -> Scores:
+    """Float32 cosines, clipped to [-1, 1], which rounding may leave by an ulp."""
     return np.clip(cosines, -1.0, 1.0).astype(np.float32)

@@ -1,8 +1,9 @@
-"""Reading a request: its JSON body, within limits, and whether its client is still there."""
+"""Reads a request's JSON body within limits, and cancels work whose client has disconnected."""
 
 import asyncio
 import time
 from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,53 +17,88 @@ from service.errors import (
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from service.http.body_limits import Structure
-from service.http.context import context_of, service_of
-from service.http.disconnect import DEPARTURE, Departure
+from service.http.body_limits import JsonBudget
+from service.http.context import context_of
+from service.http.disconnect import DisconnectSignal
 from service.http.validation_errors import invalid_input
+from service.metrics import Metrics
+from service.settings import Settings
 
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
-# Up to here a body is parsed on the loop, which takes a few milliseconds at most. For a larger one
-# the loop then waits for orjson alone, which holds Python's lock, and not for the checks as well.
+# Bodies up to this size are parsed on the event loop, in a few milliseconds at most. Larger ones
+# go to a thread: orjson holds the GIL there too, but validation releases it between steps.
 INLINE_BYTES = 262_144
 
-_CLIENT_LEFT = "the client left"
+_CLIENT_LEFT = "the client disconnected"
 
 
-async def read_body(request: Request, schema: type[Body]) -> Body:
-    """The request's body as ``schema``.
+class BodyReader:
+    """Reads request bodies as pydantic models, within the limits of the settings."""
 
-    Raises UnsupportedMediaType, PayloadTooLarge, MalformedRequest, EmptyInput or InvalidInput when
-    it cannot be used, DeadlineExceeded when it comes too late, ClientDisconnect when it never will.
-    """
-    _check_media_type(request)
-    context = context_of(request)
-    service, raw = context.service, await _collect(request)
-    context.body_read = time.perf_counter()
-    parse = partial(_parse, raw, schema, max_texts=service.settings.max_client_batch_size)
-    if len(raw) <= INLINE_BYTES:
-        body = parse()
-    else:
-        body = await asyncio.get_running_loop().run_in_executor(service.body_reader, parse)
-    service.metrics.parse_duration.observe(time.perf_counter() - context.body_read)
-    return body
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        # One thread, so that large bodies are parsed one at a time and the event loop competes
+        # with one of them at most.
+        self._executor = ThreadPoolExecutor(1, "read-body")
+
+    async def read(self, request: Request, schema: type[Body]) -> Body:
+        """The request's body as ``schema``.
+
+        Raises UnsupportedMediaType, PayloadTooLarge, MalformedRequest, EmptyInput or InvalidInput
+        when the body cannot be used, DeadlineExceeded when it arrives too late, and
+        ClientDisconnect when the client disconnects first.
+        """
+        _check_media_type(request)
+        raw = await self._collect(request)
+        context = context_of(request)
+        context.body_read = time.perf_counter()
+        parse = partial(_parse, raw, schema, max_texts=self._settings.max_client_batch_size)
+        if len(raw) <= INLINE_BYTES:
+            body = parse()
+        else:
+            body = await asyncio.get_running_loop().run_in_executor(self._executor, parse)
+        self._metrics.parse_duration.observe(time.perf_counter() - context.body_read)
+        return body
+
+    async def _collect(self, request: Request) -> bytes:
+        limit = self._settings.max_body_bytes
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
+            raise _too_large(limit)
+        budget, body = JsonBudget.of(self._settings), bytearray()
+        try:
+            async with asyncio.timeout(self._settings.request_timeout_seconds):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > limit:
+                        raise _too_large(limit)
+                    budget.feed(chunk)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"The body had not arrived after {self._settings.request_timeout_seconds:g} s."
+                " Send it faster or in smaller requests."
+            ) from None
+        return bytes(body)
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of ``work``, which is cancelled when the client goes away first.
+    """The result of ``work``, which is cancelled if the client disconnects first.
 
-    To be called after the body was read: from then on the only message a server sends is
+    Call it after the body was read: from then on the only message a server sends is
     ``http.disconnect`` (ASGI HTTP specification). Raises ClientDisconnect.
     """
     worker = asyncio.current_task()
     assert worker is not None  # noqa: S101  # a coroutine runs in a task
-    departure: Departure = request.scope.get(DEPARTURE) or Departure()
-    leave = partial(worker.cancel, _CLIENT_LEFT)
-    # A server other than ours says it in a message, for which somebody has to wait.
-    watching = None if DEPARTURE in request.scope else _watch(request, departure)
-    departure.watch(leave)
+    signal = context_of(request).disconnect
+    watcher = None
+    if signal is None:  # a server other than ours: its message has to be awaited
+        signal = DisconnectSignal()
+        watcher = asyncio.create_task(_fire_on_disconnect(request, signal))
+    cancel = partial(worker.cancel, _CLIENT_LEFT)
+    signal.add_callback(cancel)
     try:
         return await work
     except asyncio.CancelledError as cancelled:
@@ -71,9 +107,15 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
         worker.uncancel()
         raise ClientDisconnect from None
     finally:
-        departure.unwatch(leave)
-        if watching:
-            watching.cancel()
+        signal.remove_callback(cancel)
+        if watcher:
+            watcher.cancel()
+
+
+async def _fire_on_disconnect(request: Request, signal: DisconnectSignal) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    signal.fire()
 
 
 def _parse(raw: bytes, schema: type[Body], *, max_texts: int) -> Body:
@@ -86,15 +128,6 @@ def _parse(raw: bytes, schema: type[Body], *, max_texts: int) -> Body:
         ) from None
     except ValidationError as error:
         raise invalid_input(error) from None
-
-
-def _watch(request: Request, departure: Departure) -> asyncio.Task[None]:
-    async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        departure.come()
-
-    return asyncio.create_task(watch())
 
 
 def _check_media_type(request: Request) -> None:
@@ -111,33 +144,6 @@ def _check_media_type(request: Request) -> None:
         raise UnsupportedMediaType(
             f"Content-Encoding is {encoding[:80]!r}; send the body as it is."
         )
-
-
-async def _collect(request: Request) -> bytes:
-    settings = service_of(request).settings
-    limit, structure = settings.max_body_bytes, Structure.allowed_by(settings)
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
-        raise _too_large(limit)
-    body = bytearray()
-    more_body = True
-    try:
-        async with asyncio.timeout(settings.request_timeout_seconds):
-            while more_body:
-                message = await request.receive()  # `Request.stream` has a layer of its own
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                chunk, more_body = message.get("body", b""), message.get("more_body", False)
-                body += chunk
-                if len(body) > limit:
-                    raise _too_large(limit)
-                structure.add(chunk)
-    except TimeoutError:
-        raise DeadlineExceeded(
-            f"The body had not arrived after {settings.request_timeout_seconds:g} s."
-            " Send it faster or in smaller requests."
-        ) from None
-    return bytes(body)
 
 
 def _too_large(limit: int) -> PayloadTooLarge:

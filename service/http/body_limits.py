@@ -1,9 +1,8 @@
-"""How much a JSON body is made of, counted while it arrives and before an object is made of it.
+"""Limits on the number of JSON values in a body, counted while it arrives and before it is parsed.
 
-What costs time is not bytes but objects: eight megabytes hold two thousand long texts, or two
-million lists of one number, which would keep the interpreter, and everybody's requests with it, for
-more than a second. orjson holds Python's lock from the first byte to the last, so a thread would
-not help; only not beginning does.
+Parsing time grows with the number of objects, not of bytes: eight megabytes hold two thousand long
+texts, or two million one-element lists that keep orjson busy for more than a second. orjson holds
+the GIL throughout, so a thread would not help; such a body has to be refused before it is parsed.
 """
 
 from typing import Self
@@ -11,16 +10,16 @@ from typing import Self
 from service.errors import PayloadTooLarge
 from service.settings import Settings
 
-# Strings, lists and objects of a request, for each text it may have: a text may come with a few
-# fields that are not ours and are ignored. The rest is for the request's own fields.
+# Strings, lists and objects allowed for each text of the largest request: a text may come with a
+# few fields that are ignored. OTHER_PARTS is for the request's own fields.
 PARTS_PER_TEXT = 16
 OTHER_PARTS = 1_024
-# Bytes of the largest body for each value it may have: token ids have five digits and a comma.
+# Bytes of the largest body for each value allowed: token ids have five digits and a comma.
 BYTES_PER_VALUE = 8
 
 
-class Structure:
-    """The parts (strings, keys, lists, objects) and the values of one body, within limits."""
+class JsonBudget:
+    """Counts the parts (strings, keys, lists, objects) and values of one body against limits."""
 
     def __init__(self, *, max_parts: int, max_values: int) -> None:
         self._max_parts = max_parts
@@ -29,25 +28,26 @@ class Structure:
         self._backslash = b""
 
     @classmethod
-    def allowed_by(cls, settings: Settings) -> Self:
-        """A body's structure within what the settings allow."""
+    def of(cls, settings: Settings) -> Self:
+        """The budget of one body under these settings."""
         return cls(
             max_parts=PARTS_PER_TEXT * settings.max_client_batch_size + OTHER_PARTS,
             max_values=settings.max_body_bytes // BYTES_PER_VALUE,
         )
 
-    def add(self, piece: bytes) -> None:
-        """Count the next piece of the body; raises PayloadTooLarge when there is too much.
+    def feed(self, chunk: bytes) -> None:
+        """Count the next chunk of the body; raises PayloadTooLarge above a limit.
 
-        What is not JSON is counted somehow: reading it will fail.
+        The counts of a body that is not JSON mean nothing; parsing it fails later.
         """
-        # Without escapes every quote begins or ends a string. A backslash before the cut waits.
-        piece = (self._backslash + piece).replace(rb"\\", b"").replace(rb"\"", b"")
-        self._backslash = b"\\" if piece.endswith(b"\\") else b""
+        # Without escapes every quote begins or ends a string. A backslash that ends a chunk is
+        # kept for the next one.
+        chunk = (self._backslash + chunk).replace(rb"\\", b"").replace(rb"\"", b"")
+        self._backslash = b"\\" if chunk.endswith(b"\\") else b""
         in_string = self._quotes % 2
-        self._quotes += piece.count(b'"')
-        self._check()  # so that the next line never makes many strings
-        outside = b"".join(piece.split(b'"')[in_string::2])
+        self._quotes += chunk.count(b'"')
+        self._check()  # bounds the number of strings that the next line creates
+        outside = b"".join(chunk.split(b'"')[in_string::2])
         self._brackets += outside.count(b"[") + outside.count(b"{")
         self._commas += outside.count(b",")
         self._check()

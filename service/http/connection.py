@@ -1,19 +1,18 @@
-"""HTTP/1.1 on one connection: what is checked before a request reaches the application.
+"""HTTP/1.1 connection handling: checks made before a request reaches the application.
 
-uvicorn's protocol on httptools, with what that leaves open: a bound on the size and the time of a
-request's head, an answer in our own envelope to what is not HTTP, and the body of a request that
-offers an upgrade (https://github.com/Kludex/uvicorn/issues/2722).
+Extends uvicorn's httptools protocol with a limit on the size and the time of a request's head,
+error responses in the service's own envelope for bytes that are not HTTP, and the body of a request
+that offers an upgrade (https://github.com/Kludex/uvicorn/issues/2722).
 """
 
 import asyncio
 import logging
 
 import httptools
-from starlette.requests import HTTPConnection
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
-from service.http.disconnect import DEPARTURE, Departure
+from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from service.http.error_responses import error_response
 from service.http.middleware import REQUEST_ID_HEADER, new_request_id
 from service.metrics import Metrics
@@ -21,37 +20,38 @@ from service.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 65_536
-# Where the application's lifespan leaves its metrics (ASGI, lifespan state).
-METRICS_STATE = "s2sent.metrics"
-# A connection closed while the client still sends is reset, and the client may lose the answer.
+# Key of the service's Metrics in the ASGI lifespan state.
+METRICS_STATE = "metrics"
+# Closing a connection while the client still sends resets it, and the client may lose the answer;
+# the server reads on for this long.
 LINGER_SECONDS = 2.0
 
 
-class Protocol(HttpToolsProtocol):
-    """A connection. A head must be complete within the time an idle connection is kept."""
+class HttpConnection(HttpToolsProtocol):
+    """One client connection. A head must be complete within uvicorn's keep-alive timeout."""
 
     _in_head = False
     _head_bytes = 0  # of the head, without those of the read it began in
     _refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Wait for the first head."""
+        """Start the keep-alive timeout, which also bounds the first head."""
         super().connection_made(transport)
-        self._departure = Departure()
+        self._disconnect = DisconnectSignal()
         self.timeout_keep_alive_task = self.loop.call_later(
             self.timeout_keep_alive, self.timeout_keep_alive_handler
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell those who work for this client."""
+        """Cancel the work of this client."""
         super().connection_lost(exc)
-        self._departure.come()
+        self._disconnect.fire()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, whose callbacks below start requests."""
         if self._refused:
             return
-        headers = self.headers  # another list for every head
+        headers = self.headers  # every head gets a new list
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -64,16 +64,16 @@ class Protocol(HttpToolsProtocol):
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._refuse(_head_too_large())
 
-    # --- callbacks of the parser; what they raise becomes HttpParserCallbackError ---
+    # --- callbacks of the parser; an exception in one becomes HttpParserCallbackError ---
 
     def on_message_begin(self) -> None:
         """Begin a head."""
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
-        self.scope[DEPARTURE] = self._departure  # type: ignore[literal-required]  # it is ours
+        self.scope["state"][DISCONNECT_STATE] = self._disconnect
 
     def on_headers_complete(self) -> None:
-        """Start the request, unless its head has to be read again without its upgrade."""
+        """Start the request, unless its head is parsed again without its upgrade."""
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
@@ -85,16 +85,16 @@ class Protocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """End the request's body; one that offers an upgrade has not begun."""
+        """End the request's body; a request that offers an upgrade has not started yet."""
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
     # --- refusals ---
 
     def _decline_upgrade(self, rest: bytes) -> None:
-        """Read the head again as if it offered no upgrade, which a server may (RFC 9110, 7.8).
+        """Parse the head again without its upgrade, which a server may ignore (RFC 9110, 7.8).
 
-        httptools leaves HTTP where an upgrade begins, before the body.
+        httptools stops parsing HTTP where an upgrade begins, before the body.
         """
         line = b"%b %b HTTP/%b" % (
             self.parser.get_method(), self.url, self.parser.get_http_version().encode(),
@@ -104,12 +104,12 @@ class Protocol(HttpToolsProtocol):
         self.data_received(b"\r\n".join([line, *fields, b"", rest]))
 
     def _refuse(self, error: ServiceError) -> None:
-        """Answer what is no request, and hear no more of this connection.
+        """Answer bytes that are not a valid request, and ignore what follows on this connection.
 
-        A request that is complete is answered first, and instead.
+        If a complete request is being answered, its response is sent instead.
         """
         self._refused = True
-        logger.info("refused before it was a request: %s", error.message)
+        logger.info("invalid request refused: %s", error.message)
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and not cycle.more_body:
             cycle.keep_alive = False
@@ -117,13 +117,12 @@ class Protocol(HttpToolsProtocol):
         metrics: Metrics | None = self.app_state.get(METRICS_STATE)
         if metrics:
             metrics.requests.labels("other", error.status).inc()
-        self.transport.write(self._answer(error))
+        self.transport.write(self._response(error))
         self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
 
-    def _answer(self, error: ServiceError) -> bytes:
-        path = getattr(self, "url", b"").decode("latin-1")
-        response = error_response(HTTPConnection({"type": "http", "path": path}), error)
+    def _response(self, error: ServiceError) -> bytes:
+        response = error_response(getattr(self, "url", b"").decode("latin-1"), error)
         fields = [
             *self.server_state.default_headers,
             *response.raw_headers,
@@ -135,7 +134,7 @@ class Protocol(HttpToolsProtocol):
 
 
 def _reason(error: httptools.HttpParserError) -> ServiceError:
-    """What a callback of ours raised, or that the bytes are not HTTP."""
+    """The error raised by one of the callbacks above, or MalformedRequest."""
     if isinstance(error.__context__, ServiceError):
         return error.__context__
     return MalformedRequest("This is not HTTP/1.1. Send a request as RFC 9112 has it.")

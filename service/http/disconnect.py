@@ -1,37 +1,37 @@
-"""When a client leaves: told by the connection, to whoever works for the client meanwhile."""
+"""Client-disconnect callbacks of one connection."""
 
 from collections.abc import Callable
 
-# Where `service.http.connection` leaves a connection's in the scope of each of its requests.
-DEPARTURE = "s2sent.departure"
+# Key of a connection's signal in the ASGI ``state`` of each of its requests.
+DISCONNECT_STATE = "disconnect"
 
 
-class Departure:
-    """The end of one connection, and what is called when it comes, or at once where it has come.
+class DisconnectSignal:
+    """Fires once, when the connection is lost, and calls every callback added by then.
 
-    ASGI has this as a message, for which a task of its own would have to wait: that took a
-    twentieth of the processor time that a short request takes beside the encoder.
+    ASGI reports a disconnect as a message, which a second task per request would have to await;
+    a callback costs no task.
     """
 
-    __slots__ = ("_has_come", "_watchers")
+    __slots__ = ("_callbacks", "_fired")
 
     def __init__(self) -> None:
-        self._has_come = False
-        self._watchers: set[Callable[[], object]] = set()
+        self._fired = False
+        self._callbacks: set[Callable[[], object]] = set()
 
-    def watch(self, watcher: Callable[[], object]) -> None:
-        """Calls ``watcher`` once, unless `unwatch` comes first."""
-        if self._has_come:
-            watcher()
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` when the signal fires; at once if it has fired already."""
+        if self._fired:
+            callback()
         else:
-            self._watchers.add(watcher)
+            self._callbacks.add(callback)
 
-    def unwatch(self, watcher: Callable[[], object]) -> None:
-        """Forgets a watcher, which may have been called."""
-        self._watchers.discard(watcher)
+    def remove_callback(self, callback: Callable[[], object]) -> None:
+        """Forget a callback; one that was called already, or never added, is ignored."""
+        self._callbacks.discard(callback)
 
-    def come(self) -> None:
-        """The connection is lost."""
-        self._has_come = True
-        while self._watchers:
-            self._watchers.pop()()
+    def fire(self) -> None:
+        """Call every callback. Firing again has no effect."""
+        self._fired = True
+        while self._callbacks:
+            self._callbacks.pop()()

@@ -1,13 +1,13 @@
-"""Errors as answers: one envelope per dialect, for every error there is.
+"""Error responses: one JSON envelope per dialect, for every error the service can answer with.
 
-Native routes say ``{"error": message, "error_type": type}`` as text-embeddings-inference does;
-``/v1`` and its alias say ``{"error": {"message", "type", "param", "code"}}`` as OpenAI does.
+Native routes answer ``{"error": message, "error_type": type}`` as text-embeddings-inference does;
+``/v1`` and its alias answer ``{"error": {"message", "type", "param", "code"}}`` as OpenAI does.
 """
 
 from typing import Any
 
 import orjson
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from service.errors import (
@@ -21,7 +21,7 @@ from service.errors import (
     Unauthorized,
 )
 
-CLIENT_CLOSED_REQUEST = 499  # nginx's number for it; only the log and the metrics see it
+CLIENT_CLOSED_REQUEST = 499  # as in nginx; appears in the log and the metrics only
 
 
 def speaks_openai(path: str) -> bool:
@@ -29,9 +29,9 @@ def speaks_openai(path: str) -> bool:
     return path.startswith("/v1/") or path in ("/v1", "/embeddings")
 
 
-def error_response(connection: HTTPConnection, error: ServiceError) -> Response:
-    """The answer for an error, in the dialect of the path that was asked for."""
-    openai = speaks_openai(connection.scope["path"])
+def error_response(path: str, error: ServiceError) -> Response:
+    """The response for an error, in the dialect of the request's path."""
+    openai = speaks_openai(path)
     headers = {}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
@@ -47,12 +47,12 @@ def error_response(connection: HTTPConnection, error: ServiceError) -> Response:
 
 async def on_service_error(request: Request, error: Any) -> Response:
     """Answer a ServiceError. (Starlette types every handler's error as Exception.)"""
-    return error_response(request, error)
+    return error_response(request.scope["path"], error)
 
 
 async def on_http_exception(request: Request, error: Any) -> Response:
-    """Answer an HTTPException of the framework, mostly 404 and 405; its headers are kept."""
-    response = error_response(request, _translate(request, error.status_code))
+    """Answer an HTTPException of the framework, mostly 404 and 405, keeping its headers."""
+    response = error_response(request.scope["path"], _translate(request, error.status_code))
     response.headers.update(error.headers or {})
     if error.status_code == 405:
         response.headers["Allow"] = _methods(request)
@@ -60,12 +60,12 @@ async def on_http_exception(request: Request, error: Any) -> Response:
 
 
 async def on_client_disconnect(_request: Request, _error: Exception) -> Response:
-    """End a request whose client has gone: the server drops this, the log keeps the status."""
+    """End a request whose client disconnected; nothing is sent, the log and metrics say 499."""
     return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 def _methods(request: Request) -> str:
-    """Every method the path has; the framework tells those of the first of its routes."""
+    """Every method of a path; the framework's own Allow has those of its first route only."""
     path = request.scope["path"]
     routes = (route for route in request.app.routes if route.path == path)
     return ", ".join(sorted({method for route in routes for method in route.methods or ()}))

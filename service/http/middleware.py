@@ -1,19 +1,19 @@
-"""What surrounds every request: its id, its metrics, its log line, and an answer to any bug."""
+"""The outermost middleware: request id, metrics, access log, and the 500 for an unhandled error."""
 
-import asyncio
 import logging
 import random
 import re
 
 from opentelemetry import trace
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import InternalError
-from service.http.context import RequestContext, Service, current_request
+from service.http.context import RequestContext
 from service.http.error_responses import CLIENT_CLOSED_REQUEST, error_response
-from service.metrics import ROUTES
+from service.http.tracing import trace_id_of
+from service.logs import log_fields
+from service.metrics import ROUTES, Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +26,17 @@ _PROBES = frozenset({"/health", "/ready", "/metrics"})
 
 
 class ObserveRequests:
-    """ASGI middleware, the outermost: gives each request an id and tells what became of it.
+    """ASGI middleware that gives each request an id and records its outcome.
 
-    An incoming ``X-Request-Id`` is taken over when it is short and plain. An exception that
-    nobody handled is logged with its traceback and answered as InternalError without its text.
+    An incoming ``X-Request-Id`` is kept when it has at most 128 plain characters. An exception
+    that no handler caught is logged with its traceback and answered as InternalError, without the
+    exception's text. ``traced`` says whether FastAPI makes a span for each request.
     """
 
-    def __init__(self, app: ASGIApp, service: Service, *, traced: bool) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, log_requests: bool, traced: bool) -> None:
         self._app = app
-        self._service = service
-        self._metrics = service.metrics
-        self._log_requests = service.settings.log_requests
+        self._metrics = metrics
+        self._log_requests = log_requests
         self._traced = traced
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -44,10 +44,10 @@ class ObserveRequests:
             await self._app(scope, receive, send)
             return
         span = trace.get_current_span() if self._traced else None
-        context = RequestContext(self._service, _request_id(scope), span)
-        context.put_into(scope)
-        token = current_request.set(context)
-        status = CLIENT_CLOSED_REQUEST  # unless an answer begins
+        context = RequestContext.attach(scope, _request_id(scope), span)
+        trace_id = trace_id_of(span) if span else None
+        token = log_fields.set({"request_id": context.request_id, "trace_id": trace_id})
+        status = CLIENT_CLOSED_REQUEST  # unless a response begins
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
@@ -60,31 +60,29 @@ class ObserveRequests:
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            logger.exception("a request failed in a way nobody foresaw")
+            logger.exception("unhandled error while answering a request")
             if status != CLIENT_CLOSED_REQUEST:
-                raise  # the answer has begun; the server can only break it off
+                raise  # the response has begun; the server closes the connection
             error = InternalError(
                 "Something went wrong here. The log has it under this answer's X-Request-Id."
             )
-            await error_response(HTTPConnection(scope), error)(scope, receive, send_with_id)
+            await error_response(scope["path"], error)(scope, receive, send_with_id)
         finally:
-            seconds = context.elapsed_seconds()
-            # Once the answer is on its way, which it is when the loop has come round.
-            asyncio.get_running_loop().call_soon(self._record, scope, context, status, seconds)
-            current_request.reset(token)
+            self._metrics.requests_in_flight.dec()
+            self._record(scope, context, status)
+            log_fields.reset(token)
 
-    def _record(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
-        route = _route_label(scope)
-        self._metrics.requests_in_flight.dec()
+    def _record(self, scope: Scope, context: RequestContext, status: int) -> None:
+        route, seconds = _route_label(scope), context.elapsed_seconds()
         self._metrics.requests.labels(route, status).inc()
-        self._metrics.request_duration.labels(route).observe(seconds)
+        self._metrics.request_duration[route].observe(seconds)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         if self._log_requests and logger.isEnabledFor(level):
             fields = {
                 "method": scope["method"],
                 "route": route,
                 "status": status,
-                "duration_ms": round(seconds * 1000, 3),
+                "duration_ms": _milliseconds(seconds),
                 **({"key": context.key_name} if context.key_name else {}),
                 **_work(context),
             }
@@ -92,7 +90,7 @@ class ObserveRequests:
 
 
 def new_request_id() -> str:
-    """An id for a request that brings none; a name, not a secret."""
+    """A random id for a request that brings none; it is a name, not a secret."""
     return f"{random.getrandbits(128):032x}"
 
 
@@ -102,7 +100,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _route_label(scope: Scope) -> str:
-    """The route's template, never the path as sent: labels must stay few."""
+    """The route's template, never the path as sent: the number of labels must stay small."""
     path = getattr(scope.get("route"), "path", "")
     label = _ALIASES.get(f"{scope['method']} {path}", path)
     return label if label in ROUTES else "other"
@@ -117,7 +115,11 @@ def _work(context: RequestContext) -> dict[str, object]:
         "texts": len(result.tokens),
         "tokens": sum(result.tokens),
         "truncated": sum(result.truncated),
-        "tokenize_ms": round(result.tokenize_seconds * 1000, 3),
-        "queue_ms": round(result.queue_seconds * 1000, 3),
-        "inference_ms": round(result.inference_seconds * 1000, 3),
+        "tokenize_ms": _milliseconds(result.tokenize_seconds),
+        "queue_ms": _milliseconds(result.queue_seconds),
+        "inference_ms": _milliseconds(result.inference_seconds),
     }
+
+
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

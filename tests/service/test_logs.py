@@ -8,17 +8,11 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from service import logs
-from service.http.context import RequestContext, Service, current_request
-from service.logs import logging_to
-from service.metrics import Metrics
-from service.settings import Settings
-from tests.support.fake_engine import FakeEngine
+from service.logs import log_fields, logging_to
 
 logger = logging.getLogger("service.test")
 
@@ -37,25 +31,6 @@ class Unshowable:
 
     def __repr__(self) -> str:
         raise RuntimeError("it has no repr")
-
-
-class CountingStream(io.StringIO):
-    """Counts what would be system calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes = 0
-        self.flushed = threading.Semaphore(0)
-        self.flushes = 0
-
-    def write(self, text: str) -> int:
-        self.writes += 1
-        return super().write(text)
-
-    def flush(self) -> None:
-        super().flush()
-        self.flushes += 1
-        self.flushed.release()
 
 
 class FullDisk(io.StringIO):
@@ -81,11 +56,10 @@ def values(stream: io.StringIO, name: str) -> list[Any]:
 
 def test_a_line_has_the_records_fields_and_the_request_id() -> None:
     stream = io.StringIO()
-    service = Service(Settings(), FakeEngine(), Metrics())
-    token = current_request.set(RequestContext(service, "id-1"))
+    token = log_fields.set({"request_id": "id-1", "trace_id": None})
     with logging_to(stream, "info"):
         logger.info("took %d ms", 3, extra={"fields": {"route": "/embed", "status": 200}})
-    current_request.reset(token)
+    log_fields.reset(token)
     line = json.loads(stream.getvalue())
     assert line.pop("time").endswith("+00:00")
     assert line == {
@@ -168,28 +142,6 @@ def test_every_record_of_every_thread_is_written_in_its_order() -> None:
         assert [text for whose, text in lines if whose == worker] == [
             str(n) for n in range(records)
         ]
-
-
-def test_records_gather_and_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    moment_over = threading.Event()
-    slept: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        slept.append(seconds)
-        assert moment_over.wait(PATIENCE_SECONDS)
-
-    monkeypatch.setattr(logs, "time", SimpleNamespace(sleep=sleep))
-    stream = CountingStream()
-    with logging_to(stream, "info"):
-        logger.info("first")
-        assert stream.flushed.acquire(timeout=PATIENCE_SECONDS)  # at once, before others gather
-        for number in range(100):
-            logger.info("%d", number)
-        moment_over.set()
-        assert stream.flushed.acquire(timeout=PATIENCE_SECONDS)
-    assert (stream.writes, stream.flushes) == (2, 2)
-    assert values(stream, "message") == ["first", *map(str, range(100))]
-    assert set(slept) == {logs.GATHER_SECONDS}
 
 
 def test_a_record_that_cannot_be_formatted_takes_no_other_with_it(

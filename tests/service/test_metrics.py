@@ -80,7 +80,7 @@ def test_model_is_described_once_it_is_known() -> None:
 def test_half_a_millisecond_and_a_minute_are_told_apart() -> None:
     metrics = Metrics()
     for seconds in (0.0005, 0.0007, 59.0):
-        metrics.request_duration.labels("/embed").observe(seconds)
+        metrics.request_duration["/embed"].observe(seconds)
     text = metrics.render().decode()
     for bound, count in (("0.0005", 1), ("0.001", 2), ("30.0", 2), ("60.0", 3)):
         name = "s2sent_request_duration_seconds_bucket"

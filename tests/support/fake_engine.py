@@ -46,7 +46,7 @@ class FakeEngine:
     vectors: NDArray[np.float32] | None = None
     dim: int = DIM
     threads: int = 2
-    tokenizer_threads: int = 2
+    tokenizer_threads: int = 3
     calls: list[Call] = field(default_factory=list)
     started: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -144,18 +144,7 @@ def manifest(dim: int) -> Manifest:
     )
 
 
-class InProcess(httpx.ASGITransport):
-    """The application's answers, each given once it is recorded as well."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Let the loop come round after the answer, as it does before a server reads on."""
-        try:
-            return await super().handle_async_request(request)
-        finally:
-            await asyncio.sleep(0)
-
-
 def client_of(engine: FakeEngine, **settings: Any) -> httpx.AsyncClient:
     """A client of the application around ``engine``. Nothing starts: the engine is a fake."""
     app = create_app(Settings(**settings), engine=engine)
-    return httpx.AsyncClient(transport=InProcess(app), base_url="http://test")
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")

@@ -1,11 +1,11 @@
-"""Quotas: a minute's worth at once, an even refill, tokens charged when they are known."""
+"""Rate limits: a minute's worth at once, an even refill, tokens charged when they are known."""
 
 from typing import Any
 
 import pytest
 
 from service.access.api_keys import Key, digest_of
-from service.access.rate_limits import Bucket, Quotas
+from service.access.rate_limits import RateLimiter, TokenBucket
 from service.errors import QuotaExceeded
 from service.metrics import Metrics
 from tests.service.access.test_api_keys import Clock
@@ -15,15 +15,15 @@ def a_key(name: str = "alice", **limits: Any) -> Key:
     return Key(digest_of(name), name, **limits)
 
 
-def refused(quotas: Quotas, key: Key) -> QuotaExceeded:
+def refused(limiter: RateLimiter, key: Key) -> QuotaExceeded:
     with pytest.raises(QuotaExceeded) as caught:
-        quotas.admit(key)
+        limiter.admit(key)
     return caught.value
 
 
 def test_a_bucket_holds_a_minutes_worth_and_fills_evenly() -> None:
     clock = Clock()
-    bucket = Bucket(60, clock)
+    bucket = TokenBucket(60, clock)
     clock.seconds += 3600
     bucket.take(60)
     assert bucket.seconds_until(1) == 1
@@ -35,86 +35,86 @@ def test_a_bucket_holds_a_minutes_worth_and_fills_evenly() -> None:
 
 def test_requests_are_let_in_up_to_the_limit_and_then_one_by_one() -> None:
     clock, key = Clock(), a_key(requests_per_minute=3)
-    quotas = Quotas(Metrics(), clock=clock)
+    limiter = RateLimiter(Metrics(), clock=clock)
     for _ in range(3):
-        quotas.admit(key)
-    error = refused(quotas, key)
+        limiter.admit(key)
+    error = refused(limiter, key)
     assert error.retry_after_seconds == 20
     assert error.message == (
         "The key alice has used up its limit of 3 requests per minute."
         " Send the request again in 20 s."
     )
     clock.seconds += 20
-    quotas.admit(key)
-    assert refused(quotas, key).retry_after_seconds == 20
+    limiter.admit(key)
+    assert refused(limiter, key).retry_after_seconds == 20
 
 
 def test_a_refused_request_costs_nothing() -> None:
     clock, key = Clock(), a_key(requests_per_minute=1)
-    quotas = Quotas(Metrics(), clock=clock)
-    quotas.admit(key)
+    limiter = RateLimiter(Metrics(), clock=clock)
+    limiter.admit(key)
     for _ in range(5):
-        refused(quotas, key)
+        refused(limiter, key)
     clock.seconds += 60
-    quotas.admit(key)
+    limiter.admit(key)
 
 
 def test_tokens_are_charged_afterwards_and_a_debt_is_waited_for() -> None:
     """A request is never cut: the one that overdraws is answered, the next one waits."""
     clock, key = Clock(), a_key(tokens_per_minute=60)
-    quotas = Quotas(Metrics(), clock=clock)
-    quotas.admit(key)
-    quotas.charge(key, 90)
-    error = refused(quotas, key)
+    limiter = RateLimiter(Metrics(), clock=clock)
+    limiter.admit(key)
+    limiter.charge(key, 90)
+    error = refused(limiter, key)
     assert error.retry_after_seconds == 30
     assert "its limit of 60 tokens per minute" in error.message
     clock.seconds += 30
-    quotas.admit(key)
+    limiter.admit(key)
 
 
 def test_a_key_of_which_all_tokens_are_used_waits_for_none() -> None:
     """Only a debt refuses: at 0 the next request is the one that overdraws."""
-    quotas, key = Quotas(Metrics(), clock=Clock()), a_key(tokens_per_minute=60)
-    quotas.charge(key, 60)
-    quotas.admit(key)
+    limiter, key = RateLimiter(Metrics(), clock=Clock()), a_key(tokens_per_minute=60)
+    limiter.charge(key, 60)
+    limiter.admit(key)
 
 
 def test_what_one_limit_refuses_the_other_is_not_charged_for() -> None:
     clock, key = Clock(), a_key(requests_per_minute=1, tokens_per_minute=60)
-    quotas = Quotas(Metrics(), clock=clock)
-    quotas.charge(key, 61)
-    refused(quotas, key)
+    limiter = RateLimiter(Metrics(), clock=clock)
+    limiter.charge(key, 61)
+    refused(limiter, key)
     clock.seconds += 1
-    quotas.admit(key)
+    limiter.admit(key)
 
 
 def test_a_wait_is_told_in_whole_seconds_of_which_there_is_one_at_least() -> None:
-    quotas, key = Quotas(Metrics(), clock=Clock()), a_key(tokens_per_minute=6000)
-    quotas.charge(key, 6001)
-    assert refused(quotas, key).retry_after_seconds == 1
+    limiter, key = RateLimiter(Metrics(), clock=Clock()), a_key(tokens_per_minute=6000)
+    limiter.charge(key, 6001)
+    assert refused(limiter, key).retry_after_seconds == 1
 
 
 def test_keys_do_not_share_and_some_have_no_limit() -> None:
-    quotas = Quotas(Metrics(), clock=Clock())
-    quotas.admit(a_key("alice", requests_per_minute=1))
-    quotas.admit(a_key("bob", requests_per_minute=1))
+    limiter = RateLimiter(Metrics(), clock=Clock())
+    limiter.admit(a_key("alice", requests_per_minute=1))
+    limiter.admit(a_key("bob", requests_per_minute=1))
     for _ in range(100):
-        quotas.admit(a_key("carol"))
-        quotas.charge(a_key("carol"), 1_000_000)
-    refused(quotas, a_key("alice", requests_per_minute=1))
+        limiter.admit(a_key("carol"))
+        limiter.charge(a_key("carol"), 1_000_000)
+    refused(limiter, a_key("alice", requests_per_minute=1))
 
 
 def test_a_key_whose_limit_was_changed_begins_anew() -> None:
-    quotas = Quotas(Metrics(), clock=Clock())
-    quotas.admit(a_key(requests_per_minute=1))
-    quotas.admit(a_key(requests_per_minute=2))
-    refused(quotas, a_key(requests_per_minute=1))
+    limiter = RateLimiter(Metrics(), clock=Clock())
+    limiter.admit(a_key(requests_per_minute=1))
+    limiter.admit(a_key(requests_per_minute=2))
+    refused(limiter, a_key(requests_per_minute=1))
 
 
 def test_what_is_refused_is_counted() -> None:
     metrics, key = Metrics(), a_key(requests_per_minute=1)
-    quotas = Quotas(metrics, clock=Clock())
-    quotas.admit(key)
-    refused(quotas, key)
+    limiter = RateLimiter(metrics, clock=Clock())
+    limiter.admit(key)
+    refused(limiter, key)
     value = metrics.registry.get_sample_value
     assert value("s2sent_requests_rejected_total", {"reason": "quota"}) == 1

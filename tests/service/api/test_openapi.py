@@ -97,18 +97,18 @@ async def test_declared_headers_are_those_sent() -> None:
 @pytest.mark.parametrize(
     ("path", "schema"),
     [
-        ("/embed", "EmbedRequest"),
-        ("/similarity", "SimilarityRequest"),
-        ("/v1/embeddings", "OpenAIEmbeddingsRequest"),
-        ("/tokenize", "TokenizeRequest"),
-        ("/decode", "DecodeRequest"),
+        ("/embed", "EmbedBody"),
+        ("/similarity", "SimilarityBody"),
+        ("/v1/embeddings", "OpenAIEmbeddingsBody"),
+        ("/tokenize", "TokenizeBody"),
+        ("/decode", "DecodeBody"),
     ],
 )
 async def test_bodies_are_declared(path: str, schema: str) -> None:
     whole = await document()
     body = whole["paths"][path]["post"]["requestBody"]
     assert schema_name(body) == schema
-    assert "inputs" in whole["components"]["schemas"]["EmbedRequest"]["required"]
+    assert "inputs" in whole["components"]["schemas"]["EmbedBody"]["required"]
 
 
 async def test_embed_declares_its_raw_form() -> None:

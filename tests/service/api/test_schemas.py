@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from service.api.schemas import (
-    EmbedRequest,
-    OpenAIEmbeddingsRequest,
+    EmbedBody,
+    OpenAIEmbeddingsBody,
     PairsForm,
     RankingForm,
-    SimilarityRequest,
+    SimilarityBody,
     SourceForm,
 )
 from service.errors import EmptyInput, InvalidInput, ServiceError
@@ -49,7 +49,7 @@ def problem_with(schema: type[BaseModel], body: Any) -> str:
     raise AssertionError("accepted")
 
 
-@pytest.mark.parametrize("schema", [EmbedRequest, SimilarityRequest, OpenAIEmbeddingsRequest])
+@pytest.mark.parametrize("schema", [EmbedBody, SimilarityBody, OpenAIEmbeddingsBody])
 @given(body=BODIES | JSON_VALUES)
 def test_any_json_is_understood_or_refused_in_one_sentence(
     schema: type[BaseModel], body: Any
@@ -76,7 +76,7 @@ def test_any_json_is_understood_or_refused_in_one_sentence(
 )
 def test_null_is_the_default_of_every_optional_field(fields: set[str]) -> None:
     nulls = dict.fromkeys(fields)
-    assert EmbedRequest.model_validate({"inputs": "a", **nulls}) == EmbedRequest.model_validate(
+    assert EmbedBody.model_validate({"inputs": "a", **nulls}) == EmbedBody.model_validate(
         {"inputs": "a"}
     )
 
@@ -99,7 +99,7 @@ def test_null_is_the_default_of_every_optional_field(fields: set[str]) -> None:
     ],
 )
 def test_embed_says_what_is_wrong(body: Any, message: str) -> None:
-    assert problem_with(EmbedRequest, body).startswith(message)
+    assert problem_with(EmbedBody, body).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_embed_says_what_is_wrong(body: Any, message: str) -> None:
     ],
 )
 def test_similarity_says_what_is_wrong(inputs: Any, message: str) -> None:
-    assert problem_with(SimilarityRequest, {"inputs": inputs}).startswith(message)
+    assert problem_with(SimilarityBody, {"inputs": inputs}).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_similarity_says_what_is_wrong(inputs: Any, message: str) -> None:
     ],
 )
 def test_similarity_form_is_told_by_its_keys(inputs: Any, form: type) -> None:
-    request = SimilarityRequest.model_validate({"inputs": inputs})
+    request = SimilarityBody.model_validate({"inputs": inputs})
     assert isinstance(request.inputs, form)
     assert set(request.inputs.texts()) == {"a", "b"}
 
 
 def test_error_names_the_field_for_openais_param() -> None:
     with pytest.raises(ValidationError) as caught:
-        OpenAIEmbeddingsRequest.model_validate({"input": "a", "encoding_format": "int8"})
+        OpenAIEmbeddingsBody.model_validate({"input": "a", "encoding_format": "int8"})
     error = invalid_input(caught.value)
     assert error.param == "encoding_format"
     assert error.message == "encoding_format must be 'float' or 'base64', got a string."

@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from service.api.vectors import finish, paired_cosines, ranked_cosines, unit_rows
+from service.api.vectors import (
+    paired_cosines,
+    ranked_cosines,
+    to_unit,
+    truncate_and_normalize,
+)
 from service.errors import InferenceFailed
 
 MATRICES = npst.arrays(
@@ -18,7 +23,7 @@ MATRICES = npst.arrays(
 
 @given(rows=MATRICES)
 def test_every_finished_row_has_length_one(rows: np.ndarray) -> None:
-    finished = finish(rows, dimensions=None, normalize=True)
+    finished = truncate_and_normalize(rows, dimensions=None, normalize=True)
     assert finished.dtype == np.float32
     assert finished.flags.c_contiguous
     np.testing.assert_allclose(np.linalg.norm(finished, axis=1), 1, atol=1e-6)
@@ -27,8 +32,8 @@ def test_every_finished_row_has_length_one(rows: np.ndarray) -> None:
 @given(rows=MATRICES, data=st.data())
 def test_cutting_comes_before_normalising(rows: np.ndarray, data: st.DataObject) -> None:
     dimensions = data.draw(st.integers(1, rows.shape[1]))
-    cut = finish(rows, dimensions=dimensions, normalize=True)
-    again = finish(rows[:, :dimensions].copy(), dimensions=None, normalize=True)
+    cut = truncate_and_normalize(rows, dimensions=dimensions, normalize=True)
+    again = truncate_and_normalize(rows[:, :dimensions].copy(), dimensions=None, normalize=True)
     assert np.array_equal(cut, again)
 
 
@@ -36,14 +41,14 @@ def test_cutting_comes_before_normalising(rows: np.ndarray, data: st.DataObject)
 def test_components_that_are_cut_off_are_not_looked_at(normalize: bool) -> None:
     rows = np.ones((3, 8), np.float32)
     rows[:, 5:] = np.nan
-    finished = finish(rows, dimensions=5, normalize=normalize)
+    finished = truncate_and_normalize(rows, dimensions=5, normalize=normalize)
     assert finished.nbytes == 3 * 5 * 4
     assert np.isfinite(finished).all()
 
 
 @given(rows=MATRICES)
 def test_rows_that_are_not_normalised_are_untouched(rows: np.ndarray) -> None:
-    assert np.array_equal(finish(rows, dimensions=None, normalize=False), rows)
+    assert np.array_equal(truncate_and_normalize(rows, dimensions=None, normalize=False), rows)
 
 
 @pytest.mark.parametrize("value", [0, np.nan, np.inf, -np.inf])
@@ -51,14 +56,14 @@ def test_a_row_without_direction_is_named(value: float) -> None:
     rows = np.ones((3, 4), np.float32)
     rows[2] = value
     with pytest.raises(InferenceFailed, match="input 2"):
-        finish(rows, dimensions=2, normalize=True)
+        truncate_and_normalize(rows, dimensions=2, normalize=True)
     with pytest.raises(InferenceFailed, match="input 2"):
-        unit_rows(rows)
+        to_unit(rows)
 
 
 @given(rows=MATRICES)
 def test_cosine_is_symmetric_and_within_bounds(rows: np.ndarray) -> None:
-    unit = unit_rows(rows)
+    unit = to_unit(rows)
     count = len(rows)
     left, right = np.meshgrid(range(count), range(count))
     there = paired_cosines(unit, left.ravel().tolist(), right.ravel().tolist())
@@ -69,7 +74,7 @@ def test_cosine_is_symmetric_and_within_bounds(rows: np.ndarray) -> None:
 
 @given(rows=MATRICES, data=st.data())
 def test_ranking_is_the_stable_order_of_the_cosines(rows: np.ndarray, data: st.DataObject) -> None:
-    unit = unit_rows(rows)
+    unit = to_unit(rows)
     drawn = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=12))
     documents = np.array(drawn)
     best, scores = ranked_cosines(unit, 0, documents, None)

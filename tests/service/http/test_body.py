@@ -7,8 +7,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
+from service.api.embedding import Service
 from service.app import create_app
-from service.http.context import Service
 from service.settings import Settings
 from tests.support.fake_engine import FakeEngine
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import PayloadTooLarge
-from service.http.body_limits import Structure
+from service.http.body_limits import JsonBudget
 from service.settings import Settings
 
 TEXTS = st.text(alphabet='a"\\[]{},:\n😀', max_size=6)
@@ -33,10 +33,10 @@ def parts_and_values(value: Any) -> tuple[int, int]:
 
 
 def is_within(pieces: list[bytes], **limits: int) -> bool:
-    structure = Structure(**limits)
+    budget = JsonBudget(**limits)
     try:
         for piece in pieces:
-            structure.add(piece)
+            budget.feed(piece)
     except PayloadTooLarge:
         return False
     return True
@@ -65,7 +65,7 @@ def test_parts_and_values_are_counted_exactly_wherever_the_body_is_cut(
     ids=["brackets in texts", "quotes in a text", "2048 lists of 512 ids"],
 )
 def test_what_a_request_may_hold_is_within_the_default_limits(body: bytes) -> None:
-    Structure.allowed_by(Settings()).add(body)
+    JsonBudget.of(Settings()).feed(body)
 
 
 @pytest.mark.parametrize(
@@ -80,4 +80,4 @@ def test_what_a_request_may_hold_is_within_the_default_limits(body: bytes) -> No
 )
 def test_too_much_structure_is_refused_in_one_sentence(body: bytes, sentence: str) -> None:
     with pytest.raises(PayloadTooLarge, match=sentence):
-        Structure.allowed_by(Settings()).add(body)
+        JsonBudget.of(Settings()).feed(body)

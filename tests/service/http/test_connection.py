@@ -7,7 +7,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from service.http.connection import Protocol
+from service.http.connection import HttpConnection
 from service.server import listen
 from tests.support.wire import request
 
@@ -27,7 +27,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    config = uvicorn.Config(app, http=Protocol, lifespan="off", log_config=None)
+    config = uvicorn.Config(app, http=HttpConnection, lifespan="off", log_config=None)
     config.timeout_keep_alive = KEEP_ALIVE_SECONDS  # type: ignore[assignment]  # any number of seconds will do
     server = uvicorn.Server(config)
     with listen("127.0.0.1", 0) as listener:

@@ -1,32 +1,32 @@
 """Who works for a client is told once when it leaves, also when it has left already."""
 
-from service.http.disconnect import Departure
+from service.http.disconnect import DisconnectSignal
 
 
 def test_watchers_are_told_once() -> None:
-    departure, told = Departure(), list[str]()
-    departure.watch(lambda: told.append("one"))
-    departure.watch(lambda: told.append("two"))
-    departure.come()
-    departure.come()
+    signal, told = DisconnectSignal(), list[str]()
+    signal.add_callback(lambda: told.append("one"))
+    signal.add_callback(lambda: told.append("two"))
+    signal.fire()
+    signal.fire()
     assert sorted(told) == ["one", "two"]
 
 
 def test_who_comes_too_late_is_told_at_once() -> None:
-    departure, told = Departure(), list[str]()
-    departure.come()
-    departure.watch(lambda: told.append("late"))
+    signal, told = DisconnectSignal(), list[str]()
+    signal.fire()
+    signal.add_callback(lambda: told.append("late"))
     assert told == ["late"]
 
 
 def test_who_no_longer_watches_is_not_told() -> None:
-    departure, told = Departure(), list[str]()
+    signal, told = DisconnectSignal(), list[str]()
 
     def watcher() -> None:
         told.append("told")
 
-    departure.watch(watcher)
-    departure.unwatch(watcher)
-    departure.unwatch(watcher)
-    departure.come()
+    signal.add_callback(watcher)
+    signal.remove_callback(watcher)
+    signal.remove_callback(watcher)
+    signal.fire()
     assert told == []

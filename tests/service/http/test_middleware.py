@@ -8,9 +8,9 @@ from httpx import AsyncClient
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
+from service.api.embedding import Service
 from service.app import create_app
 from service.http.connection import METRICS_STATE
-from service.http.context import Service
 from service.metrics import Metrics
 from service.settings import Settings
 from tests.support.fake_engine import FakeEngine, client_of

@@ -26,7 +26,7 @@ from service.http.otlp import HideQuery, collector_provider
 from service.http.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
 from service.logs import logging_to
 from service.settings import Settings, SettingsError, load_settings
-from tests.support.fake_engine import FakeEngine, InProcess
+from tests.support.fake_engine import FakeEngine
 from tests.support.server_process import running_server
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -42,7 +42,7 @@ class Traced:
         provider.add_span_processor(HideQuery())
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         app = create_app(Settings(**settings), engine=engine, tracer_provider=provider)
-        transport = InProcess(app)
+        transport = httpx.ASGITransport(app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
     def spans(self) -> list[ReadableSpan]:
@@ -145,7 +145,7 @@ async def test_off_means_that_nothing_is_traced() -> None:
             return await super().embed(*args, **options)
 
     app = create_app(Settings(), engine=Engine())
-    transport = InProcess(app)
+    transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.post("/embed", json={"inputs": "a"}, headers=TRACEPARENT)
     assert response.status_code == 200
