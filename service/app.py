@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from model.artifact.manifest import ArtifactError
-from model.runtime.sessions import ProviderUnavailable
+from model.runtime.providers import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import RateLimiter
 from service.api import docs_page, native, openai, operations, tokenize

@@ -1,4 +1,4 @@
-"""An ONNX Runtime session over an artifact: token ids in, float32 embeddings out."""
+"""The encoder that serves: token ids or texts to float32 embeddings, through ONNX Runtime."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,23 +9,24 @@ from numpy.typing import NDArray
 from model.artifact.manifest import TOKENIZER
 from model.artifact.reader import Artifact
 from model.runtime.malloc import return_freed_memory
-from model.runtime.sessions import PROVIDERS, Device, TensorRTPlan, open_sessions, run_bound
+from model.runtime.providers import PROVIDERS, Device, TensorRTPlan
+from model.runtime.sessions import open_sessions, run_bound
 from model.runtime.tokenizer import Tokenizer
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
 
 
 class OnnxEncoder:
-    """The encoder that serves: any batch of token ids in, one row per sequence out.
+    """An opened artifact that embeds batches of token ids, one row per sequence.
 
     Safe to call from several threads; `run` blocks and releases the GIL while a session works.
-    Raises `model.runtime.sessions.ProviderUnavailable` when ``device`` cannot be used.
+    Raises `model.runtime.providers.ProviderUnavailable` when ``device`` cannot be used.
 
-    With ``concurrent_runs`` above 1 runs are expected side by side. On a CPU each of them then has
-    one thread, which keeps the cores busier than threads that work in step, and a run that is
-    alone has all ``intra_op_num_threads``. That takes a second session, with matrices of its own.
-    Where ``cpus`` has a core for each thread, all but the first have a thread that stays there; the
-    first is for the caller.
+    With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
+    thread, which uses the cores better than threads that work in step; an exclusive run gets all
+    ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
+    Where ``cpus`` has a core for each thread, the session's own threads are pinned to all of them
+    but the first, which is the caller's.
     """
 
     def __init__(
@@ -48,10 +49,10 @@ class OnnxEncoder:
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
             threads.append(1)
         sessions = open_sessions(artifact, device, threads=threads, cpus=cpus, tensorrt=tensorrt)
-        self._session, self._crowded_session = sessions[0], sessions[-1]
-        self._has_memory_of_its_own = device != "cpu"
+        self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
+        self._has_device_memory = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
-        # Some families (RoBERTa, MPNet) derive positions from it, so any id will not do.
+        # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
         return_freed_memory()
 
@@ -65,24 +66,23 @@ class OnnxEncoder:
         """Embed token id sequences, special tokens included.
 
         Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
-        padded to the longest, so close lengths save work; no row depends on the others.
-        ``exclusive`` says that no other run is expected meanwhile. Blocks behind ``depth``, which
-        is one of the manifest's depths or None, are not run. Raises ValueError for a depth that is
-        not there.
+        padded to the longest, so close lengths save work; no row depends on the others. Set
+        ``exclusive`` where no other run is expected meanwhile. ``depth``, one of the manifest's
+        depths, stops after that block; None runs all. Raises ValueError for another depth.
         """
         if depth is not None and depth not in self.artifact.manifest.depths:
             raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
         inputs = self.inputs(sequences)
         if depth is not None:
             inputs["depth"] = np.array(depth)
-        session = self._session if exclusive else self._crowded_session
-        if self._has_memory_of_its_own:
+        session = self._exclusive_session if exclusive else self._shared_session
+        if self._has_device_memory:
             return run_bound(session, POOLED_OUTPUT, inputs)
         embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
         return embeddings
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
-        """What the graph reads for ``sequences``: int64 [n, longest] each, padded on the right."""
+        """The graph's inputs for ``sequences``: int64 [n, longest] each, padded on the right."""
         lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
         attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
         input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
@@ -103,9 +103,9 @@ class OnnxEncoder:
         normalize: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
-        """Embed texts [n, dim] offline: lengths together, the order of ``texts`` kept.
+        """Embed texts offline: rows [n, dim] in the order of ``texts``; ``depth`` as in `run`.
 
-        ``depth`` as in `run`.
+        Batches are made of texts of close lengths.
         """
         rows = [row.input_ids for row in self.tokenizer.tokenize(texts)]
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))

@@ -1,8 +1,8 @@
-"""The tables of an ONNX graph that rows are looked up in, read from the graph's bytes.
+"""Embedding tables, read from an ONNX graph's bytes so that several sessions can share them.
 
-A table of word embeddings is half of a small encoder. ONNX Runtime copies it for every session and
-leaves it as it stands in the file, unlike a matrix, which it packs for its products. So sessions of
-one graph can do with one table between them (`model.runtime.sessions.open_sessions`).
+The word embeddings are half of a small encoder. ONNX Runtime copies them for every session and
+keeps them as they are in the file, unlike a matrix, which it packs for its products. The sessions
+of one graph therefore share one copy (`model.runtime.sessions.open_sessions`).
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ LOOKUPS = frozenset({b"Gather", b"EmbedLayerNormalization"})
 def read_lookup_tables(content: bytes | memoryview) -> dict[str, NDArray[np.float32]]:
     """The float32 matrices [rows, width] that lookups in the main graph read, by name.
 
-    They are copies and keep nothing of ``content`` alive. What is not plainly such a matrix, one
-    block of bytes that its shape accounts for, is left out. Raises ValueError for what is not ONNX.
+    They are copies, and keep nothing of ``content`` alive. A tensor is left out unless it is one
+    block of bytes of the length that its shape says. Raises ValueError for what is not ONNX.
     """
     tables = {}
     for graph in _fields(memoryview(content)).get(7, []):  # the numbers are those of onnx.proto

@@ -1,24 +1,24 @@
-"""Giving back to the system what this process has freed, which the C library keeps for later."""
+"""Returning freed memory from glibc's allocator to the operating system."""
 
 import ctypes
 from functools import cache
 from typing import Any
 
-# Parameters of mallopt(3). glibc finds values for them while large blocks are freed, until one is
-# set; these are about what it finds where the largest is a thousand tokens' inner layer.
+# Parameters of mallopt(3). Setting one stops glibc from adjusting it while large blocks are freed;
+# these values are near those that it finds for batches of a thousand tokens.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 MMAP_THRESHOLD_BYTES = 8 << 20
 TRIM_THRESHOLD_BYTES = 2 * MMAP_THRESHOLD_BYTES
-# Above 64 KiB freeing looks whether the end of the thread's heap can be given back.
+# Freeing a block of more than 64 KiB makes glibc try to trim the end of the thread's heap.
 PROBE_BYTES = 256 << 10
 
 
 def return_freed_memory() -> None:
-    """Give back what the calling thread has freed, and what it can of the rest; takes milliseconds.
+    """Return the calling thread's freed memory, and what can be of the rest; takes milliseconds.
 
-    glibc keeps megabytes at the end of each thread's heap, where `malloc_trim` does not look;
-    only a thread that frees something there gives it back, and only above a threshold. Elsewhere
-    than with glibc nothing is done.
+    glibc keeps megabytes at the end of each thread's heap, where malloc_trim(3) does not look; only
+    a thread that frees something there returns them, and only above a threshold. Does nothing with
+    another C library.
     """
     libc = _glibc()
     if libc is None:

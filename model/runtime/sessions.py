@@ -1,19 +1,16 @@
-"""How ONNX Runtime's sessions are opened on each device, and what is proved before they serve.
+"""ONNX Runtime sessions over an artifact's graph, opened and checked for each device.
 
-ONNX Runtime goes on with the CPU where it cannot have a provider or where a provider has no kernel
-for a node, and only logs it. Here both are errors.
+ONNX Runtime falls back to the CPU when a provider cannot be loaded or has no kernel for a node, and
+only logs it. Here both raise ProviderUnavailable.
 
-On a GPU runs side by side share one session: each takes a CUDA stream of its own, with its own
-cuBLAS handle, from a pool in the session, so further sessions would only hold the weights once
-more.
+On a GPU one session serves concurrent runs: ONNX Runtime gives each run a CUDA stream of its own
+from a pool in the session, so more sessions would only hold the weights again.
 """
 
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 # ONNX Runtime 1.31 sends usage reports to its maker, and keeps them in the user's cache folder,
 # unless this variable is set before its first import: no later call can prevent it.
@@ -25,27 +22,18 @@ from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
 from model.runtime.lookup_tables import read_lookup_tables
+from model.runtime.providers import (
+    PROVIDERS,
+    Device,
+    ProviderUnavailable,
+    TensorRTPlan,
+    provider_options,
+    require_artifact_fits,
+)
 
-Device = Literal["cpu", "cuda", "tensorrt"]
-
-# What runs the encoder, then what takes the nodes that this leaves.
-PROVIDERS: dict[Device, tuple[str, ...]] = {
-    "cpu": ("CPUExecutionProvider",),
-    "cuda": ("CUDAExecutionProvider", "CPUExecutionProvider"),
-    "tensorrt": ("TensorrtExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"),
-}
-
-CUDA_OPTIONS = {
-    # The warm-up runs the largest batch: memory grows to what that takes, not to a power of two.
-    "arena_extend_strategy": "kSameAsRequested",
-    # float32 stays float32. TF32 rounds every factor to 11 bits, so the last bit of a sum, which
-    # may differ with the batch, can decide a rounding. The fast artifact for a GPU is fp16.
-    "use_tf32": "0",
-}
-
-# What an encoder's time goes into. What else is found on the CPU computes shapes or chooses a
-# branch; ONNX Runtime puts that there on purpose, where its results are needed. Its own option
-# session.disable_cpu_ep_fallback counts those nodes too and would refuse every graph.
+# The operators that take an encoder's time, which must run on the GPU. The other nodes that may be
+# on the CPU compute shapes or choose a branch; ONNX Runtime puts them there on purpose. Its own
+# option session.disable_cpu_ep_fallback counts those too and would refuse every graph.
 ENCODER_OPERATORS = frozenset(
     ("Attention", "MultiHeadAttention", "MatMul", "FusedMatMul", "Gemm", "Softmax")
     + ("EmbedLayerNormalization", "SkipLayerNormalization", "LayerNormalization")
@@ -54,33 +42,12 @@ ENCODER_OPERATORS = frozenset(
 
 SPIN_MICROSECONDS = "50"
 
-# Without one of these x86 adds products of bytes in 16 bits, which overflow without a sign of it.
-VNNI = frozenset(("avx512_vnni", "avx_vnni"))
-CPU_INFO = Path("/proc/cpuinfo")
-
-# Where ONNX Runtime would slow a graph down: the reason is in `model.export.graph.fuse`.
+# Fusions of ONNX Runtime that make a graph slower; `model.export.graph.fuse` gives the reason.
 UNWANTED_FUSIONS: dict[Device, list[str]] = {
     "cpu": ["SkipLayerNormFusion"],
     "cuda": [],
     "tensorrt": [],
 }
-
-
-class ProviderUnavailable(RuntimeError):
-    """The device that was asked for is not one this installation of ONNX Runtime can use."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TensorRTPlan:
-    """What TensorRT has to know when it builds an engine: it is built for a range of shapes.
-
-    Building takes minutes; an engine kept in the folder ``cache`` is loaded in seconds. It fits
-    one artifact, GPU model and version of TensorRT, and is built again where one of them differs.
-    """
-
-    max_batch_texts: int = 128
-    max_batch_tokens: int = 16_384
-    cache: Path | None = None
 
 
 def open_sessions(
@@ -91,18 +58,14 @@ def open_sessions(
     cpus: Sequence[int] = (),
     tensorrt: TensorRTPlan | None = None,
 ) -> list[ort.InferenceSession]:
-    """Open the artifact's graph on ``device``, and prove that the encoder runs there.
+    """Open a session on ``device`` for each count of ``threads``; 0 is one thread for each core.
 
-    Returns a session for each count of ``threads``, where 0 is one for each core. On a CPU they
-    share the tables that they look rows up in, and one with as many threads as ``cpus`` keeps its
-    own threads on all of these but the first. Raises ProviderUnavailable when the device cannot
-    be used, or not for this graph.
+    On a CPU the sessions share their lookup tables. A session with as many threads as there are
+    ``cpus`` pins its own threads to all of these but the first, which is the caller's. Raises
+    ProviderUnavailable when the device cannot be used, or not for this graph.
     """
     _require_provider(device)
-    if device == "tensorrt":
-        _refuse_what_tensorrt_lacks(artifact)
-    if artifact.manifest.precision == "int8":
-        _require_int8_products(device)
+    require_artifact_fits(artifact.manifest, device)
     if device != "cpu":
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
     options = [_session_options(artifact, count, cpus) for count in threads]
@@ -111,16 +74,17 @@ def open_sessions(
             name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
             for name, table in read_lookup_tables(graph.content).items()
         }
-        return [_open_on_cpu(graph.source, each, tables) for each in options]
+        return [_open_on_cpu(artifact, graph.source, each, tables) for each in options]
 
 
 def run_bound(
     session: ort.InferenceSession, output: str, inputs: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
-    """One run whose inputs are copied to where the graph reads them before it starts.
+    """Run a session on a GPU, with the inputs copied to the device before the run starts.
 
-    May be called from several threads: the binding is the call's own. Of the outputs only
-    ``output``, the pooled rows [n, dim], is copied back.
+    Safe to call from several threads: each call has its own binding. Only ``output``, the pooled
+    rows [n, dim], is copied back.
+    https://onnxruntime.ai/docs/api/python/api_summary.html#iobinding
     """
     binding = session.io_binding()
     for name, array in inputs.items():
@@ -134,40 +98,6 @@ def run_bound(
     return embeddings
 
 
-def tensorrt_options(artifact: Artifact, plan: TensorRTPlan) -> dict[str, str]:
-    """Options of TensorRT's provider for an artifact.
-
-    One profile covers every batch: from one token to ``max_batch_texts`` rows of the longest text,
-    tuned for a full batch of rows an eighth as long.
-    """
-    manifest = artifact.manifest
-    longest = manifest.max_seq_length
-    usual = max(1, longest // 8)
-    rows = max(1, min(plan.max_batch_texts, plan.max_batch_tokens // usual))
-    options = {
-        "trt_profile_min_shapes": _shapes(manifest.inputs, 1, 1),
-        "trt_profile_opt_shapes": _shapes(manifest.inputs, rows, usual),
-        "trt_profile_max_shapes": _shapes(manifest.inputs, plan.max_batch_texts, longest),
-        # An artifact that was proved in float32 is not rounded further behind the parity report.
-        "trt_fp16_enable": str(int(manifest.precision == "fp16")),
-        # The squares of a LayerNorm's inputs do not fit into float16.
-        "trt_layer_norm_fp32_fallback": "1",
-    }
-    if plan.cache:
-        options |= {
-            "trt_engine_cache_enable": "1",
-            "trt_engine_cache_path": str(plan.cache),
-            "trt_engine_cache_prefix": artifact.fingerprint[:16],
-            "trt_timing_cache_enable": "1",
-            "trt_timing_cache_path": str(plan.cache),
-        }
-    return options
-
-
-def _shapes(inputs: tuple[str, ...], rows: int, length: int) -> str:
-    return ",".join(f"{name}:{rows}x{length}" for name in inputs)
-
-
 def _require_provider(device: Device) -> None:
     available = ort.get_available_providers()
     if PROVIDERS[device][0] not in available:
@@ -176,41 +106,6 @@ def _require_provider(device: Device) -> None:
             f" {PROVIDERS[device][0]}. Install s2sent[gpu] without s2sent[cpu] beside it, or choose"
             " the device cpu."
         )
-
-
-def _refuse_what_tensorrt_lacks(artifact: Artifact) -> None:
-    if fused := artifact.manifest.fused:
-        raise ProviderUnavailable(
-            f"the graph has {', '.join(fused)}, which are ONNX Runtime's own operators and unknown"
-            " to TensorRT. Export the checkpoint with --standard-operators, or choose the device"
-            " cuda."
-        )
-    if depths := artifact.manifest.depths:
-        # A compiler may take an input's default value for a constant and answer at full depth.
-        raise ProviderUnavailable(
-            f"the graph can stop at depth {', '.join(map(str, depths))}, which was never tried with"
-            " TensorRT. Export the checkpoint without --depths, or choose the device cuda."
-        )
-
-
-def _require_int8_products(device: Device) -> None:
-    if device != "cpu":
-        raise ProviderUnavailable(
-            f"an int8 artifact is for a CPU, not for {device}. Choose the device cpu, or export the"
-            " checkpoint with --precision fp16."
-        )
-    if not multiplies_int8():
-        raise ProviderUnavailable(
-            f"this processor has none of {', '.join(sorted(VNNI))}, without which products of int8"
-            " overflow. Serve a weight-int8 artifact: the one this was made of, or an export."
-        )
-
-
-def multiplies_int8() -> bool:
-    """Whether products of int8 are exact here: on x86 with VNNI, as far as Linux tells."""
-    lines = CPU_INFO.read_text(encoding="utf-8").splitlines() if CPU_INFO.is_file() else []
-    flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))
-    return not VNNI.isdisjoint(next(flags, VNNI))
 
 
 def _session_options(
@@ -222,24 +117,27 @@ def _session_options(
         others = ";".join(str(cpu + 1) for cpu in cpus[1:])  # ONNX Runtime counts from 1
         options.add_session_config_entry("session.intra_op_thread_affinities", others)
     options.inter_op_num_threads = 1
-    # Plans made for one shape are of no use to the next batch, and an arena keeps for ever what
-    # the largest one took; without it memory goes back, at no loss of speed that could be measured.
+    # Batches differ in shape, so a memory plan made for one shape is of no use to the next, and an
+    # arena would keep the memory of the largest batch for ever.
     options.enable_mem_pattern = False
     options.enable_cpu_mem_arena = False
-    # Threads wait this long for the next operator before they sleep. The default, a millisecond
-    # and more, burns time that the event loop and other runs need; none at all slows a lone run.
+    # How long a thread spins for the next operator before it sleeps. The default, more than a
+    # millisecond, takes time from the event loop and from other runs; 0 slows a lone run.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
     if artifact.manifest.depths:
-        options.log_severity_level = 3  # it warns that depth has a default, which is what we want
+        options.log_severity_level = 3  # it warns that depth has a default, which is intended
     return options
 
 
 def _open_on_cpu(
-    graph: str | bytes, options: ort.SessionOptions, tables: Mapping[str, ort.OrtValue]
+    artifact: Artifact,
+    graph: str | bytes,
+    options: ort.SessionOptions,
+    tables: Mapping[str, ort.OrtValue],
 ) -> ort.InferenceSession:
     for name, table in tables.items():
         options.add_initializer(name, table)
-    session = _create(graph, options, "cpu", {})
+    session = _create(artifact, graph, options, "cpu")
     session._tables = tables  # ONNX Runtime points into them and does not keep them alive
     return session
 
@@ -250,12 +148,10 @@ def _open_on_gpu(
     ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
     options = _session_options(artifact, threads)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    provider_options: dict[str, dict[str, str]] = {"CUDAExecutionProvider": CUDA_OPTIONS}
-    if device == "tensorrt":
-        plan = tensorrt or TensorRTPlan()
-        provider_options["TensorrtExecutionProvider"] = tensorrt_options(artifact, plan)
+    with closing(artifact.take_graph()) as file:
+        graph = bytes(file.content)  # TensorRT would make a path part of its cache's file names
     try:
-        session = _create(_take_bytes(artifact), options, device, provider_options)
+        session = _create(artifact, graph, options, device, tensorrt)
     except Exception as error:  # ONNX Runtime raises classes of its own
         raise _not_started(device, str(error).strip().rstrip(".")) from error
     if session.get_providers()[0] != PROVIDERS[device][0]:
@@ -264,29 +160,23 @@ def _open_on_gpu(
     return session
 
 
-def _take_bytes(artifact: Artifact) -> bytes:
-    """The graph as bytes: TensorRT takes a path for a part of the engine's name in its cache."""
-    with closing(artifact.take_graph()) as graph:
-        return bytes(graph.content)
-
-
 def _create(
+    artifact: Artifact,
     graph: str | bytes,
     options: ort.SessionOptions,
     device: Device,
-    provider_options: Mapping[str, dict[str, str]],
+    tensorrt: TensorRTPlan | None = None,
 ) -> ort.InferenceSession:
-    """A session of ``graph``, verified bytes or a file of them that nobody can exchange."""
-    providers = [(name, provider_options.get(name, {})) for name in PROVIDERS[device]]
+    """A session of ``graph``: its verified bytes, or the path of a sealed file that has them."""
     # With the fallback it would print what failed on stdout and open a session on the CPU.
     session = ort.InferenceSession(
         graph,
         options,
-        providers=providers,
+        providers=provider_options(artifact, device, tensorrt),
         enable_fallback=0,
         disabled_optimizers=UNWANTED_FUSIONS[device],
     )
-    session._model_bytes = None  # it would keep them for a change of providers, which there is none
+    session._model_bytes = None  # kept for a change of providers, which never happens here
     return session
 
 

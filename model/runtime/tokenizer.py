@@ -1,8 +1,8 @@
-"""Text to token ids: special tokens, truncation and counts, without padding.
+"""Tokenization: texts to token ids with special tokens and truncation, without padding.
 
-A thin layer over the ``tokenizers`` library (https://huggingface.co/docs/tokenizers). Truncation
-is done here because the library keeps it as state of the shared tokenizer, which two requests with
-different wishes would fight over.
+A thin layer over the ``tokenizers`` library (https://huggingface.co/docs/tokenizers). Truncation is
+done here because the library keeps it as state of the tokenizer, which requests with different
+options share.
 """
 
 from collections.abc import Sequence
@@ -14,12 +14,12 @@ import tokenizers
 
 TruncationDirection = Literal["left", "right"]
 
-# A text of more characters than this per token kept is cut before it is tokenised, so that the
-# work for one text is bounded. The longest runs of real text per WordPiece token are far shorter.
+# A text with more characters than this per token that is kept is cut before tokenization, which
+# bounds the work for one text. Real text has far fewer characters per WordPiece token.
 MAX_CHARACTERS_PER_TOKEN = 250
 
-# Texts of one call into the library. What a call returns is made, and freed, under Python's lock,
-# which a call with thousands of long texts would keep from the event loop for 0.1 s.
+# Texts per call into the library. The results of a call are created and freed while it holds the
+# GIL; a call with thousands of long texts would block the event loop for 0.1 s.
 SLICE_TEXTS = 64
 
 
@@ -36,7 +36,7 @@ class InputTooLong(UnusableInput):
 
 
 class InvalidTokenIds(UnusableInput):
-    """A row of token ids is not made of ids of this vocabulary."""
+    """A row of token ids has an id outside the vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class TokenizedText:
         return len(self.input_ids)
 
 
-class Piece(NamedTuple):
-    """A token, and the characters of the text it stands for; (0, 0) for a special token."""
+class TokenSpan(NamedTuple):
+    """A token and the characters [start, stop) of the text it covers; (0, 0) if it is special."""
 
     id: int
     token: str
@@ -109,29 +109,24 @@ class Tokenizer:
             else:
                 ids, room = self._checked(text, index), self.max_seq_length
             truncated = len(ids) > room
-            if truncated and not truncate:
-                excess = self.max_seq_length - room
-                raise InputTooLong(
-                    index,
-                    f"input {index} has {len(ids) + excess} tokens; the limit is"
-                    f" {self.max_seq_length}. Shorten it or allow truncation.",
-                )
             if truncated:
+                if not truncate:
+                    raise self._too_long(index, len(ids) + self.max_seq_length - room)
                 ids = ids[-room:] if keep_left else ids[:room]
             if isinstance(text, str):
                 ids = [*self._prefix, *ids, *self._suffix]
             rows.append(TokenizedText(ids, truncated))
         return rows
 
-    def pieces(self, text: str, *, add_special_tokens: bool) -> list[Piece]:
-        """Every token of a text, which is not cut."""
+    def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
+        """Every token of a text, without truncation."""
         encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
         specials = map(bool, encoding.special_tokens_mask)
         columns = (encoding.ids, encoding.tokens, encoding.offsets, specials)
-        return [Piece(*values) for values in zip(*columns, strict=True)]
+        return [TokenSpan(*values) for values in zip(*columns, strict=True)]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text of token ids, which must be of this vocabulary."""
+        """The text of token ids; all must be in the vocabulary."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
@@ -156,6 +151,13 @@ class Tokenizer:
                 " Shorten it or allow truncation.",
             )
         return text[-limit:] if keep_left else text[:limit]
+
+    def _too_long(self, index: int, num_tokens: int) -> InputTooLong:
+        return InputTooLong(
+            index,
+            f"input {index} has {num_tokens} tokens; the limit is {self.max_seq_length}."
+            " Shorten it or allow truncation.",
+        )
 
     def _checked(self, ids: Sequence[int], index: int) -> list[int]:
         for token_id in ids:

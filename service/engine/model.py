@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
-from model.runtime.sessions import ProviderUnavailable, TensorRTPlan
+from model.runtime.providers import ProviderUnavailable, TensorRTPlan
 from service.engine.background import in_background
 from service.engine.parallelism import Parallelism
 from service.engine.types import Run, TextTokenizer, TokenEncoder

@@ -33,7 +33,7 @@ class Vocabulary:
             Piece(id=id_, text=token, special=True, start=None, stop=None)
             if special
             else Piece(id=id_, text=text[a:b], special=False, start=byte[a], stop=byte[b])
-            for id_, token, (a, b), special in self._tokenizer.pieces(
+            for id_, token, (a, b), special in self._tokenizer.token_spans(
                 text, add_special_tokens=add_special_tokens
             )
         ]

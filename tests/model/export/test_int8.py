@@ -19,7 +19,7 @@ from model.export.int8 import Reached, measure_tokens, multiply_as_int8
 from model.network.encoder import build_encoder
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from model.runtime.sessions import multiplies_int8
+from model.runtime.providers import multiplies_int8
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 

@@ -13,7 +13,7 @@ from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
-from model.runtime.sessions import multiplies_int8
+from model.runtime.providers import multiplies_int8
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 

@@ -11,12 +11,20 @@ import pytest
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 
+DEFAULT_ARTIFACT = Path(__file__).parents[3] / "artifacts" / "default"
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
 
 
 @pytest.fixture(scope="module")
 def encoder(tiny_artifact: Artifact) -> OnnxEncoder:
     return OnnxEncoder(tiny_artifact, intra_op_num_threads=1)
+
+
+def test_the_embedded_artifact_gives_its_canary() -> None:
+    """It was exported before the code moved to its packages, and opens as it is."""
+    artifact = Artifact.open(DEFAULT_ARTIFACT)
+    embedding = OnnxEncoder(artifact).encode([artifact.canary.text])[0]
+    np.testing.assert_allclose(embedding, artifact.canary.embedding, atol=1e-5)
 
 
 def test_encode_keeps_the_order_of_the_texts(encoder: OnnxEncoder) -> None:

@@ -15,10 +15,11 @@ import onnxruntime as ort
 import pytest
 
 from model.artifact.reader import Artifact
-from model.runtime import sessions
+from model.runtime import providers, sessions
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.lookup_tables import read_lookup_tables
-from model.runtime.sessions import Device, ProviderUnavailable, TensorRTPlan, open_sessions
+from model.runtime.providers import Device, ProviderUnavailable, TensorRTPlan
+from model.runtime.sessions import open_sessions
 from service.engine.model import LoadedModel
 from service.settings import load_settings
 from tests.support.fake_runtime import FakeRuntime
@@ -71,7 +72,7 @@ def test_int8_products_are_refused_where_they_would_overflow(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without VNNI x86 adds products of bytes in 16 bits. Other weights do not mind."""
-    monkeypatch.setattr(sessions, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(providers, "CPU_INFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(X86.format("avx512f"))
     with pytest.raises(ProviderUnavailable, match=r"none of avx512_vnni, avx_vnni.* weight-int8"):
         open_sessions(int8(tiny_artifact), "cpu")
@@ -85,7 +86,7 @@ def test_int8_products_are_served_where_they_do_not_overflow(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, info: str | None
 ) -> None:
     """ARM adds in 32 bits; where nothing is told, the canary is what decides."""
-    monkeypatch.setattr(sessions, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(providers, "CPU_INFO", tmp_path / "cpuinfo")
     if info is not None:
         (tmp_path / "cpuinfo").write_text(info)
     assert open_sessions(int8(tiny_artifact), "cpu")
