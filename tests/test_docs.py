@@ -1,11 +1,13 @@
 """The documentation is true: links lead somewhere; alerts, metrics, settings named in it exist."""
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +17,7 @@ from service.settings import Settings, environment_name
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/runbook.md"
+TRAINING = "docs/training.md"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "deploy/**/*.md")
@@ -35,6 +38,13 @@ def prose_of(page: str) -> str:
 
 
 OPERATING_TEXT = "\n".join(map(text_of, OPERATING))
+
+
+def manifest() -> dict[str, Any]:
+    """The manifest of the embedded model."""
+    path = ROOT / "artifacts" / "default" / "manifest.json"
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
 
 
 def rules(kind: str) -> list[dict[str, object]]:
@@ -130,6 +140,30 @@ def test_the_overlays_that_are_shown_build(block: str, tmp_path: Path) -> None:
     run = subprocess.run([KUBECTL, "kustomize", overlay], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert "name: s2sent" in run.stdout
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/artifact.md"])
+def test_the_scores_of_the_default_model_are_those_of_its_manifest(page: str) -> None:
+    (row, *_) = re.findall(r"^\| \**`artifacts/default`.*$", text_of(page), flags=re.MULTILINE)
+    printed = [float(number) for number in re.findall(r"\d\d\.\d\d", row)]
+    assert printed == list(manifest()["scores"].values())
+
+
+def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
+    kept, training = [], manifest()["training"]
+    while training:
+        kept.insert(0, training["dev"]["step"])
+        training = training.get("began_from")
+    printed = re.findall(r"^\| [134] \| .* steps, step (\d+) \|", text_of(TRAINING), re.MULTILINE)
+    assert [int(step) for step in printed] == kept
+
+
+def test_every_optimisation_that_is_listed_is_where_it_is_said_to_be() -> None:
+    table = text_of("docs/architecture.md").split("## Optimisations beyond the plain form")[1]
+    places = re.findall(r"`((?:service|model|training)/[\w/]+)`", table)
+    assert len(places) > 15
+    for place in places:
+        assert (ROOT / f"{place}.py").exists() or (ROOT / place).is_dir(), place
 
 
 def test_every_block_of_yaml_is_yaml() -> None:
