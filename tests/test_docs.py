@@ -150,7 +150,8 @@ def test_the_scores_of_the_default_model_are_those_of_its_manifest(page: str) ->
 
 
 def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
-    kept, training = [], manifest()["training"]
+    kept: list[int] = []
+    training = manifest()["training"]
     while training:
         kept.insert(0, training["dev"]["step"])
         training = training.get("began_from")
