@@ -22,7 +22,6 @@ from service.api.embedding import Service
 from service.api.openapi import COST_HEADERS, RAW_HEADERS, describe
 from service.engine.engine import Engine
 from service.engine.model import EngineStartFailed, LoadedModel
-from service.engine.tokenization import TokenWork
 from service.engine.types import EmbeddingEngine
 from service.errors import ServiceError
 from service.http.body import BodyReader
@@ -84,7 +83,6 @@ def create_app(
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
     )
     app.state.service = Service(settings, engine, metrics, BodyReader(settings, metrics))
-    app.state.token_work = TokenWork(engine, settings, metrics)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     app.add_exception_handler(ServiceError, on_service_error)
     app.add_exception_handler(HTTPException, on_http_exception)

@@ -8,9 +8,11 @@ options share.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 TruncationDirection = Literal["left", "right"]
 
@@ -50,13 +52,15 @@ class TokenizedText:
         return len(self.input_ids)
 
 
-class TokenSpan(NamedTuple):
-    """A token and the characters [start, stop) of the text it covers; (0, 0) if it is special."""
+@dataclass(slots=True)
+class TokenSpan:
+    """A token and the bytes [start, stop) of the text in UTF-8 it covers; none if it is special."""
 
     id: int
-    token: str
-    offsets: tuple[int, int]
+    text: str
     special: bool
+    start: int | None
+    stop: int | None
 
 
 class Tokenizer:
@@ -119,11 +123,16 @@ class Tokenizer:
         return rows
 
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
-        """Every token of a text, without truncation."""
+        """Every token of a text, which is not truncated."""
         encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        specials = map(bool, encoding.special_tokens_mask)
-        columns = (encoding.ids, encoding.tokens, encoding.offsets, specials)
-        return [TokenSpan(*values) for values in zip(*columns, strict=True)]
+        byte = _byte_offsets(text)
+        columns = (encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask)
+        return [
+            TokenSpan(id_, token, True, None, None)
+            if special
+            else TokenSpan(id_, text[start:stop], False, byte[start], byte[stop])
+            for id_, token, (start, stop), special in zip(*columns, strict=True)
+        ]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids; all must be in the vocabulary."""
@@ -177,3 +186,13 @@ class Tokenizer:
             if whole[start : start + len(probe)] == probe:
                 return whole[:start], whole[start + len(probe) :]
         raise ValueError("the tokenizer changes a text's ids when it adds special tokens")
+
+
+def _byte_offsets(text: str) -> Sequence[int]:
+    """Where each character begins in UTF-8, and where the text ends: ``len(text) + 1`` numbers."""
+    if text.isascii():
+        return range(len(text) + 1)
+    code_points: NDArray[np.uint32] = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    widths = 1 + sum((code_points >= first).astype(int) for first in (0x80, 0x800, 0x10000))
+    offsets: list[int] = np.concatenate(([0], np.cumsum(widths))).tolist()
+    return offsets

@@ -81,6 +81,12 @@ def service_of(request: Request) -> Service:
     return service
 
 
+def remaining_seconds(request: Request) -> float:
+    """What is left of the request's timeout, at least a millisecond."""
+    limit = service_of(request).settings.request_timeout_seconds
+    return max(0.001, limit - context_of(request).elapsed_seconds())
+
+
 async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) -> EmbedResult:
     """The embeddings of ``texts`` [n, dim], not normalised; cancelled when the client disconnects.
 
@@ -96,7 +102,7 @@ async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) 
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
         depth=options.depth,
-        timeout_seconds=max(0.001, settings.request_timeout_seconds - context.elapsed_seconds()),
+        timeout_seconds=remaining_seconds(request),
     )
     context.characters = sum(map(len, texts))
     if context.span is not None:

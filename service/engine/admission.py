@@ -1,10 +1,12 @@
-"""Who may come in: limits checked before work is spent, and the answers of those refused."""
+"""Admission control: the limits checked before work is spent on a request, and the refusals."""
 
 import math
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
+from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
 from service.engine.batcher import Batcher, PendingRequest
+from service.engine.deadlines import InFlightRequests
 from service.errors import EmptyInput, NotReady, Overloaded, PayloadTooLarge
 from service.metrics import Metrics
 from service.settings import Settings
@@ -19,63 +21,105 @@ REFUSALS: dict[State, str] = {
 
 MAX_RETRY_AFTER_SECONDS = 60
 
-# Weight of the past in the measured rate, per batch: about the last ten batches count.
-RATE_MEMORY = 0.9
+# Of all texts, or lists of ids, of a request for token spans or decoding. A token is some 60 bytes
+# of an answer, so that an answer stays below 20 MB.
+MAX_CHARACTERS = 262_144
+
+# Weight of the past in the measured throughput, per batch: about the last ten batches count.
+THROUGHPUT_DECAY = 0.9
 
 
 class ThroughputEstimate:
-    """Tokens per second over the last batches, the latest weighing most."""
+    """Tokens per second as an exponentially weighted mean over the batches."""
 
     def __init__(self) -> None:
         self._tokens = 0.0
         self._seconds = 0.0
 
     def add(self, tokens: int, seconds: float) -> None:
-        """Counts one batch."""
-        self._tokens = RATE_MEMORY * self._tokens + tokens
-        self._seconds = RATE_MEMORY * self._seconds + seconds
+        """Count one batch."""
+        self._tokens = THROUGHPUT_DECAY * self._tokens + tokens
+        self._seconds = THROUGHPUT_DECAY * self._seconds + seconds
 
     def seconds_for(self, tokens: int) -> float:
-        """Returns how long these tokens will take, 0 when nothing was measured yet."""
+        """Return how long these tokens will take; 0 before the first batch."""
         return tokens * self._seconds / self._tokens if self._tokens else 0.0
 
 
 class Admission:
-    """The limits of the engine. What it refuses it counts, and tells when to come again."""
+    """The state of the engine, its limits, and the requests that were admitted.
+
+    Refusals for lack of room are counted and have a Retry-After.
+    """
 
     def __init__(
-        self, settings: Settings, metrics: Metrics, batcher: Batcher, throughput: ThroughputEstimate
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        batcher: Batcher,
+        throughput: ThroughputEstimate,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._batcher = batcher
         self._throughput = throughput
+        self.state: State = "starting"
+        self.in_flight = InFlightRequests(metrics)
 
-    def check_texts(self, texts: Sequence[str | Sequence[int]]) -> None:
+    def track(
+        self, timeout_seconds: float | None, *, stage: Callable[[], str] = lambda: "tokenize"
+    ) -> AbstractAsyncContextManager[None]:
+        """Count a request as in flight while it is worked on; see `InFlightRequests.track`.
+
+        None stands for the setting ``request_timeout_seconds``.
+        """
+        if timeout_seconds is None:
+            timeout_seconds = self._settings.request_timeout_seconds
+        return self.in_flight.track(timeout_seconds, stage=stage)
+
+    def check_texts(self, texts: Sequence[Sized]) -> None:
         """Raises EmptyInput or PayloadTooLarge."""
         limit = self._settings.max_client_batch_size
         if not texts:
             raise EmptyInput("There is nothing to embed. Send at least one text.")
         if len(texts) > limit:
             raise PayloadTooLarge(
-                f"The request has {len(texts)} texts; the limit is {limit}. Split it."
+                f"The request has {len(texts)} texts; the limit is {limit}."
+                " Send them in several requests."
             )
         refuse_empty(texts)
 
-    def check_room(self, state: State, requests_in_flight: int) -> None:
-        """Raises NotReady or Overloaded for a request that could not be taken anyway."""
-        if state != "serving":
-            reason = "draining" if state == "draining" else "not_ready"
+    def check_tokenizing(self, items: Sequence[Sized]) -> None:
+        """The checks of a request for token spans or decoding, which does not enter the queue.
+
+        Raises EmptyInput, PayloadTooLarge above MAX_CHARACTERS, NotReady or Overloaded.
+        """
+        self.check_texts(items)
+        characters = sum(map(len, items))
+        if characters > MAX_CHARACTERS:
+            raise PayloadTooLarge(
+                f"The request has {characters} characters or ids; the limit of this route is"
+                f" {MAX_CHARACTERS}. Send them in several requests."
+            )
+        self.check_state()
+
+    def check_state(self) -> None:
+        """Raises NotReady unless the engine serves, and Overloaded above the concurrency limit."""
+        if self.state != "serving":
+            reason = "draining" if self.state == "draining" else "not_ready"
             self._metrics.rejected.labels(reason).inc()
-            raise not_ready(state)
+            raise not_ready(self.state)
         limit = self._settings.max_concurrent_requests
-        if requests_in_flight >= limit:
+        if len(self.in_flight) >= limit:
             raise self._overloaded("concurrency", f"{limit} requests are being worked on")
+
+    def check_queue(self) -> None:
+        """Raises Overloaded when the queue is full already, before anything is tokenised."""
         if self._batcher.is_full:
             raise self._queue_full()
 
     def submit(self, request: PendingRequest) -> None:
-        """Reserves room for all tokens of the request and queues it, or raises Overloaded."""
+        """Queue all tokens of the request; raises Overloaded when they do not fit."""
         if not self._batcher.submit(request):
             raise self._queue_full()
 
@@ -93,7 +137,7 @@ class Admission:
 
 
 def not_ready(state: State) -> NotReady:
-    """The error for a request that comes while the engine does not serve."""
+    """The error of a request while the engine does not serve."""
     return NotReady(REFUSALS[state], retry_after_seconds=1)
 
 

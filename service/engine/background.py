@@ -1,26 +1,32 @@
-"""Work in a thread of its own, which does not keep the process from ending."""
+"""Work in a daemon thread, which does not keep the process from ending."""
 
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from service.engine.panics import panics_as_errors
+
 Result = TypeVar("Result")
 
 
 def in_background(work: Callable[[], Result], *, name: str) -> Future[Result]:
-    """Begins ``work`` in a daemon thread called ``name``; its result, or what it raises, comes.
+    """Start ``work`` in a daemon thread called ``name``; the future has its result or its error.
 
-    The threads of `concurrent.futures` are waited for when Python ends, which a start that hangs
-    would not survive.
+    A panic of a Rust library becomes `service.engine.panics.Panic`. The threads of
+    `concurrent.futures` would not do: Python waits for them when it ends, also for one that hangs.
     """
     future: Future[Result] = Future()
+    future.set_running_or_notify_cancel()  # from now on nobody can cancel it
 
     def run() -> None:
         try:
-            future.set_result(work())
-        except Exception as error:  # handed to whoever waits
+            with panics_as_errors():
+                result = work()
+        except BaseException as error:  # the edge of the thread: the future's owner would wait
             future.set_exception(error)
+        else:
+            future.set_result(result)
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future

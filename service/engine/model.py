@@ -1,4 +1,4 @@
-"""From a folder to an encoder that is known to be right: opened, warmed up, its canary checked."""
+"""Opening, warming up and verifying the model that is served."""
 
 import time
 from collections.abc import Sequence
@@ -15,6 +15,7 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable, TensorRTPlan
 from service.engine.background import in_background
+from service.engine.panics import panics_as_errors
 from service.engine.parallelism import Parallelism
 from service.engine.types import Run, TextTokenizer, TokenEncoder
 from service.metrics import Metrics
@@ -41,7 +42,7 @@ class WrongShape(Exception):
 
 @dataclass
 class LoadedModel:
-    """The parts that serve. Without an artifact, as in tests, there is no canary to check.
+    """Encoder and tokenizer of an artifact. Without an artifact, as in tests, there is no canary.
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
     """
@@ -54,25 +55,26 @@ class LoadedModel:
 
     @classmethod
     def open(cls, settings: Settings, artifact: Artifact | None = None) -> Self:
-        """Opens what the settings name, unless ``artifact`` is that already.
+        """Open the model that the settings name, or ``artifact`` where it is open already.
 
         Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
         """
         artifact = artifact or Artifact.open(settings.artifact, keep_graph=True)
         parallelism = Parallelism.of(settings)
         try:
-            encoder = OnnxEncoder(
-                artifact,
-                device=settings.device,
-                intra_op_num_threads=parallelism.threads,
-                concurrent_runs=parallelism.concurrent_runs,
-                cpus=parallelism.cpus,
-                tensorrt=TensorRTPlan(
-                    max_batch_texts=settings.max_batch_texts,
-                    max_batch_tokens=settings.max_batch_tokens,
-                    cache=settings.tensorrt_cache,
-                ),
-            )
+            with panics_as_errors():
+                encoder = OnnxEncoder(
+                    artifact,
+                    device=settings.device,
+                    intra_op_num_threads=parallelism.threads,
+                    concurrent_runs=parallelism.concurrent_runs,
+                    cpus=parallelism.cpus,
+                    tensorrt=TensorRTPlan(
+                        max_batch_texts=settings.max_batch_texts,
+                        max_batch_tokens=settings.max_batch_tokens,
+                        cache=settings.tensorrt_cache,
+                    ),
+                )
         except (ArtifactError, ProviderUnavailable):
             raise
         except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
@@ -85,7 +87,7 @@ class LoadedModel:
     def open_in_background(
         cls, settings: Settings, artifact: Future[Artifact] | None = None
     ) -> Future[Self]:
-        """`open` and `warm_up` in the background, with an ``artifact`` that is being opened."""
+        """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another."""
         return in_background(partial(cls._open_and_warm_up, settings, artifact), name="load")
 
     @classmethod
@@ -97,15 +99,15 @@ class LoadedModel:
         return model
 
     def warm_up(self, settings: Settings) -> None:
-        """Runs what a first request would run, and checks the canary, unless it was done before.
+        """Do what a first request would do, and check the canary, unless that was done before.
 
-        A short text in both ways, so that no client pays for a first time; and where it may take
-        more memory than was needed until now, as many of the longest as a batch may hold, so that
-        what does not fit is known now. Raises EngineStartFailed.
+        Runs a short text both exclusively and not, so that no client pays for a first run. Where a
+        batch may take more memory than opening did, the largest batch is run too, so that one that
+        does not fit is known now. Raises EngineStartFailed.
         """
         if self.is_verified:
             return
-        short = self.tokenizer.tokenize(["warm up"])[0].input_ids
+        short = self._trial_tokens("warm up")
         self._trial_run([short], exclusive=True)
         self._trial_run([short], exclusive=False)
         most = settings.max_batch_tokens
@@ -131,11 +133,11 @@ class LoadedModel:
         return embeddings
 
     def check_canary(self, run: Run) -> None:
-        """Raises EngineStartFailed unless the canary text has the embedding it had at export."""
+        """Raise EngineStartFailed unless the canary text has the embedding it had at export."""
         if self.artifact is None:
             return
         canary, precision = self.artifact.canary, self.artifact.manifest.precision
-        tokens = self.tokenizer.tokenize([canary.text])[0].input_ids
+        tokens = self._trial_tokens(canary.text)
         embedding = run([tokens])[0].astype(np.float64)
         embedding /= np.linalg.norm(embedding)
         difference = float(np.abs(embedding - np.asarray(canary.embedding)).max())
@@ -145,6 +147,15 @@ class LoadedModel:
                 f"canary vector is wrong: it is off by {difference:.2g}, the limit for {precision} "
                 f"is {tolerance:g}. Export the checkpoint again, or use another onnxruntime."
             )
+
+    def _trial_tokens(self, text: str) -> list[int]:
+        try:
+            with panics_as_errors():
+                return self.tokenizer.tokenize([text])[0].input_ids
+        except Exception as error:  # the tokenizer may raise anything
+            raise EngineStartFailed(
+                f"the tokenizer failed on {text!r}: {error}. Export the checkpoint again."
+            ) from error
 
     def _trial_run(self, batch: Sequence[Sequence[int]], *, exclusive: bool) -> None:
         try:
@@ -156,7 +167,7 @@ class LoadedModel:
             ) from error
 
     def describe(self, metrics: Metrics) -> None:
-        """Publishes which model is served."""
+        """Publish which model is served."""
         if self.artifact is not None:
             manifest = self.artifact.manifest
             metrics.describe_model(

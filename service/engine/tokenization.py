@@ -1,114 +1,101 @@
-"""Work with the vocabulary for many requests: bounded, in slices, off the loop unless short."""
+"""Tokenising and decoding for many requests: short work on the event loop, long work in threads."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
 
-import orjson
+from model.runtime.tokenizer import TokenizedText, UnusableInput
+from service.engine.panics import panics_as_errors
+from service.engine.types import TextTokenizer
+from service.errors import InvalidInput
 
-from model.artifact.manifest import TOKENIZER
-from model.runtime.tokenizer import Tokenizer
-from service.engine.engine import INLINE_CHARACTERS
-from service.engine.types import EmbeddingEngine
-from service.engine.vocabulary import Vocabulary
-from service.errors import DeadlineExceeded, Overloaded, PayloadTooLarge
-from service.metrics import Metrics
-from service.settings import Settings
+Item = TypeVar("Item", bound=Sized)
+Result = TypeVar("Result")
 
-Item = TypeVar("Item", str, list[int])
+MAX_TOKENIZER_THREADS = 4
 
-# Of a request, all its texts or lists of ids together. A token is some 60 bytes of an answer, so
-# one that is made of single characters stays below 20 MB.
-MAX_CHARACTERS = 262_144
-# The longest work between two looks at the deadline and the client: some 10 ms.
+# A request of so many characters or ids is worked on by the event loop: that takes about 0.1 ms,
+# and waking a thread takes longer on a busy machine. 0 sends every request to a thread.
+INLINE_CHARACTERS = 500
+
+# The longest work on token spans between two looks at the deadline and the client: some 10 ms.
 SLICE_CHARACTERS = 16_384
 
 
-class TokenWork:
-    """The vocabulary of the engine's artifact, lent to one slice of one request at a time.
+class TokenizationThreads:
+    """The threads that tokenise: ``threads`` for texts to embed, and one for token spans.
 
-    One at a time, because making the pieces holds Python's lock and the event loop needs it too.
+    Token spans have one thread, because making them holds Python's lock, which the event loop
+    needs too; and a thread of their own, so that no text to embed waits for a long list of them.
     """
 
-    def __init__(self, engine: EmbeddingEngine, settings: Settings, metrics: Metrics) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._metrics = metrics
-        self._vocabulary: Vocabulary | None = None
-        self._turn = asyncio.Lock()
-        self._requests = 0
+    def __init__(self, threads: int) -> None:
+        self._token_ids = ThreadPoolExecutor(threads, "tokenize")
+        self._token_spans = ThreadPoolExecutor(1, "token-spans")
 
-    async def each(
-        self,
-        items: Sequence[Item],
-        work: Callable[[Vocabulary, Item], object],
-        *,
-        timeout_seconds: float,
-    ) -> bytes:
-        """What ``work`` makes of each item, in order, as a JSON array.
+    async def token_ids(
+        self, tokenizer: TextTokenizer, texts: Sequence[str | Sequence[int]], **options: Any
+    ) -> list[TokenizedText]:
+        """The token ids of each text; ``options`` as in `TextTokenizer.tokenize`.
 
-        Raises PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded, and what ``work`` raises.
-        Cancelling the coroutine ends it with the slice that is being worked on.
+        Raises InvalidInput for a text that does not fit, or ids outside the vocabulary.
         """
-        self._admit(sum(map(len, items)))
-        self._requests += 1
+        work = partial(tokenizer.tokenize, texts, **options)
         try:
-            async with asyncio.timeout(timeout_seconds):
-                return await self._in_slices(items, work)
-        except TimeoutError:
-            self._metrics.timed_out.labels("tokenize").inc()
-            raise DeadlineExceeded(
-                "The request's time ran out in the stage tokenize. Send fewer texts, or try later."
-            ) from None
-        except asyncio.CancelledError:
-            self._metrics.cancelled.labels("tokenize").inc()
-            raise
-        finally:
-            self._requests -= 1
+            return await _run(self._token_ids, texts, work)
+        except UnusableInput as error:
+            raise InvalidInput(str(error)) from None
 
-    def _admit(self, characters: int) -> None:
-        if characters > MAX_CHARACTERS:
-            raise PayloadTooLarge(
-                f"The request has {characters} characters or ids; the limit of this route is"
-                f" {MAX_CHARACTERS}. Send them in several requests."
-            )
-        limit = self._settings.max_concurrent_requests
-        if self._requests >= limit:
-            self._metrics.rejected.labels("concurrency").inc()
-            raise Overloaded(
-                f"The service is busy: {limit} requests are being worked on."
-                " Send the request again in 1 s.",
-                retry_after_seconds=1,
-            )
+    async def in_slices(
+        self, items: Sequence[Item], function: Callable[[Item], Result]
+    ) -> list[Result]:
+        """``function`` of each item, in order, in slices that take turns with other requests'.
 
-    async def _in_slices(
-        self, items: Sequence[Item], work: Callable[[Vocabulary, Item], object]
-    ) -> bytes:
-        vocabulary = self._vocabulary or await self._open()
-
-        def written(part: Sequence[Item]) -> bytes:
-            return b",".join(orjson.dumps(work(vocabulary, item)) for item in part)
-
-        if sum(map(len, items)) <= INLINE_CHARACTERS:
-            return b"[" + written(items) + b"]"
-        parts = []
+        Cancelling the coroutine ends the work with the slice that is being worked on.
+        """
+        results: list[Result] = []
         for part in _slices(items):
-            async with self._turn:
-                parts.append(await asyncio.to_thread(written, part))
-        return b"[" + b",".join(parts) + b"]"
+            results += await _run(self._token_spans, part, partial(_apply, function, part))
+        return results
 
-    async def _open(self) -> Vocabulary:
-        artifact = self._engine.artifact
-        async with self._turn:
-            if self._vocabulary is None:
-                # Of what was read when the artifact was opened: its folder may be gone by now.
-                content, limit = artifact.read(TOKENIZER), artifact.manifest.max_seq_length
-                self._vocabulary = Vocabulary(await asyncio.to_thread(Tokenizer, content, limit))
-        return self._vocabulary
+    def shut_down(self) -> None:
+        """Let the threads end with what they are working on."""
+        for pool in (self._token_ids, self._token_spans):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def decoded(tokenizer: TextTokenizer, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """The text of token ids. Raises InvalidInput for an id outside the vocabulary."""
+    size = tokenizer.vocab_size
+    if max(ids) >= size:
+        raise InvalidInput(
+            f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}.", param="ids"
+        )
+    return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
+
+
+async def _run(
+    pool: ThreadPoolExecutor, items: Sequence[Sized], work: Callable[[], Result]
+) -> Result:
+    """What ``work`` returns; raises Panic where the tokenizer panics."""
+
+    def contained() -> Result:
+        with panics_as_errors():
+            return work()
+
+    if sum(map(len, items)) <= INLINE_CHARACTERS:
+        return contained()
+    return await asyncio.get_running_loop().run_in_executor(pool, contained)
 
 
 def _slices(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """Neighbours that together reach SLICE_CHARACTERS; only the last ones may stay below."""
+    """Neighbours that together reach SLICE_CHARACTERS; only the last slice may stay below."""
     begin, characters = 0, 0
     for end, item in enumerate(items, start=1):
         characters += len(item)

@@ -1,14 +1,16 @@
 """The types the embedding engine is built from and answers with."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenizedText, TruncationDirection
+from model.runtime.tokenizer import TokenizedText, TokenSpan, TruncationDirection
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,24 @@ class EmbeddingEngine(Protocol):
         timeout_seconds: float | None = None,
     ) -> EmbedResult: ...
 
+    async def tokenize(
+        self,
+        texts: Sequence[str],
+        convert: Callable[[list[TokenSpan]], Result],
+        *,
+        add_special_tokens: bool = True,
+        prompt: str = "",
+        timeout_seconds: float | None = None,
+    ) -> list[Result]: ...
+
+    async def decode(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        skip_special_tokens: bool = True,
+        timeout_seconds: float | None = None,
+    ) -> list[str]: ...
+
     def readiness(self) -> Readiness: ...
 
     async def drain(self, timeout_seconds: float) -> bool: ...
@@ -103,7 +123,12 @@ class Run(Protocol):
 
 
 class TextTokenizer(Protocol):
-    """What the engine needs of a tokenizer; `model.runtime.tokenizer.Tokenizer` is the real one."""
+    """What the engine needs of a tokenizer; `model.runtime.tokenizer.Tokenizer` is the real one.
+
+    Its methods are called from several threads at once, so a call leaves no state behind.
+    """
+
+    vocab_size: int
 
     def tokenize(
         self,
@@ -114,4 +139,12 @@ class TextTokenizer(Protocol):
         truncation_direction: TruncationDirection = "right",
     ) -> list[TokenizedText]:
         """Return the token ids of each text; raises `model.runtime.tokenizer.UnusableInput`."""
+        ...
+
+    def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
+        """Return every token of a text, which is not truncated."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of token ids, which must be of this vocabulary."""
         ...

@@ -2,10 +2,10 @@
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import numpy as np
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from model.artifact.manifest import Manifest
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TruncationDirection
+from model.runtime.tokenizer import TokenSpan, TruncationDirection
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady
 from service.settings import Settings
+
+Result = TypeVar("Result")
 
 DIM = 8
 
@@ -95,6 +97,32 @@ class FakeEngine:
             rows = np.stack([vector_of(text, self.dim) for text in texts])
         tokens = [count_tokens(text) for text in texts]
         return EmbedResult(rows, tokens, [False] * len(tokens), 0.002, 0.003, 0.004)
+
+    async def tokenize(
+        self,
+        texts: Sequence[str],
+        convert: Callable[[list[TokenSpan]], Result],
+        *,
+        add_special_tokens: bool = True,
+        prompt: str = "",
+        timeout_seconds: float | None = None,
+    ) -> list[Result]:
+        """One token per text, which is all of it."""
+        if self.error:
+            raise self.error
+        return [convert([TokenSpan(1, text, False, 0, len(text.encode()))]) for text in texts]
+
+    async def decode(
+        self,
+        ids: Sequence[Sequence[int]],
+        *,
+        skip_special_tokens: bool = True,
+        timeout_seconds: float | None = None,
+    ) -> list[str]:
+        """The ids themselves, as text."""
+        if self.error:
+            raise self.error
+        return [str(row) for row in ids]
 
     def readiness(self) -> Readiness:
         return self.state

@@ -1,37 +1,60 @@
 """/tokenize and /decode: what text-embeddings-inference's clients send and get."""
 
-import asyncio
-import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import httpx
 import pytest
 
+from model.artifact.manifest import TOKENIZER
 from model.artifact.reader import Artifact
 from model.export.parity import parity_sentences
 from model.runtime.tokenizer import Tokenizer
-from service.engine.tokenization import MAX_CHARACTERS, SLICE_CHARACTERS, TokenWork
-from service.engine.vocabulary import Vocabulary
-from service.errors import DeadlineExceeded, Overloaded
-from service.metrics import Metrics
-from service.settings import DEFAULT_ARTIFACT, Settings
-from tests.support.fake_engine import FakeEngine, client_of
+from service.app import create_app
+from service.engine.admission import MAX_CHARACTERS
+from service.engine.tokenization import SLICE_CHARACTERS
+from service.settings import DEFAULT_ARTIFACT
+from tests.support.fake_model import PANIC, FakeTokenizer, Harness, serving
 
 default_artifact = cache(lambda: Artifact.open(DEFAULT_ARTIFACT))
 
 
-def engine_with_tokenizer() -> FakeEngine:
-    """A fake that serves the default artifact's vocabulary, and a prompt."""
-    engine, artifact = FakeEngine(), default_artifact()
-    manifest = replace(artifact.manifest, prompts={"query": "query: "})
-    engine.artifact = replace(artifact, manifest=manifest)
-    return engine
+def default_tokenizer() -> Tokenizer:
+    artifact = default_artifact()
+    return Tokenizer(artifact.read(TOKENIZER), artifact.manifest.max_seq_length)
 
 
-async def post(path: str, body: dict[str, Any], **settings: Any) -> Any:
-    response = await client_of(engine_with_tokenizer(), **settings).post(path, json=body)
+@asynccontextmanager
+async def tokenizing(**options: Any) -> AsyncIterator[tuple[Harness, httpx.AsyncClient]]:
+    """An engine that serves, and a client of the application around it."""
+    async with serving(**options) as harness:
+        app = create_app(harness.settings, engine=harness.engine, metrics=harness.metrics)
+        yield (
+            harness,
+            httpx.AsyncClient(
+                transport=httpx.ASGITransport(app, raise_app_exceptions=False),
+                base_url="http://test",
+            ),
+        )
+
+
+async def sent(path: str, body: dict[str, Any], **settings: Any) -> httpx.Response:
+    """The answer of a service with the default artifact's vocabulary, and a prompt."""
+    artifact = default_artifact()
+    prompting = replace(artifact.manifest, prompts={"query": "query: "})
+    served = replace(artifact, manifest=prompting)
+    async with tokenizing(artifact=served, tokenizer=default_tokenizer(), **settings) as (
+        _,
+        client,
+    ):
+        return await client.post(path, json=body)
+
+
+async def post(path: str, body: dict[str, Any]) -> Any:
+    response = await sent(path, body)
     assert response.status_code == 200, response.text
     return response.json()
 
@@ -75,8 +98,7 @@ async def test_places_count_the_prompt() -> None:
 
 async def test_ids_are_those_that_are_embedded() -> None:
     texts = list(parity_sentences())
-    artifact = default_artifact()
-    tokenizer = Tokenizer(artifact.tokenizer_path, artifact.manifest.max_seq_length)
+    tokenizer = default_tokenizer()
     embedded = [row.input_ids for row in tokenizer.tokenize(texts) if not row.truncated]
     answered = [[one["id"] for one in text] for text in await post("/tokenize", {"inputs": texts})]
     assert [ids for ids in answered if len(ids) <= tokenizer.max_seq_length] == embedded
@@ -133,89 +155,30 @@ async def test_decode_answers_the_text_of_ids(body: dict[str, Any], texts: list[
 async def test_errors_have_the_native_envelope(
     path: str, body: dict[str, Any], status: int, error_type: str
 ) -> None:
-    response = await client_of(engine_with_tokenizer()).post(path, json=body)
+    response = await sent(path, body)
     assert (response.status_code, response.json()["error_type"]) == (status, error_type)
     assert set(response.json()) == {"error", "error_type"}
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/decode"])
 async def test_a_key_is_needed_where_keys_are_set(path: str) -> None:
-    response = await client_of(engine_with_tokenizer(), api_keys="k").post(path, json={})
+    response = await sent(path, {}, api_keys="k")
     assert response.status_code == 401
 
 
-def work_of(engine: FakeEngine, metrics: Metrics, **settings: Any) -> TokenWork:
-    return TokenWork(engine, Settings(**settings), metrics)
+async def test_a_service_that_drains_refuses_tokenizing_too() -> None:
+    async with tokenizing() as (harness, client):
+        await harness.engine.drain(1)
+        for path, body in (("/tokenize", {"inputs": "a"}), ("/decode", {"ids": [1]})):
+            response = await client.post(path, json=body)
+            assert (response.status_code, response.json()["error_type"]) == (503, "Unhealthy")
+            assert response.headers["retry-after"] == "1"
 
 
-def blocked_until(gate: threading.Event, begun: asyncio.Event) -> Callable[[Vocabulary, str], str]:
-    """Work that waits in its thread, and says on the loop that it has begun."""
-    loop = asyncio.get_running_loop()
-
-    def work(_vocabulary: Vocabulary, item: str) -> str:
-        loop.call_soon_threadsafe(begun.set)
-        gate.wait()
-        return item
-
-    return work
-
-
-LONG = ["x" * SLICE_CHARACTERS]
-
-
-async def test_long_work_leaves_the_loop_free() -> None:
-    """The loop itself lets the work go on; on the loop, the work would wait for ever."""
-    gate, begun = threading.Event(), asyncio.Event()
-    work = work_of(engine_with_tokenizer(), Metrics())
-    running = asyncio.create_task(work.each(LONG, blocked_until(gate, begun), timeout_seconds=60))
-    await begun.wait()
-    gate.set()
-    assert await running == b'["' + LONG[0].encode() + b'"]'
-
-
-async def test_a_request_too_many_is_refused_at_once_and_counted() -> None:
-    gate, begun, metrics = threading.Event(), asyncio.Event(), Metrics()
-    work = work_of(engine_with_tokenizer(), metrics, max_concurrent_requests=1)
-    blocked = blocked_until(gate, begun)
-    running = asyncio.create_task(work.each(LONG, blocked, timeout_seconds=60))
-    await begun.wait()
-    with pytest.raises(Overloaded) as refusal:
-        await work.each(["a"], blocked, timeout_seconds=60)
-    gate.set()
-    await running
-    assert refusal.value.retry_after_seconds == 1
-    refused = metrics.registry.get_sample_value
-    assert refused("s2sent_requests_rejected_total", {"reason": "concurrency"}) == 1
-    assert await work.each(["a"], lambda _, item: item, timeout_seconds=60) == b'["a"]'
-
-
-async def test_the_deadline_holds() -> None:
-    gate, begun, metrics = threading.Event(), asyncio.Event(), Metrics()
-    work = work_of(engine_with_tokenizer(), metrics)
-    with pytest.raises(DeadlineExceeded):
-        await work.each(LONG, blocked_until(gate, begun), timeout_seconds=0.01)
-    gate.set()
-    late = metrics.registry.get_sample_value
-    assert late("s2sent_requests_timed_out_total", {"stage": "tokenize"}) == 1
-
-
-async def test_a_client_that_leaves_ends_the_work_with_its_slice() -> None:
-    gate, begun, metrics = threading.Event(), asyncio.Event(), Metrics()
-    seen: list[str] = []
-    work = work_of(engine_with_tokenizer(), metrics)
-    first = blocked_until(gate, begun)
-
-    def remember(vocabulary: Vocabulary, item: str) -> str:
-        seen.append(item)
-        return first(vocabulary, item)
-
-    running = asyncio.create_task(work.each(LONG * 3, remember, timeout_seconds=60))
-    await begun.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    gate.set()
-    assert await work.each(["a"], lambda _, item: item, timeout_seconds=60) == b'["a"]'
-    assert seen == LONG
-    left = metrics.registry.get_sample_value
-    assert left("s2sent_requests_cancelled_total", {"stage": "tokenize"}) == 1
+async def test_a_panic_of_the_tokenizer_is_a_500_in_the_envelope() -> None:
+    async with tokenizing(artifact=default_artifact(), tokenizer=FakeTokenizer()) as (_, client):
+        for path in ("/tokenize", "/embed"):
+            response = await client.post(path, json={"inputs": PANIC})
+            assert response.status_code == 500
+            assert response.json()["error_type"] == "Internal"
+            assert (await client.post(path, json={"inputs": "a"})).status_code == 200

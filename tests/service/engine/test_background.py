@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from service.engine.background import in_background
+from service.engine.panics import Panic
 
 
 def test_the_result_comes_from_a_thread_of_that_name() -> None:
@@ -18,6 +19,21 @@ def test_what_is_raised_comes_too() -> None:
     future = in_background(lambda: list[int]()[0], name="work")
     with pytest.raises(IndexError):
         future.result(timeout=10)
+
+
+class PanicException(BaseException):
+    """Named as PyO3 names what a library written in Rust raises when it panics."""
+
+
+@pytest.mark.parametrize(("raised", "found"), [(PanicException, Panic), (SystemExit, SystemExit)])
+def test_nobody_waits_for_a_thread_that_panicked_or_was_told_to_exit(
+    raised: type[BaseException], found: type[BaseException]
+) -> None:
+    def work() -> None:
+        raise raised("the reason")
+
+    with pytest.raises(found, match="the reason"):
+        in_background(work, name="work").result(timeout=10)
 
 
 def test_a_process_ends_while_its_work_hangs() -> None:

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.engine.batcher import QUIET_BATCHES, Batch, Batcher, PendingRequest, QueuedText
@@ -50,6 +50,7 @@ requests = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(requests)
 def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -> None:
     rows = batcher()
@@ -70,6 +71,7 @@ def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -
     assert rows.tokens == 0
 
 
+@settings(deadline=None)
 @given(requests, st.data())
 def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
     plan: Plan, data: st.DataObject
@@ -91,6 +93,7 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
     assert rows.oldest_seconds() == 0
 
 
+@settings(deadline=None)
 @given(requests)
 def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: Plan) -> None:
     rows = batcher()

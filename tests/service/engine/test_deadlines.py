@@ -5,32 +5,34 @@ import asyncio
 import pytest
 
 from service.engine.deadlines import InFlightRequests
+from service.errors import DeadlineExceeded, NotReady
+from service.metrics import Metrics
 
 
 async def stay(in_flight: InFlightRequests, seconds: float) -> None:
-    async with in_flight.track(seconds):
+    async with in_flight.track(seconds, stage=lambda: "queue"):
         await asyncio.Event().wait()
 
 
 async def test_request_ends_at_its_deadline() -> None:
-    with pytest.raises(TimeoutError):
-        await stay(InFlightRequests(), 0.0)
+    with pytest.raises(DeadlineExceeded):
+        await stay(InFlightRequests(Metrics()), 0.0)
 
 
 async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment() -> None:
-    in_flight = InFlightRequests()
+    in_flight = InFlightRequests(Metrics())
     tasks = [asyncio.create_task(stay(in_flight, seconds)) for seconds in (0.0, 1_000.0)]
     while not in_flight:
         await asyncio.sleep(0)
     await asyncio.sleep(0)  # the timer of the first has fired, its task has not run yet
-    in_flight.expire_all()
+    in_flight.abort(lambda: NotReady("The end."))
     answers = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(answer) for answer in answers] == [TimeoutError, TimeoutError]
+    assert [type(answer) for answer in answers] == [NotReady, NotReady]
     assert len(in_flight) == 0
 
 
 async def test_idle_is_noticed_when_the_last_one_leaves() -> None:
-    in_flight = InFlightRequests()
+    in_flight = InFlightRequests(Metrics())
     assert await in_flight.is_idle_within(0)
     task = asyncio.create_task(stay(in_flight, 1_000))
     await asyncio.sleep(0)

@@ -1,13 +1,9 @@
 """Every accepted request is answered once, with its own vectors or an error of its own."""
 
 import asyncio
-import hashlib
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Future
-from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -17,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from model.artifact.manifest import Manifest
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import InputTooLong, TokenizedText
 from service.engine import workers as worker
-from service.engine.engine import INLINE_CHARACTERS, Engine
+from service.engine.engine import Engine
 from service.engine.model import EngineStartFailed, LoadedModel
+from service.engine.panics import Panic
+from service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
 from service.engine.types import EmbedResult
 from service.errors import (
     DeadlineExceeded,
@@ -38,176 +34,22 @@ from service.errors import (
 )
 from service.metrics import Metrics
 from service.settings import Settings
-
-DIM = 4
-PATIENCE_SECONDS = 20  # a test that waits this long has failed
-FOREVER_SECONDS = 1_000.0
-
-# Characters that make the fake encoder misbehave; the fake tokenizer maps characters to ids.
-POISON, OUT_OF_MEMORY, NOT_A_NUMBER, LETHAL, MISSHAPEN = "!", "^", "?", "#", "%"
-
-
-def vector(text: str, depth: int | None = None) -> list[float]:
-    """The one right embedding of a text at a depth: any mix-up of rows shows."""
-    digest = hashlib.blake2b(f"{depth} {text}".encode(), digest_size=DIM).digest()
-    return [float(byte) for byte in digest]
-
-
-class Clock:
-    """Seconds that pass only when a test says so."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class FakeTokenizer:
-    """One token per character; texts above 32 are cut. ``gate`` can hold a call."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.everything_becomes = ""  # a text to put in the place of every other
-        self.gate = threading.Event()
-        self.gate.set()
-
-    def tokenize(
-        self, texts: Sequence[str | Sequence[int]], *, prompt: str = "", truncate: bool = True,
-        truncation_direction: str = "right",
-    ) -> list[TokenizedText]:  # fmt: skip
-        self.calls += 1
-        assert self.gate.wait(PATIENCE_SECONDS)
-        rows = []
-        for index, original in enumerate(texts):
-            text = self.everything_becomes or original
-            ids = [ord(letter) for letter in prompt + text] if isinstance(text, str) else list(text)
-            if len(ids) > 32 and not truncate:
-                raise InputTooLong(index, f"input {index} has {len(ids)} tokens; the limit is 32.")
-            rows.append(TokenizedText(ids[:32], len(ids) > 32))
-        return rows
-
-
-class FakeEncoder:
-    """Embeds by hash. ``gate`` can hold a run, ``entered`` counts runs begun, ``clock`` is moved
-    on by an eighth of a second per token."""
-
-    dim = DIM
-    max_seq_length = 32
-    provider = "FakeExecutionProvider"
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self.batches: list[list[str]] = []
-        self.gate = threading.Event()
-        self.gate.set()
-        self.entered = threading.Semaphore(0)
-        self._clock = clock
-
-    def run(
-        self,
-        sequences: Sequence[Sequence[int]],
-        *,
-        exclusive: bool = True,
-        depth: int | None = None,
-    ) -> NDArray[np.float32]:
-        texts = ["".join(map(chr, ids)) for ids in sequences]
-        self.batches.append(texts)
-        self.entered.release()
-        assert self.gate.wait(PATIENCE_SECONDS)
-        if self._clock:
-            self._clock.now += 0.125 * sum(map(len, texts))
-        letters = set("".join(texts))
-        if LETHAL in letters:
-            raise SystemExit
-        if OUT_OF_MEMORY in letters:
-            raise MemoryError
-        if POISON in letters:
-            raise RuntimeError("poison")
-        if MISSHAPEN in letters:
-            return np.zeros((len(texts) + 1, DIM), np.float32)
-        embeddings = np.array([vector(text, depth) for text in texts], np.float32)
-        embeddings[[NOT_A_NUMBER in text for text in texts], 1] = np.nan
-        return embeddings
-
-    async def until_entered(self) -> None:
-        assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_SECONDS)
-
-
-class Harness:
-    """An engine over fakes, and shorthands for what tests do with it."""
-
-    def __init__(
-        self, clock: Clock | None = None, artifact: Artifact | None = None, **settings: Any
-    ) -> None:
-        limits = {"max_batch_tokens": 64, "max_batch_texts": 8, "max_queue_tokens": 256}
-        limits["concurrent_runs"] = 1
-        self.metrics = Metrics()
-        self.encoder = FakeEncoder(clock)
-        self.tokenizer = FakeTokenizer()
-        self.fatal: list[str] = []
-        model: Future[LoadedModel] = Future()
-        model.set_result(LoadedModel(self.encoder, self.tokenizer, artifact))
-        self.engine = Engine(
-            Settings(**(limits | settings)),
-            self.metrics,
-            model=model,
-            on_fatal=self.fatal.append,
-            clock=clock or time.monotonic,
-        )
-
-    async def start(self) -> None:
-        await self.engine.start()
-        self.encoder.batches.clear()  # the warm-up's
-        self.encoder.entered = threading.Semaphore(0)
-        self.tokenizer.calls = 0
-
-    def send(self, *texts: str, **options: Any) -> asyncio.Task[EmbedResult]:
-        return asyncio.create_task(self.engine.embed(texts, **options))
-
-    async def hold(self, text: str = "held") -> asyncio.Task[EmbedResult]:
-        """Keeps the inference thread busy with one text until ``encoder.gate`` is set."""
-        self.encoder.gate.clear()
-        task = self.send(text)
-        await self.encoder.until_entered()
-        return task
-
-    async def queued(self, texts: int) -> None:
-        """Waits until this many texts wait in the queue."""
-        await self.until(lambda: self.value("queue_texts") == texts)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not condition():
-                await asyncio.sleep(0)
-
-    def value(self, name: str, **labels: str) -> float:
-        value = self.metrics.registry.get_sample_value(f"s2sent_{name}", labels)
-        assert value is not None, name
-        return value
-
-
-@asynccontextmanager
-async def serving(clock: Clock | None = None, **settings: Any) -> AsyncIterator[Harness]:
-    harness = Harness(clock, **settings)
-    surprises: list[dict[str, Any]] = []  # exceptions in callbacks are otherwise only logged
-    asyncio.get_running_loop().set_exception_handler(lambda _, surprise: surprises.append(surprise))
-    await harness.start()
-    try:
-        yield harness
-    finally:
-        harness.encoder.gate.set()
-        harness.tokenizer.gate.set()
-        await harness.engine.drain(PATIENCE_SECONDS)
-    assert surprises == []
-
-
-async def outcome(task: asyncio.Task[EmbedResult]) -> EmbedResult | ServiceError:
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            return await task
-    except ServiceError as error:
-        return error
-
+from tests.support.fake_model import (
+    DIM,
+    FOREVER_SECONDS,
+    LETHAL,
+    MISSHAPEN,
+    NOT_A_NUMBER,
+    OUT_OF_MEMORY,
+    PANIC,
+    PATIENCE_SECONDS,
+    POISON,
+    Clock,
+    Harness,
+    outcome,
+    serving,
+    vector,
+)
 
 # --- answers ---
 
@@ -261,6 +103,98 @@ async def test_single_text_does_not_wait_for_the_whole_of_a_long_request() -> No
         harness.encoder.gate.set()
         await asyncio.gather(bulk, single)
     assert any("small" in batch for batch in harness.encoder.batches[:3])
+
+
+# --- tokens and texts of ids ---
+
+LONG = "x" * SLICE_CHARACTERS
+
+
+async def test_tokens_and_texts_come_in_order_over_several_slices() -> None:
+    async with serving() as harness:
+        texts = [LONG, "a", LONG + "b", "c"]
+        spans = await harness.engine.tokenize(texts, len, add_special_tokens=False, prompt="?")
+        assert spans == [len(text) + 1 for text in texts]
+        ids = [[ord("a")] * SLICE_CHARACTERS, [0, ord("b")]]
+        assert await harness.engine.decode(ids) == ["a" * SLICE_CHARACTERS, "b"]
+
+
+async def test_long_texts_are_split_in_one_thread_of_their_own() -> None:
+    """Their work holds Python's lock; no text to embed waits behind it."""
+    async with serving() as harness:
+        harness.tokenizer.threads.clear()
+        await asyncio.gather(*(harness.engine.tokenize([LONG], len) for _ in range(3)))
+        await harness.engine.decode([[1] * SLICE_CHARACTERS])
+        assert harness.tokenizer.threads == {"token-spans_0"}
+
+
+async def test_long_work_leaves_the_loop_free() -> None:
+    """The loop itself lets the work go on; on the loop, the work would wait for ever."""
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        running = asyncio.create_task(harness.engine.tokenize([LONG], len))
+        await harness.until(lambda: harness.tokenizer.calls == 1)
+        harness.tokenizer.gate.set()
+        assert await running == [len(LONG) + 1]
+
+
+async def test_requests_for_tokens_share_the_limit_of_requests_in_flight() -> None:
+    async with serving(max_concurrent_requests=1) as harness:
+        harness.tokenizer.gate.clear()
+        running = asyncio.create_task(harness.engine.tokenize([LONG], len))
+        await harness.until(lambda: harness.tokenizer.calls == 1)
+        for work in (harness.engine.tokenize(["a"], len), harness.engine.embed(["a"])):
+            with pytest.raises(Overloaded) as refusal:
+                await work
+            assert refusal.value.retry_after_seconds == 1
+        harness.tokenizer.gate.set()
+        await running
+        assert harness.value("requests_rejected_total", reason="concurrency") == 2
+        assert await harness.engine.tokenize(["a"], len) == [2]
+
+
+async def test_a_full_queue_keeps_nobody_from_tokens() -> None:
+    """They do not enter it."""
+    async with serving(max_queue_tokens=64) as harness:
+        held = await harness.hold()
+        waiting = harness.send(*["x" * 30] * 30)
+        await harness.queued(30)
+        assert await harness.engine.tokenize(["ab"], len) == [3]
+        harness.encoder.gate.set()
+        await asyncio.gather(held, waiting)
+
+
+async def test_the_deadline_holds_for_tokens() -> None:
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        with pytest.raises(DeadlineExceeded):
+            await harness.engine.tokenize([LONG], len, timeout_seconds=0.01)
+        assert harness.value("requests_timed_out_total", stage="tokenize") == 1
+
+
+async def test_a_caller_that_leaves_ends_the_work_with_its_slice() -> None:
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        running = asyncio.create_task(harness.engine.tokenize([LONG] * 3, len))
+        await harness.until(lambda: harness.tokenizer.calls == 1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        harness.tokenizer.gate.set()
+        assert await harness.engine.tokenize(["a"], len) == [2]
+        assert harness.tokenizer.calls == 2
+        assert harness.value("requests_cancelled_total", stage="tokenize") == 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "error"), [([], EmptyInput), (["a", ""], EmptyInput), (["a"] * 9, PayloadTooLarge)]
+)
+async def test_texts_that_cannot_be_split_are_refused(
+    texts: list[str], error: type[ServiceError]
+) -> None:
+    async with serving(max_client_batch_size=8) as harness:
+        with pytest.raises(error):
+            await harness.engine.tokenize(texts, len)
 
 
 # --- refusals ---
@@ -502,6 +436,17 @@ async def test_deaths_far_apart_are_forgiven() -> None:
         assert harness.fatal == []
 
 
+@pytest.mark.parametrize("text", [PANIC, PANIC * (INLINE_CHARACTERS + 1)])
+async def test_a_panic_of_the_tokenizer_is_an_error_of_its_own_request(text: str) -> None:
+    """On the loop and in a thread; PyO3's PanicException is no Exception."""
+    async with serving() as harness:
+        with pytest.raises(Panic):
+            await harness.engine.embed([text])
+        with pytest.raises(Panic):
+            await harness.engine.tokenize([text], len)
+        assert (await harness.engine.embed(["alive"])).tokens == [5]
+
+
 # --- running nothing twice ---
 
 
@@ -639,7 +584,8 @@ def test_the_tokenizer_pool_follows_threads_up_to_four(
     threads: int, tokenizer_threads: int
 ) -> None:
     engine = Harness(threads=threads).engine
-    assert engine.tokenizer_threads == engine._pool._max_workers == tokenizer_threads
+    pool = engine._tokenization._token_ids
+    assert engine.tokenizer_threads == pool._max_workers == tokenizer_threads
 
 
 async def test_wrong_canary_is_a_sentence_and_no_start(tmp_path: Path) -> None:
@@ -669,6 +615,14 @@ async def test_warm_up_that_fails_is_a_sentence_and_no_start() -> None:
     harness = Harness()
     harness.tokenizer.everything_becomes = MISSHAPEN
     with pytest.raises(EngineStartFailed, match="the first run of 1 x 1 tokens failed"):
+        await harness.engine.start()
+    assert harness.engine.readiness().reason == "engine could not start"
+
+
+async def test_a_panic_of_the_tokenizer_while_starting_fails_the_start() -> None:
+    harness = Harness()
+    harness.tokenizer.everything_becomes = PANIC
+    with pytest.raises(EngineStartFailed, match="the tokenizer failed on 'warm up': index out of"):
         await harness.engine.start()
     assert harness.engine.readiness().reason == "engine could not start"
 
@@ -725,6 +679,37 @@ async def test_drain_finishes_what_was_accepted_and_refuses_the_rest() -> None:
         assert await draining
         assert [type(await outcome(task)) for task in tasks] == [EmbedResult] * 2
         assert harness.value("requests_rejected_total", reason="draining") == 1
+
+
+async def test_drain_finishes_the_texts_being_split_and_refuses_the_rest() -> None:
+    """As for texts to embed: what was accepted is not cut off when the drain ends."""
+    text = "x" * (INLINE_CHARACTERS + 1)
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        accepted = asyncio.create_task(harness.engine.tokenize([text], len))
+        await harness.until(lambda: harness.tokenizer.calls == 1)
+        draining = asyncio.create_task(harness.engine.drain(PATIENCE_SECONDS))
+        await asyncio.sleep(0)
+        for late in (harness.engine.tokenize(["a"], len), harness.engine.decode([[1]])):
+            assert isinstance(await outcome(asyncio.create_task(late)), NotReady)
+        assert not draining.done()
+        harness.tokenizer.gate.set()
+        assert await draining
+        assert await accepted == [len(text) + 1]
+        assert harness.value("requests_rejected_total", reason="draining") == 2
+
+
+async def test_drain_that_takes_too_long_answers_those_who_wait_for_tokens_too() -> None:
+    async with serving() as harness:
+        harness.tokenizer.gate.clear()
+        texts = ["x" * (INLINE_CHARACTERS + 1)]
+        held = asyncio.create_task(harness.engine.tokenize(texts, len))
+        await harness.until(lambda: harness.tokenizer.calls == 1)
+        behind = asyncio.create_task(harness.engine.tokenize(texts, len))
+        await asyncio.sleep(0)
+        assert not await harness.engine.drain(0.01)
+        assert [type(await outcome(task)) for task in (held, behind)] == [NotReady, NotReady]
+        assert harness.value("requests_failed_total", reason="stopped") == 2
 
 
 async def test_drain_that_takes_too_long_answers_everybody_all_the_same() -> None:
@@ -806,7 +791,7 @@ async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
             if isinstance(answer, EmbedResult):
                 assert answer.embeddings.tolist() == [vector(text, depth) for text in texts]
         assert harness.value("queue_tokens") == harness.value("queue_texts") == 0
-        assert len(harness.engine._in_flight) == 0
+        assert len(harness.engine._admission.in_flight) == 0
 
 
 @hypothesis_settings(max_examples=100, deadline=None)

@@ -1,0 +1,74 @@
+"""Tokenised requests on their way to the batcher, past the cache, and their results."""
+
+import asyncio
+from collections.abc import Sequence
+
+from model.runtime.tokenizer import TokenizedText
+from service.engine.admission import Admission
+from service.engine.batcher import PendingRequest
+from service.engine.cache import EmbeddingCache
+from service.engine.types import EmbedResult
+from service.metrics import Metrics
+
+
+class Submission:
+    """Queues the texts whose embeddings are not in the cache. Used on the event loop only.
+
+    ``cache_bytes`` 0 means no cache.
+    """
+
+    def __init__(self, admission: Admission, metrics: Metrics, *, cache_bytes: int) -> None:
+        self._admission = admission
+        self._metrics = metrics
+        self._cache = EmbeddingCache(cache_bytes) if cache_bytes else None
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes that the cache takes now."""
+        return 0 if self._cache is None else self._cache.bytes
+
+    def submit(
+        self, rows: Sequence[TokenizedText], *, dim: int, depth: int | None, now: float
+    ) -> PendingRequest:
+        """Return the request whose future is set once all its embeddings are there.
+
+        Raises Overloaded when its tokens do not fit into the queue.
+        """
+        sequences = [row.input_ids for row in rows]
+        known = {} if self._cache is None else self._cache.find(sequences, depth=depth)
+        missing = [position for position in range(len(sequences)) if position not in known]
+        future = asyncio.get_running_loop().create_future()
+        request = PendingRequest(
+            sequences, dim, future, positions=missing, depth=depth, arrival=now
+        )
+        for position, embedding in known.items():
+            request.embeddings[position] = embedding
+        if missing:
+            self._admission.submit(request)
+        else:
+            future.set_result(None)
+        if self._cache is not None:
+            self._metrics.cache_hits.inc(len(known))
+            self._metrics.cache_misses.inc(len(missing))
+        return request
+
+    def finish(
+        self, request: PendingRequest, rows: Sequence[TokenizedText], tokenize_seconds: float
+    ) -> EmbedResult:
+        """Keep the new embeddings in the cache and return the result, which is counted."""
+        if self._cache is not None:
+            embeddings = {position: request.embeddings[position] for position in request.positions}
+            self._cache.keep(request.sequences, embeddings, depth=request.depth)
+        result = EmbedResult(
+            request.embeddings,
+            [len(row) for row in rows],
+            [row.truncated for row in rows],
+            tokenize_seconds,
+            request.queue_seconds / len(rows),
+            request.inference_seconds / len(rows),
+        )
+        self._metrics.tokenize_duration.observe(result.tokenize_seconds)
+        self._metrics.queue_duration.observe(result.queue_seconds)
+        self._metrics.inference_duration.observe(result.inference_seconds)
+        self._metrics.truncated_texts.inc(sum(result.truncated))
+        return result

@@ -1,0 +1,228 @@
+"""An engine over a fake encoder and tokenizer, which tests can hold up and make fail."""
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact.reader import Artifact
+from model.runtime.tokenizer import InputTooLong, TokenizedText, TokenSpan
+from service.engine.engine import Engine
+from service.engine.model import LoadedModel
+from service.engine.types import EmbedResult, TextTokenizer
+from service.errors import ServiceError
+from service.metrics import Metrics
+from service.settings import Settings
+
+Result = TypeVar("Result")
+
+DIM = 4
+PATIENCE_SECONDS = 20  # a test that waits this long has failed
+FOREVER_SECONDS = 1_000.0
+
+# Characters that make the fake encoder misbehave; the fake tokenizer maps characters to ids.
+POISON, OUT_OF_MEMORY, NOT_A_NUMBER, LETHAL, MISSHAPEN = "!", "^", "?", "#", "%"
+PANIC = "~"  # makes the fake tokenizer panic
+
+
+def vector(text: str, depth: int | None = None) -> list[float]:
+    """The one right embedding of a text at a depth: any mix-up of rows shows."""
+    digest = hashlib.blake2b(f"{depth} {text}".encode(), digest_size=DIM).digest()
+    return [float(byte) for byte in digest]
+
+
+class Clock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class PanicException(BaseException):
+    """Named as PyO3 names what a library written in Rust raises when it panics."""
+
+
+class FakeTokenizer:
+    """One token per character; texts above 32 are cut. ``gate`` can hold a call."""
+
+    vocab_size = 0x110000
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.threads: set[str] = set()  # that called it
+        self.everything_becomes = ""  # a text to put in the place of every other
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def tokenize(
+        self, texts: Sequence[str | Sequence[int]], *, prompt: str = "", truncate: bool = True,
+        truncation_direction: str = "right",
+    ) -> list[TokenizedText]:  # fmt: skip
+        self._enter("".join(text for text in texts if isinstance(text, str)))
+        rows = []
+        for index, original in enumerate(texts):
+            text = self.everything_becomes or original
+            ids = [ord(letter) for letter in prompt + text] if isinstance(text, str) else list(text)
+            if len(ids) > 32 and not truncate:
+                raise InputTooLong(index, f"input {index} has {len(ids)} tokens; the limit is 32.")
+            rows.append(TokenizedText(ids[:32], len(ids) > 32))
+        return rows
+
+    def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
+        self._enter(text)
+        ends = [TokenSpan(0, "[END]", True, None, None)] if add_special_tokens else []
+        spans = enumerate(text)
+        return [TokenSpan(ord(one), one, False, at, at + 1) for at, one in spans] + ends
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        self._enter("")
+        return "".join(chr(one) for one in ids if one or not skip_special_tokens)
+
+    def _enter(self, text: str) -> None:
+        self.calls += 1
+        self.threads.add(threading.current_thread().name)
+        assert self.gate.wait(PATIENCE_SECONDS)
+        if PANIC in (self.everything_becomes or text):
+            raise PanicException("index out of bounds")
+
+
+class FakeEncoder:
+    """Embeds by hash. ``gate`` can hold a run, ``entered`` counts runs begun, ``clock`` is moved
+    on by an eighth of a second per token."""
+
+    dim = DIM
+    max_seq_length = 32
+    provider = "FakeExecutionProvider"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.batches: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.entered = threading.Semaphore(0)
+        self._clock = clock
+
+    def run(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        texts = ["".join(map(chr, ids)) for ids in sequences]
+        self.batches.append(texts)
+        self.entered.release()
+        assert self.gate.wait(PATIENCE_SECONDS)
+        if self._clock:
+            self._clock.now += 0.125 * sum(map(len, texts))
+        letters = set("".join(texts))
+        if LETHAL in letters:
+            raise SystemExit
+        if OUT_OF_MEMORY in letters:
+            raise MemoryError
+        if POISON in letters:
+            raise RuntimeError("poison")
+        if MISSHAPEN in letters:
+            return np.zeros((len(texts) + 1, DIM), np.float32)
+        embeddings = np.array([vector(text, depth) for text in texts], np.float32)
+        embeddings[[NOT_A_NUMBER in text for text in texts], 1] = np.nan
+        return embeddings
+
+    async def until_entered(self) -> None:
+        assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_SECONDS)
+
+
+class Harness:
+    """An engine over fakes, and shorthands for what tests do with it.
+
+    ``tokenizer`` replaces the fake one; the encoder then is taken as verified.
+    """
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        artifact: Artifact | None = None,
+        tokenizer: TextTokenizer | None = None,
+        **settings: Any,
+    ) -> None:
+        limits = {"max_batch_tokens": 64, "max_batch_texts": 8, "max_queue_tokens": 256}
+        limits["concurrent_runs"] = 1
+        self.metrics = Metrics()
+        self.encoder = FakeEncoder(clock)
+        self.tokenizer = FakeTokenizer()
+        self.fatal: list[str] = []
+        model: Future[LoadedModel] = Future()
+        parts = LoadedModel(self.encoder, tokenizer or self.tokenizer, artifact)
+        parts.is_verified = tokenizer is not None
+        model.set_result(parts)
+        self.settings = Settings(**(limits | settings))
+        self.engine = Engine(
+            self.settings,
+            self.metrics,
+            model=model,
+            on_fatal=self.fatal.append,
+            clock=clock or time.monotonic,
+        )
+
+    async def start(self) -> None:
+        await self.engine.start()
+        self.encoder.batches.clear()  # the warm-up's
+        self.encoder.entered = threading.Semaphore(0)
+        self.tokenizer.calls = 0
+
+    def send(self, *texts: str, **options: Any) -> asyncio.Task[EmbedResult]:
+        return asyncio.create_task(self.engine.embed(texts, **options))
+
+    async def hold(self, text: str = "held") -> asyncio.Task[EmbedResult]:
+        """Keeps the inference thread busy with one text until ``encoder.gate`` is set."""
+        self.encoder.gate.clear()
+        task = self.send(text)
+        await self.encoder.until_entered()
+        return task
+
+    async def queued(self, texts: int) -> None:
+        """Waits until this many texts wait in the queue."""
+        await self.until(lambda: self.value("queue_texts") == texts)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not condition():
+                await asyncio.sleep(0)
+
+    def value(self, name: str, **labels: str) -> float:
+        value = self.metrics.registry.get_sample_value(f"s2sent_{name}", labels)
+        assert value is not None, name
+        return value
+
+
+@asynccontextmanager
+async def serving(clock: Clock | None = None, **settings: Any) -> AsyncIterator[Harness]:
+    harness = Harness(clock, **settings)
+    surprises: list[dict[str, Any]] = []  # exceptions in callbacks are otherwise only logged
+    asyncio.get_running_loop().set_exception_handler(lambda _, surprise: surprises.append(surprise))
+    await harness.start()
+    try:
+        yield harness
+    finally:
+        harness.encoder.gate.set()
+        harness.tokenizer.gate.set()
+        await harness.engine.drain(PATIENCE_SECONDS)
+    assert surprises == []
+
+
+async def outcome(task: asyncio.Task[Result]) -> Result | ServiceError:
+    """What a request got, within the patience of a test."""
+    try:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            return await task
+    except ServiceError as error:
+        return error
