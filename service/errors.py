@@ -1,4 +1,4 @@
-"""Every error a client can see, with the status and the name it has in each dialect.
+"""Every error a client can receive, with its status and name in each dialect.
 
 ServiceError                            status  error_type   | OpenAI status, type
 ├── MalformedRequest                       400  Malformed    | 400 invalid_request_error
@@ -17,16 +17,16 @@ ServiceError                            status  error_type   | OpenAI status, ty
 ├── NotReady                               503  Unhealthy    | 503 server_error       (Retry-After)
 └── DeadlineExceeded                       504  Timeout      | 504 server_error
 
-The native names and numbers are text-embeddings-inference's where it has them (notably 424 for a
-failed inference and capitalised types). The message is one sentence for the caller: the value,
-the limit and the cure. Text of a foreign exception never becomes a message.
+The native names and statuses are those of text-embeddings-inference where it has them (notably 424
+for a failed inference, and capitalised types). The message is one sentence for the caller: the
+value, the limit and the cure. The text of another library's exception never becomes a message.
 """
 
 from typing import ClassVar
 
 
 class ServiceError(Exception):
-    """An error with a status and a message that may be shown to the client.
+    """An error with a status and a message for the client.
 
     ``param`` names the request field at fault, where there is one; ``retry_after_seconds`` is sent
     as the ``Retry-After`` header (RFC 9110, section 10.2.3).
@@ -47,7 +47,7 @@ class ServiceError(Exception):
 
 
 class MalformedRequest(ServiceError):
-    """The body is not JSON, or not text at all."""
+    """The body or the request is not what its format requires, such as JSON."""
 
     status, error_type = 400, "Malformed"
     openai_status, openai_type = 400, "invalid_request_error"
@@ -96,7 +96,7 @@ class UnsupportedMediaType(ServiceError):
 
 
 class InvalidInput(ServiceError):
-    """The JSON is well formed and means something that cannot be done."""
+    """The JSON is valid, but a field has a value that cannot be used."""
 
     status, error_type = 422, "Validation"
     openai_status, openai_type = 400, "invalid_request_error"
@@ -110,39 +110,47 @@ class HeadTooLarge(ServiceError):
 
 
 class InferenceFailed(ServiceError):
-    """The encoder failed on a text of this request, or gave a vector that is not finite."""
+    """The encoder failed on a text of this request, or its embedding is not finite."""
 
     status, error_type = 424, "Backend"
 
 
 class Overloaded(ServiceError):
-    """The queue has no room for this request now; nothing of it was done."""
+    """The queue has no room for this request now; it was not processed."""
 
     status, error_type = 429, "Overloaded"
     openai_status, openai_type = 429, "rate_limit_error"
 
 
 class QuotaExceeded(Overloaded):
-    """The API key has used up what it may ask for in a minute; nothing was done."""
+    """The API key has used up its limit per minute; the request was not processed."""
 
     error_type = "QuotaExceeded"
 
 
 class InternalError(ServiceError):
-    """A bug of ours. The log has the traceback under the request id; the client does not."""
+    """A bug in the service; the log has the traceback under the request id."""
 
     status, error_type = 500, "Internal"
 
 
 class NotReady(ServiceError):
-    """The service is starting, draining, or has lost its engine."""
+    """The service is starting or draining, or its engine has failed."""
 
     status, error_type = 503, "Unhealthy"
     openai_status = 503
 
 
 class DeadlineExceeded(ServiceError):
-    """The answer was not there when the request's time was over."""
+    """The request was not answered within its deadline."""
 
     status, error_type = 504, "Timeout"
     openai_status = 504
+
+
+def check_text_count(count: int, limit: int) -> None:
+    """Raise PayloadTooLarge when a request has more texts than ``limit``."""
+    if count > limit:
+        raise PayloadTooLarge(
+            f"The request has {count} texts; the limit is {limit}. Send them in several requests."
+        )

@@ -1,1 +1,4 @@
-"""Who may ask, and how much: API keys, the file that holds them, rate limits."""
+"""Access control: API keys, the file that holds them, and rate limits per key.
+
+`service.app` adds its middleware around the routes; the command line uses `api_keys` to make keys.
+"""

@@ -1,7 +1,7 @@
-"""The file of API keys: names and SHA-256 digests, never a key, read again when it has changed.
+"""The file of API keys: names and SHA-256 digests, reloaded when the file changes.
 
-A line is a name, the SHA-256 of the key in hex and, where there are limits, ``limit=number``; what
-follows a # is a comment.
+A line has a name, the SHA-256 of the key in hex and, optionally, ``limit=number`` fields. Text
+after a # is a comment.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 CHECK_INTERVAL_SECONDS = 1.0
 MAX_FILE_BYTES = 1_048_576
 
-# So that a key that leaked into a repository or a log can be found by what it begins with.
+# A fixed prefix, by which scanners find a key that leaked into a repository or a log.
 KEY_PREFIX = "s2s_"
 KEY_BYTES = 32
 
@@ -32,14 +32,14 @@ _LINE = "name sha256 (s2sent hash-key writes one)"
 
 
 class UnusableKeys(ValueError):
-    """The file cannot be used; the message says where and why, and never what stands there."""
+    """The file cannot be used; the message says where and why, without quoting its content."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """An accepted key, as its digest; ``name`` is None for one that the settings hold.
+    """An accepted key, as its SHA-256 digest.
 
-    A limit that is None does not exist.
+    ``name`` is None for a key from the settings; a limit of None is no limit.
     """
 
     digest: bytes
@@ -49,10 +49,10 @@ class Key:
 
 
 class KeyFile:
-    """The keys of a file. Not safe to share between threads.
+    """The keys of a file. Not thread-safe.
 
-    Raises UnusableKeys when the file cannot be used at first. A later version that cannot be used
-    is an error in the log, and the keys stay as they were.
+    The constructor raises UnusableKeys when the file cannot be used. If a later version of the
+    file cannot be used, an error is logged and the previous keys stay in force.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,38 +62,38 @@ class KeyFile:
         self._version, self._keys = _read(path)
 
     def current(self) -> tuple[Key, ...]:
-        """What the file held when it was last looked at, at most a second ago."""
+        """The file's keys, as checked at most CHECK_INTERVAL_SECONDS ago."""
         now = self._clock()
         if now - self._checked >= CHECK_INTERVAL_SECONDS:
             self._checked = now
-            self._look()
+            self._reload_if_changed()
         return self._keys
 
-    def _look(self) -> None:
+    def _reload_if_changed(self) -> None:
         version = _version_at(self._path)
         if version == self._version:
             return
         try:
             self._version, self._keys = _read(self._path)
         except UnusableKeys as error:
-            self._version = version  # said once, not every second
+            self._version = version  # so that the error is logged once
             logger.error("the API keys stay as they were: %s", error)
         else:
             logger.info("the API keys were read again: %d", len(self._keys))
 
 
 def digest_of(key: str) -> bytes:
-    """The SHA-256 of a key; a header's bytes that are not UTF-8 are taken as they came."""
+    """The SHA-256 of a key; bytes that are not UTF-8 are hashed unchanged."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def new_key() -> str:
-    """A random key of 256 bits, which no slow hash has to protect."""
+    """A random key of 256 bits, long enough that its digest needs no slow hash."""
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
 def key_line(name: str, key: str, **limits: int | None) -> str:
-    """The line of a key in the file; raises UnusableKeys for a name or limit it may not have."""
+    """A key's line in the file; raises UnusableKeys for an invalid name or limit."""
     fields = [f"{limit}={number}" for limit, number in limits.items() if number is not None]
     _check_name(name)
     _parse_limits(fields)
@@ -101,7 +101,7 @@ def key_line(name: str, key: str, **limits: int | None) -> str:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """The keys of a file's text, of which there must be one; raises UnusableKeys."""
+    """The keys in a file's text, at least one; raises UnusableKeys."""
     keys: list[Key] = []
     for number, line in enumerate(text.splitlines(), start=1):
         fields = line.partition("#")[0].split()
@@ -119,7 +119,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 
 
 def _parse_key(fields: list[str]) -> Key:
-    # No message repeats what it read: it may be a key, written there by mistake.
+    # No message quotes the line: it may contain a key by mistake.
     if len(fields) < 2:
         raise UnusableKeys(f"it has one word. Write {_LINE}.")
     name, digest, *limits = fields
@@ -146,7 +146,7 @@ def _check_name(name: str) -> None:
         raise UnusableKeys("the name must be 1 to 64 of A-Z a-z 0-9 . _ @ -. Choose another.")
 
 
-# What tells one version of a file from the next; None where there is no file.
+# Identifies a version of a file: device, inode, size, times. None if there is no file.
 _Version = tuple[int, int, int, int, int] | None
 
 
@@ -156,7 +156,7 @@ def _version_of(status: os.stat_result) -> _Version:
 
 
 def _version_at(path: Path) -> _Version:
-    """Symbolic links are followed: Kubernetes puts a Secret's new version in place with one."""
+    """The version of the file at a path; follows symbolic links, with which Kubernetes updates."""
     try:
         return _version_of(path.stat())
     except OSError:
@@ -164,7 +164,7 @@ def _version_at(path: Path) -> _Version:
 
 
 def _read(path: Path) -> tuple[_Version, tuple[Key, ...]]:
-    """The file's version and its keys, both from one open file."""
+    """The file's version and its keys, both read from one open file."""
     try:
         with path.open("rb") as file:
             version, content = _version_of(os.fstat(file.fileno())), file.read(MAX_FILE_BYTES + 1)

@@ -1,13 +1,14 @@
-"""The texts of a request in each form clients send them: strings, lists, token ids.
+"""Field types for the texts of a request: a string, a list of strings, or token ids.
 
-Parsed by hand, because a union's own errors are one per branch, and a client deserves one sentence.
+These are plain validators and not pydantic unions: a union of four shapes reports one error per
+branch, while these name the one item at fault, and check the number of texts before any of them.
 """
 
 from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from service.errors import EmptyInput, InvalidInput, PayloadTooLarge
+from service.errors import EmptyInput, InvalidInput, check_text_count
 from service.http.validation_errors import kind_of
 
 Text = str | list[int]  # a text, or the token ids of one
@@ -61,17 +62,13 @@ def _parse_text(value: object, path: str) -> Text:
 def check_count(count: int, info: ValidationInfo) -> None:
     """Raise PayloadTooLarge for more texts than the validation context's ``max_texts``.
 
-    Before any of them is looked at: a body within its limit may hold a million short ones.
+    Called before the texts are validated: a body within its size limit may hold a million of them.
     """
-    limit = (info.context or {}).get("max_texts", count)
-    if count > limit:
-        raise PayloadTooLarge(
-            f"The request has {count} texts; the limit is {limit}. Send them in several requests."
-        )
+    check_text_count(count, (info.context or {}).get("max_texts", count))
 
 
 def checked_text(text: str, path: str) -> str:
-    """The text itself; raises EmptyInput, naming ``path``, when there is none."""
+    """The text itself; raises EmptyInput, naming ``path``, if it is empty."""
     if not text:
         raise EmptyInput(f"{path} is an empty string. Leave it out.", param=path)
     return text
@@ -102,7 +99,7 @@ def _bad_id(ids: list[Any], path: str) -> InvalidInput:
 
 
 def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
-    """The texts of a field that takes no token ids; a single text becomes a list of one."""
+    """The texts of a field that does not accept token ids; a single text becomes a list of one."""
     name = info.field_name or "inputs"
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list):
@@ -121,9 +118,9 @@ def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
 
 
 def _parse_openai_input(value: object, info: ValidationInfo) -> list[str]:
-    """The texts of OpenAI's ``input`` field, which may not be token ids here.
+    """The texts of OpenAI's ``input`` field, which must not be token ids.
 
-    OpenAI's clients cut texts with OpenAI's own tokenizer: its ids would mean other words to us.
+    OpenAI's clients make ids with OpenAI's own tokenizer, which this model does not share.
     """
     if isinstance(value, list) and {int, list} & set(map(type, value)):
         raise InvalidInput(
@@ -135,7 +132,7 @@ def _parse_openai_input(value: object, info: ValidationInfo) -> list[str]:
 
 
 def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
-    """The token ids of texts; those of a single text become a list of one."""
+    """The token ids of texts; the ids of a single text become a list of one."""
     if not isinstance(value, list):
         raise InvalidInput(f"ids must be a list, got {kind_of(value)}.", param="ids")
     if not value:

@@ -1,7 +1,7 @@
-"""The OpenAPI document: bodies that we read ourselves, every status, both error envelopes.
+"""The OpenAPI document: request bodies, every status, and both error envelopes.
 
-Bodies and answers pass FastAPI by (they are read and written as bytes), so what it cannot see in a
-function's signature is declared here.
+The routes read and write bytes, so FastAPI cannot derive schemas from their signatures; they are
+declared with the helpers here.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ _BODIES = (
     DecodeBody,
 )
 
-# What any route that embeds can answer besides 200.
+# Errors of every route that embeds.
 EMBEDDING_ERRORS: tuple[type[ServiceError], ...] = (
     errors.MalformedRequest,
     errors.EmptyInput,
@@ -55,7 +55,7 @@ class NativeError(BaseModel):
 
 
 class OpenAIErrorDetail(BaseModel):
-    """What OpenAI's clients read of an error."""
+    """The error object that OpenAI's clients read."""
 
     message: str
     type: str
@@ -104,7 +104,7 @@ _RAW_CONTENT = {
 
 
 def request_body(schema: type[BaseModel]) -> dict[str, Any]:
-    """The declaration of a JSON body, for a route's ``openapi_extra``."""
+    """Declare a JSON body, for a route's ``openapi_extra``."""
     reference = {"$ref": _REFERENCE.format(model=schema.__name__)}
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
@@ -114,10 +114,7 @@ def request_body(schema: type[BaseModel]) -> dict[str, Any]:
 def success(
     model: Any, description: str, *, cost: bool = False, raw: bool = False
 ) -> dict[str, Any]:
-    """The declaration of a 200.
-
-    ``cost`` adds the headers that say what it took, ``raw`` the form without JSON.
-    """
+    """Declare a 200; ``cost`` adds the cost headers, ``raw`` the octet-stream form."""
     texts = (COST_HEADERS if cost else {}) | (RAW_HEADERS if raw else {})
     headers = REQUEST_ID | {
         name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()
@@ -127,7 +124,7 @@ def success(
 
 
 def failures(*kinds: type[ServiceError], openai: bool = False) -> dict[int | str, dict[str, Any]]:
-    """The declarations of errors, by the status each has in the dialect."""
+    """Declare errors, by the status each has in the dialect."""
     declared: dict[int | str, dict[str, Any]] = {}
     for kind in kinds:
         status = kind.openai_status if openai else kind.status
@@ -139,15 +136,15 @@ def failures(*kinds: type[ServiceError], openai: bool = False) -> dict[int | str
                 "headers": dict(REQUEST_ID),
             },
         )
-        promise = (kind.__doc__ or "").strip()
-        entry["description"] = f"{entry['description']} {kind.error_type}: {promise}".strip()
+        meaning = (kind.__doc__ or "").strip()
+        entry["description"] = f"{entry['description']} {kind.error_type}: {meaning}".strip()
         if issubclass(kind, (errors.Overloaded, errors.NotReady)):
             entry["headers"] |= RETRY_AFTER
     return declared
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The whole document, made once."""
+    """The whole document, built at the first call."""
     if app.openapi_schema is None:
         document = get_openapi(
             title=app.title, version=app.version, summary=app.summary, routes=app.routes
@@ -158,6 +155,6 @@ def describe(app: FastAPI) -> dict[str, Any]:
         components = document.setdefault("components", {})
         components.setdefault("schemas", {}).update(bodies["$defs"])
         components["securitySchemes"] = {"apiKey": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{}, {"apiKey": []}]  # a key is needed only where one is configured
+        document["security"] = [{}, {"apiKey": []}]  # {}: no key is needed where none is configured
         app.openapi_schema = document
     return app.openapi_schema

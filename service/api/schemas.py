@@ -1,7 +1,7 @@
-"""The JSON bodies clients send.
+"""Request bodies as pydantic models.
 
-Every optional field also takes null, which means its default; unknown fields are ignored; types
-are strict, so ``"true"`` is not a boolean and ``1.5`` not an integer.
+An optional field also accepts null, which means its default. Unknown fields are ignored. Types are
+strict: ``"true"`` is not a boolean and ``1.5`` is not an integer.
 """
 
 from typing import Annotated, Any, Literal, Self
@@ -32,7 +32,7 @@ from service.api.input_types import (
 )
 from service.errors import EmptyInput
 
-MAX_INTEGER = 2**63 - 1  # a larger one may become a float when JSON is parsed
+MAX_INTEGER = 2**63 - 1  # orjson may parse a larger integer as a float
 
 
 def _refuse_empty(texts: list[str], info: ValidationInfo) -> list[str]:
@@ -55,7 +55,7 @@ def _refuse_empty_pairs(pairs: list[list[str]], info: ValidationInfo) -> list[li
 
 
 def _similarity_form(value: object) -> str | None:
-    """Which of the three forms an ``inputs`` object has, by its first telling key."""
+    """The tag of an ``inputs`` object's form, by the first key that only this form has."""
     if not isinstance(value, dict):
         return None
     forms = {
@@ -71,7 +71,7 @@ def _lower_case(value: object) -> object:
 
 
 def _allow_null(schema: dict[str, Any]) -> None:
-    """Say in a JSON schema that each optional field also takes null."""
+    """Declare in a JSON schema that each optional field also accepts null."""
     fields = schema["properties"]
     for name in fields.keys() - schema.get("required", []):
         kind = {**fields[name]}
@@ -81,7 +81,7 @@ def _allow_null(schema: dict[str, Any]) -> None:
 
 
 _PAIR_SCHEMA = {"type": "array", "items": TEXT_SCHEMA, "minItems": 2, "maxItems": 2}
-# FailFast: a list of a million numbers shall not become a million findings.
+# FailFast: a list of a million numbers must not become a million validation errors.
 Texts = Annotated[
     list[str],
     FailFast(),
@@ -105,7 +105,7 @@ Depth = Annotated[int, Field(ge=1)]
 _DEPTH_DESCRIPTION = "The last block to run, one of the model's depths (/info); all by default."
 
 
-class _Schema(BaseModel):
+class _Body(BaseModel):
     model_config = ConfigDict(
         strict=True, frozen=True, extra="ignore", json_schema_extra=_allow_null
     )
@@ -118,8 +118,8 @@ class _Schema(BaseModel):
         return fields
 
 
-class EmbedOptions(_Schema):
-    """How texts become embeddings."""
+class EmbedOptions(_Body):
+    """Options of tokenisation and of the encoder."""
 
     truncate: bool | None = Field(
         default=None,
@@ -145,8 +145,8 @@ class EmbedBody(EmbedOptions):
     )
 
 
-class SourceForm(_Schema):
-    """One sentence against many."""
+class SourceForm(_Body):
+    """One source sentence, compared with each of the sentences."""
 
     source_sentence: Annotated[
         str,
@@ -167,8 +167,8 @@ class SourceForm(_Schema):
         return self
 
 
-class PairsForm(_Schema):
-    """Texts two by two."""
+class PairsForm(_Body):
+    """Pairs of texts; the two of each pair are compared."""
 
     pairs: Pairs
 
@@ -177,8 +177,8 @@ class PairsForm(_Schema):
         return [text for pair in self.pairs for text in pair]
 
 
-class RankingForm(_Schema):
-    """The documents closest to each query."""
+class RankingForm(_Body):
+    """Queries, for each of which the documents are ranked by cosine."""
 
     queries: Texts
     documents: Texts
@@ -192,7 +192,7 @@ class RankingForm(_Schema):
 
 
 class RankedDocument(BaseModel):
-    """A document's position in ``documents`` and its cosine with a query."""
+    """A document's index in ``documents`` and its cosine with a query."""
 
     index: int
     score: float
@@ -212,7 +212,7 @@ SimilarityInputs = Annotated[
 ]
 
 
-class SimilarityBody(_Schema):
+class SimilarityBody(_Body):
     """Body of /similarity."""
 
     inputs: SimilarityInputs
@@ -224,7 +224,7 @@ class SimilarityBody(_Schema):
         return self
 
 
-class OpenAIEmbeddingsBody(_Schema):
+class OpenAIEmbeddingsBody(_Body):
     """Body of /v1/embeddings."""
 
     input: OpenAIInput
@@ -238,7 +238,7 @@ class OpenAIEmbeddingsBody(_Schema):
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
-class TokenizeBody(_Schema):
+class TokenizeBody(_Body):
     """Body of /tokenize."""
 
     inputs: Strings
@@ -251,7 +251,7 @@ class TokenizeBody(_Schema):
     )
 
 
-class DecodeBody(_Schema):
+class DecodeBody(_Body):
     """Body of /decode."""
 
     ids: TokenIds

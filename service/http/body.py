@@ -28,7 +28,7 @@ Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
 # Bodies up to this size are parsed on the event loop, in a few milliseconds at most. Larger ones
-# go to a thread: orjson holds the GIL there too, but validation releases it between steps.
+# are parsed in a thread: orjson holds the GIL there too, but the validation that follows does not.
 INLINE_BYTES = 262_144
 
 _CLIENT_LEFT = "the client disconnected"

@@ -1,7 +1,6 @@
-"""The OpenTelemetry SDK, set up to send spans to a collector; imported only when traces are on.
+"""Sets up the OpenTelemetry SDK to send spans to a collector; imported only when tracing is on.
 
-The sampler, the headers, the names of the service and the size of a batch are those of the SDK's
-``OTEL_*`` variables
+Sampler, headers, service name and batch size can be set with the SDK's ``OTEL_*`` variables
 (https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/).
 """
 
@@ -15,18 +14,19 @@ TRACES_PATH = "/v1/traces"  # OTLP specification, OTLP/HTTP request
 
 
 class HideQuery(SpanProcessor):
-    """Blanks the query string, which no route reads: what a client puts there may be a text."""
+    """Redacts the query string, which no route reads but in which a client may put text."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Called with a span that has its first attributes."""
+        """Redact ``url.query`` if the span has it."""
         if span.attributes and "url.query" in span.attributes:
             span.set_attribute("url.query", "REDACTED")
 
 
 def collector_provider(endpoint: str, *, version: str) -> TracerProvider:
-    """Spans to the collector whose base URL is ``endpoint``, in batches, by a thread of its own.
+    """A provider that sends spans in batches, from a thread, to the collector at ``endpoint``.
 
-    When the collector is away or too slow, spans are dropped; a request never waits.
+    ``endpoint`` is the collector's base URL. When it is unavailable or too slow, spans are
+    dropped; a request never waits.
     """
     given = Resource.create({"service.name": "s2sent", "service.version": version})
     provider = TracerProvider(

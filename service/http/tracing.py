@@ -1,8 +1,8 @@
-"""Traces, for those who ask for them: one span per request, sent to an OpenTelemetry collector.
+"""Optional tracing: one OpenTelemetry span per embedding request, sent to an OTLP collector.
 
-FastAPI makes the span of a request, takes over the caller's ``traceparent`` (W3C Trace Context) and
-names route and status. Here it is given what the engine did for the request, and a way out. Without
-``otlp_endpoint`` no span is made, the SDK is not imported and nothing is sent.
+FastAPI creates the span, continues the caller's ``traceparent`` (W3C Trace Context) and records
+route and status. This module configures that, and adds the engine's stages to the span. Without
+``otlp_endpoint`` no span is created, the SDK is not imported and nothing is sent.
 """
 
 import importlib.util
@@ -21,20 +21,20 @@ from service.settings import Settings, SettingsError
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
-# The routes that embed, and their aliases. Probes would drown them, and any other path is the
-# client's own text.
+# The routes that embed, and their aliases. Probes would outnumber them, and any other path is
+# text chosen by the client.
 TRACED_PATHS = frozenset({"/", "/embed", "/similarity", "/embeddings", "/v1/embeddings"})
 
-# An export that fails is tried again, so what is left at the end needs a deadline.
+# The exporter retries a failed export, so the last one at shutdown needs a deadline.
 FLUSH_TIMEOUT_SECONDS = 3.0
 
 _NANOSECONDS = 1_000_000_000
 
 
 def open_provider(settings: Settings, *, version: str) -> "TracerProvider | None":
-    """What collects spans and sends them, or None without ``otlp_endpoint``.
+    """The tracer provider that sends spans, or None without ``otlp_endpoint``.
 
-    ``version`` is the service's. Raises SettingsError when the extra is not installed.
+    ``version`` is the service's. Raises SettingsError when the ``otel`` extra is not installed.
     """
     if settings.otlp_endpoint is None:
         return None
@@ -44,25 +44,25 @@ def open_provider(settings: Settings, *, version: str) -> "TracerProvider | None
             "Install s2sent[otel] or unset S2SENT_OTLP_ENDPOINT."
         )
         raise SettingsError([problem])
-    # Imported here: who does not ask for traces need not have the packages, nor wait for them.
+    # Imported here because the packages are optional and slow to import.
     from service.http.otlp import collector_provider
 
     return collector_provider(str(settings.otlp_endpoint), version=version)
 
 
 def close_provider(provider: "TracerProvider") -> None:
-    """Send the spans that are left, for at most FLUSH_TIMEOUT_SECONDS; blocks meanwhile."""
-    # The SDK's own limit is 30 s. A daemon thread does not hold up the end of the process.
+    """Send the remaining spans; blocks for at most FLUSH_TIMEOUT_SECONDS."""
+    # The SDK's own limit is 30 s. A daemon thread does not delay the end of the process.
     closing = threading.Thread(target=provider.shutdown, name="trace-flush", daemon=True)
     closing.start()
     closing.join(FLUSH_TIMEOUT_SECONDS)
 
 
 def telemetry_config(provider: "TracerProvider | None") -> TelemetryConfig:
-    """FastAPI's telemetry: spans of requests if there is a provider, and never anything else.
+    """FastAPI's telemetry settings: request spans if there is a provider, nothing else.
 
-    All of it is said, because FastAPI's defaults would let variables of the environment send
-    validation errors and exceptions, texts included, to a collector that no setting names.
+    Every option is set explicitly: by default, environment variables could make FastAPI send
+    validation errors and exceptions, request texts included, to a collector that no setting names.
     """
     config = TelemetryConfig(
         tracing=provider is not None,
@@ -78,17 +78,17 @@ def telemetry_config(provider: "TracerProvider | None") -> TelemetryConfig:
 
 
 def trace_id_of(span: Span) -> str | None:
-    """The trace a span belongs to, as 32 hexadecimal digits."""
+    """The id of a span's trace as 32 hexadecimal digits, None for a span that is not recorded."""
     context = span.get_span_context()
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
 def trace_stages(span: Span, result: EmbedResult, *, began_ns: int) -> None:
-    """Say on the request's span what the engine did, as an event at the end of each stage.
+    """Add the engine's stages to the request's span, as an event at the end of each stage.
 
-    ``began_ns`` is when the engine was asked, in nanoseconds since the epoch. Durations are those
-    of the metrics, means over the request's texts, and each stage begins where the last one ended:
-    exact for a request that ran in one batch.
+    ``began_ns`` is when the engine was called, in nanoseconds since the epoch. Durations are those
+    of the metrics, means over the request's texts, and each stage starts where the previous one
+    ended, which is exact for a request that ran in one batch.
     """
     if not span.is_recording():
         return
@@ -105,7 +105,7 @@ def trace_stages(span: Span, result: EmbedResult, *, began_ns: int) -> None:
 
 
 def trace_serialize(span: Span, seconds: float) -> None:
-    """Say on the request's span that its answer has just been written as bytes."""
+    """Add an event to the request's span: its response was just serialised."""
     span.add_event("serialize", {"duration_seconds": seconds}, time.time_ns())
 
 

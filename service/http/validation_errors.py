@@ -1,4 +1,4 @@
-"""What is wrong with a JSON value, in one sentence that names its place."""
+"""Turns pydantic's validation errors into one sentence that names the field at fault."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from service.errors import InvalidInput
 
 
 def invalid_input(error: ValidationError) -> InvalidInput:
-    """Pydantic's findings as one error: the first as a sentence, the others as a number."""
-    findings = error.errors(include_url=False)
-    first = findings[0]
+    """Pydantic's errors as one InvalidInput: the first as a sentence, the others as a count."""
+    details = error.errors(include_url=False)
+    first = details[0]
     path = _path(first["loc"])
-    others = f" ({len(findings) - 1} more like it.)" if len(findings) > 1 else ""
+    others = f" ({len(details) - 1} more like it.)" if len(details) > 1 else ""
     return InvalidInput(f"{path or 'The body'} {_complaint(first)}.{others}", param=path or None)
 
 
@@ -31,17 +31,17 @@ _COMPLAINTS = {
 }
 
 
-def _complaint(finding: Any) -> str:
-    sentence = _COMPLAINTS.get(finding["type"])
+def _complaint(detail: Any) -> str:
+    sentence = _COMPLAINTS.get(detail["type"])
     if sentence is None:
-        return str(finding["msg"])
-    if finding["type"] == "missing":
+        return str(detail["msg"])
+    if detail["type"] == "missing":
         return sentence
-    given = finding["input"]
+    given = detail["input"]
     shown = repr(given) if type(given) in (int, float) else kind_of(given)
-    if isinstance(given, list) and finding["type"].startswith("too_"):
+    if isinstance(given, list) and detail["type"].startswith("too_"):
         shown = str(len(given))
-    return f"{sentence.format(**finding.get('ctx', {}))}, got {shown}"
+    return f"{sentence.format(**detail.get('ctx', {}))}, got {shown}"
 
 
 def _path(location: tuple[int | str, ...]) -> str:
@@ -56,7 +56,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is, in JSON's words."""
+    """The type of a JSON value, in JSON's terms."""
     match value:
         case None:
             return "null"

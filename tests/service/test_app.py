@@ -30,6 +30,7 @@ async def test_info_has_every_key_of_the_contract() -> None:
     assert info["model_type"] == {"embedding": {"pooling": "mean"}}
     assert (info["max_client_batch_size"], info["max_input_length"]) == (33, 128)
     assert (info["model_dtype"], info["precision"]) == ("float32", "weight-int8")
+    assert info["tokenization_workers"] == FakeEngine.tokenizer_threads
     assert (info["dim"], info["prompts"]) == (8, {"query": "query: "})
 
 

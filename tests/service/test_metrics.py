@@ -92,3 +92,8 @@ def test_exposition_names_the_build_and_the_process() -> None:
     assert 's2sent_build_info{onnxruntime="' in text
     assert "process_resident_memory_bytes" in text
     assert "_created" not in text
+
+
+def test_a_path_that_is_no_route_makes_no_series() -> None:
+    with pytest.raises(KeyError):
+        Metrics().request_duration["/random/path"]

@@ -1,32 +1,32 @@
-"""Who works for a client is told once when it leaves, also when it has left already."""
+"""Callbacks run once when the client disconnects, at once if it has disconnected already."""
 
 from service.http.disconnect import DisconnectSignal
 
 
-def test_watchers_are_told_once() -> None:
-    signal, told = DisconnectSignal(), list[str]()
-    signal.add_callback(lambda: told.append("one"))
-    signal.add_callback(lambda: told.append("two"))
+def test_callbacks_are_called_once() -> None:
+    signal, called = DisconnectSignal(), list[str]()
+    signal.add_callback(lambda: called.append("one"))
+    signal.add_callback(lambda: called.append("two"))
     signal.fire()
     signal.fire()
-    assert sorted(told) == ["one", "two"]
+    assert sorted(called) == ["one", "two"]
 
 
-def test_who_comes_too_late_is_told_at_once() -> None:
-    signal, told = DisconnectSignal(), list[str]()
+def test_a_callback_added_too_late_is_called_at_once() -> None:
+    signal, called = DisconnectSignal(), list[str]()
     signal.fire()
-    signal.add_callback(lambda: told.append("late"))
-    assert told == ["late"]
+    signal.add_callback(lambda: called.append("late"))
+    assert called == ["late"]
 
 
-def test_who_no_longer_watches_is_not_told() -> None:
-    signal, told = DisconnectSignal(), list[str]()
+def test_a_removed_callback_is_not_called() -> None:
+    signal, called = DisconnectSignal(), list[str]()
 
-    def watcher() -> None:
-        told.append("told")
+    def callback() -> None:
+        called.append("called")
 
-    signal.add_callback(watcher)
-    signal.remove_callback(watcher)
-    signal.remove_callback(watcher)
+    signal.add_callback(callback)
+    signal.remove_callback(callback)
+    signal.remove_callback(callback)
     signal.fire()
-    assert told == []
+    assert called == []
