@@ -159,6 +159,21 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
     assert [int(step) for step in printed] == kept
 
 
+@pytest.mark.parametrize("page", [page for page in PAGES if "journal" not in page])
+def test_every_module_that_a_page_tells_to_run_exists(page: str) -> None:
+    for name in re.findall(
+        r"python -m ((?:benchmarks|service|tests|training)[\w.]*\w)", text_of(page)
+    ):
+        path = ROOT / name.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), name
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "journal" not in page])
+def test_every_test_that_a_page_names_exists(page: str) -> None:
+    for name in re.findall(r"\btests/[\w/]+\.py\b", text_of(page)):
+        assert (ROOT / name).exists(), name
+
+
 def test_every_optimisation_that_is_listed_is_where_it_is_said_to_be() -> None:
     table = text_of("docs/architecture.md").split("## Optimisations beyond the plain form")[1]
     places = re.findall(r"`((?:service|model|training)/[\w/]+)`", table)
