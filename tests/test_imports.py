@@ -89,6 +89,29 @@ def test_service_uses_the_serving_half_of_model_only() -> None:
                 assert parts[1] in SERVING_HALF, f"{path.name} imports {name}"
 
 
+# From the top: a part imports parts that stand further down, never one beside it or above it.
+LAYERS = {
+    "service": [
+        *({"__main__"}, {"server"}, {"app"}, {"api", "access"}, {"http"}, {"engine"}),
+        *({"logs", "metrics"}, {"errors", "settings"}),
+    ],
+    "model": [{"export"}, {"network", "runtime"}, {"artifact"}],
+}
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_imports_lead_downwards_only(folder: str) -> None:
+    """The layers that docs/architecture.md draws."""
+    level = {part: depth for depth, layer in enumerate(LAYERS[folder]) for part in layer}
+    for path in (ROOT / folder).rglob("*.py"):
+        part = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
+        for name in imported_packages(path):
+            package, _, rest = name.partition(".")
+            other = rest.partition(".")[0]
+            if part != "__init__" and package == folder and other in level and other != part:
+                assert level[part] < level[other], f"{path.name} imports {name}"
+
+
 def test_the_selector_stands_alone() -> None:
     """Every checkpoint carries a copy of this one file."""
     ours = {"model", "service", "training"}
