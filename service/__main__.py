@@ -3,10 +3,8 @@
 The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 """
 
-import gc
 import http.client
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from service.process import tune_process
 from service.settings import (
     Settings,
     SettingsError,
@@ -73,21 +72,18 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
 
 def _serve(settings: Settings) -> None:
     """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
-    # What is made while starting stays, and the garbage collector would look through it 200 times;
-    # `service.app` begins with it when the service is ready.
-    gc.disable()
-    # numpy is here for small sums. Its threads would be started at once, and spin for work.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # Imported here: --help should be instant, and what is imported takes as long as opening the
-    # model, so the two are done side by side.
+    tune_process()
+    # Imported here, so that --help is instant, and in this order, so that the artifact is verified
+    # and the model opened in threads while the rest is imported.
     from model.artifact.reader import Artifact
+    from model.runtime.malloc import return_freed_memory
     from service.engine.background import in_background
 
     opening = partial(Artifact.open, settings.artifact, keep_graph=True)
     artifact = in_background(opening, name="open")
     from service.engine.model import LoadedModel
 
-    model = LoadedModel.open_in_background(settings, artifact)
+    model = LoadedModel.open_in_background(settings, artifact, release_memory=return_freed_memory)
     from service.server import CannotListen, serve
 
     try:

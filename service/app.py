@@ -1,7 +1,6 @@
 """Creates the FastAPI application: engine, middleware, routes and error handlers."""
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -39,12 +38,13 @@ logger = logging.getLogger(__name__)
 
 ROUTERS = tuple(module.router for module in (native, openai, tokenize, operations, docs_page))
 
+OnReady = Callable[[], None]
 OnFatal = Callable[[str], None]
 
-# More containers than before, until Python looks for cycles among them; its default is 700, which
-# the requests of a busy moment pass again and again, and 0.05 ms of each went into it. With 20,000
-# what failing requests leave in cycles gathered to some 15 MB (docs/reliability.md).
-GARBAGE_THRESHOLDS = (10_000, 10, 10)
+
+def log_ready() -> None:
+    """Log that the service is ready."""
+    logger.info("ready")
 
 
 def log_fatal(reason: str) -> None:
@@ -59,13 +59,15 @@ def create_app(
     model: Future[LoadedModel] | None = None,
     metrics: Metrics | None = None,
     tracer_provider: "TracerProvider | None" = None,
+    on_ready: OnReady = log_ready,
     on_fatal: OnFatal = log_fatal,
 ) -> FastAPI:
     """The service as an ASGI application.
 
     The engine starts in the background when the application does: /health answers at once, /ready
-    when the model is loaded. ``model`` is a model that is already being opened. ``on_fatal`` is
-    called with one sentence when the engine cannot start or has failed for good. Raises
+    when the model is loaded. ``model`` is a model that is already being opened. ``on_ready`` is
+    called when the engine has started, ``on_fatal`` with one sentence when it cannot start or has
+    failed for good. Raises
     SettingsError when tracing is enabled and its packages are not installed, and when the file of
     API keys cannot be used.
     """
@@ -80,7 +82,7 @@ def create_app(
         redirect_slashes=False,  # a redirect has no error envelope, and repeats the Host header
         telemetry=telemetry_config(tracer_provider),
         routes=[route for router in ROUTERS for route in router.routes],
-        lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
+        lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_ready, on_fatal),
     )
     app.state.service = Service(settings, engine, metrics, BodyReader(settings, metrics))
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
@@ -118,11 +120,12 @@ def _lifespan(
     settings: Settings,
     metrics: Metrics,
     tracer_provider: "TracerProvider | None",
+    on_ready: OnReady,
     on_fatal: OnFatal,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Metrics]]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Metrics]]:
-        starting = asyncio.create_task(_start(engine, on_fatal))
+        starting = asyncio.create_task(_start(engine, on_ready, on_fatal))
         try:
             yield {METRICS_STATE: metrics}
         finally:
@@ -135,15 +138,10 @@ def _lifespan(
     return lifespan
 
 
-async def _start(engine: EmbeddingEngine, on_fatal: OnFatal) -> None:
+async def _start(engine: EmbeddingEngine, on_ready: OnReady, on_fatal: OnFatal) -> None:
     try:
         await engine.start()
-        # What is there now stays. Looking through it again and again, the garbage collector would
-        # hold up everybody's requests for tens of milliseconds.
-        gc.freeze()
-        gc.set_threshold(*GARBAGE_THRESHOLDS)
-        gc.enable()
-        logger.info("ready")
+        on_ready()
     except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
         on_fatal(f"The engine cannot start: {error}")
     except Exception:  # the edge of a task that nobody awaits

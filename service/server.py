@@ -13,7 +13,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import uvicorn
@@ -22,11 +22,12 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from service.api.embedding import Service
-from service.app import create_app
+from service.app import create_app, log_ready
 from service.engine.model import LoadedModel
 from service.engine.types import EmbeddingEngine
 from service.http.connection import HttpConnection
 from service.logs import logging_to
+from service.process import tune_garbage_collector
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -62,10 +63,13 @@ class Process:
         *,
         engine: EmbeddingEngine | None = None,
         model: Future[LoadedModel] | None = None,
+        on_ready: Callable[[], None] = log_ready,
     ) -> None:
         self.exit_code = 0
         self._settings = settings
-        self._app = create_app(settings, engine=engine, model=model, on_fatal=self._fail)
+        self._app = create_app(
+            settings, engine=engine, model=model, on_ready=on_ready, on_fatal=self._fail
+        )
         service: Service = self._app.state.service
         self._engine: EmbeddingEngine = service.engine
         self._draining: asyncio.Task[None] | None = None
@@ -154,6 +158,11 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
 
 
+def _on_ready() -> None:
+    tune_garbage_collector()
+    log_ready()
+
+
 def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     """Run the service until it ends; returns the exit code of the process.
 
@@ -161,7 +170,7 @@ def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     """
     listener = listen(settings.host, settings.port)
     with logging_to(sys.stdout, settings.log_level):
-        process = Process(settings, model=model)
+        process = Process(settings, model=model, on_ready=_on_ready)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(process.run(listener))
         return process.exit_code

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from model.artifact.manifest import TOKENIZER
 from model.artifact.reader import Artifact
-from model.runtime.malloc import return_freed_memory
 from model.runtime.providers import PROVIDERS, Device, TensorRTPlan
 from model.runtime.sessions import open_sessions, run_bound
 from model.runtime.tokenizer import Tokenizer
@@ -54,7 +53,6 @@ class OnnxEncoder:
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
-        return_freed_memory()
 
     def run(
         self,

@@ -1,7 +1,7 @@
 """Opening, warming up and verifying the model that is served."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +40,17 @@ class WrongShape(Exception):
     """The encoder did not return one row of dim numbers per sequence."""
 
 
+def _nothing() -> None:
+    """The default of ``release_memory``."""
+
+
 @dataclass
 class LoadedModel:
     """Encoder and tokenizer of an artifact. Without an artifact, as in tests, there is no canary.
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
+    ``release_memory`` is called in a thread that has just freed much memory: by the one that has
+    opened the model, and by an inference thread that has been idle for a second.
     """
 
     encoder: TokenEncoder
@@ -52,6 +58,7 @@ class LoadedModel:
     artifact: Artifact | None = None
     opened_since: float | None = None
     is_verified: bool = False
+    release_memory: Callable[[], None] = _nothing
 
     @classmethod
     def open(cls, settings: Settings, artifact: Artifact | None = None) -> Self:
@@ -85,16 +92,28 @@ class LoadedModel:
 
     @classmethod
     def open_in_background(
-        cls, settings: Settings, artifact: Future[Artifact] | None = None
+        cls,
+        settings: Settings,
+        artifact: Future[Artifact] | None = None,
+        *,
+        release_memory: Callable[[], None] = _nothing,
     ) -> Future[Self]:
         """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another."""
-        return in_background(partial(cls._open_and_warm_up, settings, artifact), name="load")
+        work = partial(cls._open_and_warm_up, settings, artifact, release_memory)
+        return in_background(work, name="load")
 
     @classmethod
-    def _open_and_warm_up(cls, settings: Settings, artifact: Future[Artifact] | None) -> Self:
+    def _open_and_warm_up(
+        cls,
+        settings: Settings,
+        artifact: Future[Artifact] | None,
+        release_memory: Callable[[], None],
+    ) -> Self:
         since = time.monotonic()
         model = cls.open(settings, artifact.result() if artifact else None)
         model.opened_since = since
+        model.release_memory = release_memory
+        release_memory()
         model.warm_up(settings)
         return model
 

@@ -17,7 +17,6 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime.malloc import return_freed_memory
 from service.engine.admission import ThroughputEstimate
 from service.engine.batcher import NO_BATCH, Batch, Batcher, PendingRequest, QueuedText
 from service.engine.model import EngineStartFailed, LoadedModel, WrongShape
@@ -206,7 +205,7 @@ class InferenceWorkers:
     def _next_batch(self) -> Batch | None:
         batch = self._batcher.next_batch(REST_SECONDS)
         if batch is NO_BATCH:
-            return_freed_memory()
+            self._model.release_memory()
             batch = self._batcher.next_batch()
         return batch
 

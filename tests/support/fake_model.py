@@ -160,9 +160,11 @@ class Harness:
         self.encoder = FakeEncoder(clock)
         self.tokenizer = FakeTokenizer()
         self.fatal: list[str] = []
+        self.releases: list[str] = []  # names of the threads that released memory
         model: Future[LoadedModel] = Future()
         parts = LoadedModel(self.encoder, tokenizer or self.tokenizer, artifact)
         parts.is_verified = tokenizer is not None
+        parts.release_memory = lambda: self.releases.append(threading.current_thread().name)
         model.set_result(parts)
         self.settings = Settings(**(limits | settings))
         self.engine = Engine(

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 import time
 from itertools import chain
 from pathlib import Path
@@ -651,17 +650,13 @@ async def test_a_model_that_was_proved_is_not_proved_again() -> None:
 
 
 async def test_an_idle_thread_gives_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    returns: list[str] = []
     monkeypatch.setattr(worker, "REST_SECONDS", 0.01)
-    monkeypatch.setattr(
-        worker, "return_freed_memory", lambda: returns.append(threading.current_thread().name)
-    )
     async with serving() as harness:
-        await harness.until(lambda: len(returns) == 1)  # what the warm-up took
+        await harness.until(lambda: len(harness.releases) == 1)  # what the warm-up took
         await harness.send("one")
-        await harness.until(lambda: len(returns) == 2)
+        await harness.until(lambda: len(harness.releases) == 2)
         await asyncio.sleep(0.1)  # and then it waits without waking
-        assert returns == ["inference", "inference"]
+        assert harness.releases == ["inference", "inference"]
 
 
 # --- draining ---

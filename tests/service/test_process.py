@@ -1,0 +1,54 @@
+"""Process-wide tuning: what it sets, and that nothing else sets it."""
+
+import asyncio
+import gc
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from model.artifact.reader import Artifact
+from service.app import create_app
+from service.process import GARBAGE_THRESHOLDS, tune_garbage_collector, tune_process
+from service.settings import Settings
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """The garbage collector's state is put back after the test."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+def test_the_collector_rests_until_the_service_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    tune_process()
+    assert not gc.isenabled()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    tune_garbage_collector()
+    assert gc.isenabled()
+    assert gc.get_threshold() == GARBAGE_THRESHOLDS
+    assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.usefixtures("collector")
+def test_what_the_environment_says_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    tune_process()
+    assert os.environ["OPENBLAS_NUM_THREADS"] == "2"
+
+
+async def test_an_application_within_another_program_tunes_nothing(tiny_artifact: Artifact) -> None:
+    def state() -> tuple[object, ...]:
+        return gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), dict(os.environ)
+
+    before = state()
+    app = create_app(Settings(artifact=tiny_artifact.path, threads=1))
+    async with app.router.lifespan_context(app):
+        while not app.state.service.engine.readiness().ready:
+            await asyncio.sleep(0.01)
+        assert state() == before
