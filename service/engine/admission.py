@@ -7,7 +7,13 @@ from typing import Literal
 
 from service.engine.batcher import Batcher, PendingRequest
 from service.engine.deadlines import InFlightRequests
-from service.errors import EmptyInput, NotReady, Overloaded, PayloadTooLarge
+from service.errors import (
+    EmptyInput,
+    NotReady,
+    Overloaded,
+    PayloadTooLarge,
+    check_text_count,
+)
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -79,14 +85,9 @@ class Admission:
 
     def check_texts(self, texts: Sequence[Sized]) -> None:
         """Raises EmptyInput or PayloadTooLarge."""
-        limit = self._settings.max_client_batch_size
         if not texts:
             raise EmptyInput("There is nothing to embed. Send at least one text.")
-        if len(texts) > limit:
-            raise PayloadTooLarge(
-                f"The request has {len(texts)} texts; the limit is {limit}."
-                " Send them in several requests."
-            )
+        check_text_count(len(texts), self._settings.max_client_batch_size)
         refuse_empty(texts)
 
     def check_tokenizing(self, items: Sequence[Sized]) -> None:

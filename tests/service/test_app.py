@@ -1,4 +1,4 @@
-"""The application as a whole: starting, being ready, and what it says of itself."""
+"""The application: start, readiness, /info and /metrics, and shutdown."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is published, and that it is there before the first event."""
+"""Metrics: every series exists before its first event, and values are exposed as recorded."""
 
 import pytest
 

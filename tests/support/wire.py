@@ -1,4 +1,4 @@
-"""One TCP connection to a server and the bytes on it, for what no HTTP client would send."""
+"""A raw HTTP/1.1 connection, for requests that no HTTP client library would send."""
 
 import json
 import select

@@ -1,4 +1,4 @@
-"""The file of API keys: what it may hold, and that a new version of it takes effect, or none."""
+"""The file of API keys: its format, and that a new version takes effect whole or not at all."""
 
 import logging
 import os

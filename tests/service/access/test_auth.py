@@ -1,4 +1,4 @@
-"""API keys: who gets in, and what stays open."""
+"""API-key authentication: accepted keys, open paths, rate limits per key."""
 
 import logging
 from pathlib import Path

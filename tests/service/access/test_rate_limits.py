@@ -1,4 +1,4 @@
-"""Rate limits: a minute's worth at once, an even refill, tokens charged when they are known."""
+"""Rate limits: a minute's allowance at once, an even refill, tokens charged after the answer."""
 
 from typing import Any
 

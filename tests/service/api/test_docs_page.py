@@ -1,4 +1,4 @@
-"""What a browser is given: pages that need nothing from elsewhere and may do nothing."""
+"""The pages for browsers: complete, self-contained, and under a strict Content-Security-Policy."""
 
 import base64
 import hashlib

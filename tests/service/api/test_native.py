@@ -1,4 +1,4 @@
-"""/embed and /similarity: what text-embeddings-inference's clients send and get."""
+"""/embed and /similarity, as text-embeddings-inference's clients use them."""
 
 import dataclasses
 from typing import Any

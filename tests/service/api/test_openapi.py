@@ -1,4 +1,4 @@
-"""The OpenAPI document tells the truth: every status, both envelopes, every header."""
+"""The OpenAPI document declares every status, both error envelopes and every header."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Request bodies: what is accepted, what it becomes, and the sentence for what is not."""
+"""Request bodies: what is accepted, how it is parsed, and the error for what is refused."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Cutting, normalising and comparing embeddings."""
+"""Truncating, normalising and comparing embeddings."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A client that goes away takes its work with it; a body that never comes is not waited for."""
+"""Reading a body in time, and cancelling the work of a client that disconnects."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a body is made of is counted exactly, wherever the network cuts it."""
+"""A body's strings, lists, objects and values are counted exactly, however it is chunked."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A connection that sends no request, or never the end of one, does not stay."""
+"""A connection is closed when the head or the rest of a request does not arrive in time."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Around every request: its id, its numbers, its log line."""
+"""Every request gets an id, is counted once, and writes one log line."""
 
 import logging
 from typing import Any

@@ -1,4 +1,4 @@
-"""Traces: off by default and without cost; when on, one span per request and never a text."""
+"""Tracing: off by default; when on, one span per request that contains no request text."""
 
 import io
 import json
