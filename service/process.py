@@ -8,7 +8,7 @@ import os
 
 # Containers created, less those freed, before Python looks for reference cycles. Its default of 700
 # is passed again and again while requests are answered, at 0.05 ms a request. With 20,000, what
-# failing requests leave in cycles grew to some 15 MB (docs/reliability.md).
+# failing requests leave in cycles grew to some 15 MB (benchmarks/journal/2026-11-21-overload.md).
 GARBAGE_THRESHOLDS = (10_000, 10, 10)
 
 

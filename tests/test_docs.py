@@ -174,6 +174,17 @@ def test_every_test_that_a_page_names_exists(page: str) -> None:
         assert (ROOT / name).exists(), name
 
 
+def test_every_row_on_reliability_names_tests_that_exist() -> None:
+    """A row without a file is about the file of the row above it."""
+    rows = re.findall(r"^\|.*\| (`.*`.*) \|$", text_of("docs/reliability.md"), re.MULTILINE)
+    file = "tests/test_bad_input.py"
+    for code in (code for row in rows for code in re.findall(r"`([^`]+)`", row)):
+        (file, *_) = [*re.findall(r"tests/\S+\.py", code), file]
+        tests = re.findall(r"def (test_\w+)", text_of(file))
+        for word in code.partition("-k ")[2].split(" or "):
+            assert any(word in test for test in tests), f"{file}: {word}"
+
+
 def test_every_optimisation_that_is_listed_is_where_it_is_said_to_be() -> None:
     table = text_of("docs/architecture.md").split("## Optimisations beyond the plain form")[1]
     places = re.findall(r"`((?:service|model|training)/[\w/]+)`", table)
