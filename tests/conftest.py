@@ -1,4 +1,4 @@
-"""What many tests share: one tiny trained-form checkpoint and its artifact, built once."""
+"""Fixtures for all tests: one tiny checkpoint and its artifact, built once a session."""
 
 import os
 from pathlib import Path

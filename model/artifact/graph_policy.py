@@ -1,13 +1,13 @@
-"""What an ONNX graph may hold to be served, checked on its bytes before a session is made of them.
+"""The security policy for ONNX graphs, checked on a graph's bytes before a session is opened.
 
-A graph computes; it has no business with files or with code that does not come with ONNX Runtime.
-Refused are tensors outside the file, operators of other domains than ONNX's and ONNX Runtime's own,
-EPContext (which loads what a device's compiler wrote, from any path) and ONNX Runtime's own file
-format. ONNX Runtime refuses most of this itself; here it is refused on every version and device.
+A graph that is served may only compute: it may not read files or load code. Refused are tensors
+outside the file, operators of domains other than ONNX's and ONNX Runtime's, EPContext (which loads
+a device compiler's output from any path) and ONNX Runtime's own file format. ONNX Runtime refuses
+most of this itself; this check does so on every version and device.
 
-The format is protocol buffers (https://protobuf.dev/programming-guides/encoding/), the numbers are
-those of onnx.proto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). Only the standard
-library is imported: serving does without the package ``onnx``.
+The format is protocol buffers (https://protobuf.dev/programming-guides/encoding/), the field
+numbers are those of onnx.proto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). Only the
+standard library is imported, because serving does not need the package ``onnx``.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 ALLOWED_DOMAINS = frozenset({b"", b"ai.onnx", b"com.microsoft"})
 FORBIDDEN_OPERATORS = frozenset({b"EPContext"})
 
-# The messages that can hold a node or a tensor, and in which fields they hold one another.
+# The messages that can contain a node or a tensor: by field number, the message of that field.
 MESSAGES: dict[str, dict[int, str]] = {
     "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
     "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
@@ -37,7 +37,7 @@ Value = int | memoryview
 
 
 class GraphRefused(ValueError):
-    """The graph may not be served; the message says what it holds."""
+    """The graph may not be served; the message says what it contains."""
 
 
 def check_graph(content: bytes | memoryview) -> None:
@@ -46,7 +46,7 @@ def check_graph(content: bytes | memoryview) -> None:
         raise GraphRefused("it is in ONNX Runtime's own format")
     waiting = [("ModelProto", memoryview(content))]
     seen = set()
-    while waiting:  # no recursion: its depth would be the file's choice
+    while waiting:  # not recursive, because the file would determine the depth
         kind, message = waiting.pop()
         seen.add(kind)
         for number, value in fields_of(message):
@@ -72,7 +72,7 @@ def _check_field(kind: str, number: int, value: Value) -> None:
 
 
 def fields_of(message: memoryview) -> Iterator[tuple[int, Value]]:
-    """The fields of a message in order: number and value, those with a length as their bytes.
+    """The fields of a message in order, as (number, value); a field with a length as its bytes.
 
     Raises GraphRefused where the bytes are not a message.
     """
@@ -80,7 +80,7 @@ def fields_of(message: memoryview) -> Iterator[tuple[int, Value]]:
     while place < len(message):
         tag, place = _varint(message, place)
         number, wire_type = tag >> 3, tag & 7
-        if not 0 < number < _MAX_FIELDS:  # other readers take 32 bits of it and see another field
+        if not 0 < number < _MAX_FIELDS:  # a reader that takes 32 bits would see another field
             raise _malformed()
         if wire_type == _VARINT:
             value, place = _varint(message, place)
@@ -99,7 +99,7 @@ def fields_of(message: memoryview) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    """A number of seven bits a byte, lowest first, and the place behind it."""
+    """A base-128 varint, lowest bits first, and the position after it."""
     value = 0
     for shift, byte in enumerate(message[place : place + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * shift)

@@ -1,4 +1,4 @@
-"""A copy of a file in memory that nobody can change or exchange: its bytes, and a path to them."""
+"""Sealed in-memory copies of files, which cannot be changed after they were verified."""
 
 import mmap
 import os
@@ -13,21 +13,21 @@ OPEN_FILES = Path("/proc/self/fd")
 
 
 class MemoryFile:
-    """What a file had in it when it was copied, without a name in any folder (memfd_create(2)).
+    """The content of a file when it was copied, in an anonymous sealed file (memfd_create(2)).
 
-    ``content`` are its bytes, good until `close`. ``source`` is a path to them, for libraries that
-    read a file in pieces and would make a copy of bytes: ONNX Runtime makes one for each session,
-    whose pages take longer to get than the weights take to pack. Where such files cannot be had,
-    ``source`` is bytes.
+    ``content`` are its bytes, valid until `close`. ``source`` is a path to the same bytes, for
+    libraries that read a file in pieces: given bytes, ONNX Runtime copies them for each session,
+    which takes longer than packing the weights. Where the system has no such files, ``source`` is
+    the bytes themselves.
     """
 
     def __init__(self, file: BinaryIO, limit: int) -> None:
-        """Copies the first ``limit`` bytes of ``file``, or fewer where it ends before."""
+        """Copy the first ``limit`` bytes of ``file``, or all where it has fewer."""
         self.content: memoryview
         self.source: str | bytes
         self._release: Callable[[], object] = bool  # nothing, where there is no descriptor
         if hasattr(os, "memfd_create") and OPEN_FILES.is_dir():
-            with suppress(OSError):  # a hardened kernel, a file system that copies in no such way
+            with suppress(OSError):  # a hardened kernel, or a file system without sendfile(2)
                 self._copy(file, limit)
                 return
         self._release()
@@ -35,12 +35,12 @@ class MemoryFile:
         self.content = memoryview(self.source)
 
     def close(self) -> None:
-        """Give the memory back; whoever has opened ``source`` may go on reading."""
+        """Release the memory; a reader that has opened ``source`` keeps its own descriptor."""
         self.content, self.source = memoryview(b""), b""
         self._release()
 
     def _copy(self, file: BinaryIO, limit: int) -> None:
-        import fcntl  # not everywhere
+        import fcntl  # not on Windows
 
         descriptor = os.memfd_create("s2sent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._release = weakref.finalize(self, os.close, descriptor)

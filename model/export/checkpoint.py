@@ -1,15 +1,14 @@
-"""Checkpoint to artifact: trace with optimum, fuse, round, prove equal to torch, seal.
+"""Export of a checkpoint to an artifact: trace, fuse, round, compare with torch, seal.
 
     load_encoder -> PooledEncoder -> optimum trace -> split -> fuse
         -> pack [-> int8 products] [-> int8 storage], or fp16
         -> join [-> early exits] -> parity with torch, at every depth -> sealed folder
 
-Nothing is put in place unless every step succeeded.
+The artifact appears at its target only if every step succeeds.
 """
 
 import copy
 import json
-import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -22,12 +21,8 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from optimum.exporters.onnx import export as trace
-from optimum.exporters.onnx.config import TextEncoderOnnxConfig
-from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
-from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
 from model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
 from model.artifact.reader import Artifact
@@ -37,28 +32,15 @@ from model.export.early_exit import add_depth_input
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.packing import pack
 from model.export.parity import ParityReport, check_parity, parity_sentences
-from model.network.encoder import (
-    PooledEncoder,
-    find_selector,
-    get_pooling,
-    load_encoder,
-    stopped_at,
-)
+from model.export.trace import OUTPUTS, backbone_config, trace_encoder
+from model.network.encoder import find_selector, get_pooling, load_encoder, stopped_at
 from model.network.selector import SelectorConfig
-from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from model.runtime.encoder import OnnxEncoder
 
 Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
 STORED_AS_INT8: frozenset[Precision] = frozenset(("weight-int8", "int8"))
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 CANARY_TEXT = "A canary sings while the air is good."
-_RECORDED_VERSIONS = (
-    "torch",
-    "transformers",
-    "sentence-transformers",
-    "optimum-onnx",
-    "onnxruntime",
-)
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "optimum-onnx", "onnxruntime")
 TRAINING_RECORD = "training.json"  # what the trainer leaves in a checkpoint for the manifest
 
 
@@ -68,13 +50,13 @@ class ExportError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """How to export, and what the manifest says beyond what the checkpoint knows.
+    """How to export a checkpoint, and what the manifest cannot take from it.
 
-    ``backbone`` names the backbone and its licence; ``prompts`` maps prompt names to texts put
-    before an input. ``sentences`` are what parity is checked on, the built-in ones when empty.
-    ``depths`` are the blocks after which the encoder can also stop, besides the last one.
-    With ``standard_operators`` nothing is fused: the graph has operators of the ONNX standard only,
-    which TensorRT and other runtimes ask for.
+    backbone: the backbone's name and licence, for the manifest.
+    sentences: the texts that parity is checked on; the built-in ones when empty.
+    depths: the blocks after which the encoder can also stop, besides the last one.
+    standard_operators: fuse nothing, so that the graph has only operators of the ONNX standard,
+        as TensorRT and other runtimes require.
     """
 
     precision: Precision = "fp32"
@@ -99,9 +81,8 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
 
     It may have a selector or none: `model.network.encoder.load_encoder` says what it may hold.
     Raises `model.network.encoder.CheckpointError`, `ExportError`, `model.export.graph.GraphError`,
-    `model.export.parity.ParityError` or `model.artifact.manifest.ArtifactError`; in every case
-    ``target`` is as it
-    was before.
+    `model.export.parity.ParityError` or `model.artifact.manifest.ArtifactError`, and then leaves
+    ``target`` as it was.
     """
     encoder = load_encoder(checkpoint).to("cpu")
     if selector := find_selector(encoder):
@@ -110,7 +91,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
     unrounded = encoder
     if options.precision in STORED_AS_INT8:
-        # The products of int8 round their matrices themselves, which leaves the tables.
+        # `multiply_as_int8` rounds the matrices of its products itself; the tables are left.
         encoder = round_weights(encoder, tables_only=options.precision == "int8")
     with staged(target, overwrite=options.overwrite) as folder:
         written = _write_graph(encoder, folder / MODEL, options)
@@ -134,26 +115,6 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     return Artifact.open(target)
 
 
-class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # optimum is untyped
-    """Names and dynamic axes of the traced graph, in optimum's form."""
-
-    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
-
-    def __init__(self, config: Any, inputs: Sequence[str], blocks: Sequence[str]) -> None:
-        super().__init__(config)
-        self._names = inputs
-        self._blocks = blocks
-
-    @property
-    def inputs(self) -> dict[str, dict[int, str]]:
-        return {name: {0: "batch", 1: "length"} for name in self._names}
-
-    @property
-    def outputs(self) -> dict[str, dict[int, str]]:
-        vectors = {name: {0: "batch"} for name in OUTPUTS}
-        return vectors | {name: {0: "batch", 1: "length"} for name in self._blocks}
-
-
 def _refuse_batch_dependence(config: SelectorConfig) -> None:
     if config.mask == "none" or config.weight_norm == "global":
         raise ExportError(
@@ -164,7 +125,7 @@ def _refuse_batch_dependence(config: SelectorConfig) -> None:
 
 
 class _Written(NamedTuple):
-    """What the manifest says of the graph: its inputs, its fused operators, and `pack`'s answer."""
+    """What the manifest says of a graph: its inputs, its fused operators, whether it is packed."""
 
     inputs: tuple[str, ...]
     fused: dict[str, int]
@@ -173,33 +134,13 @@ class _Written(NamedTuple):
 
 def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> _Written:
     """Trace, fuse and store the graph at ``path``."""
-    network: Any = PooledEncoder(copy.deepcopy(encoder), options.depths).eval()
-    network.config = config = _backbone_config(encoder)  # the tracer asks for it
-    inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
-    exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
-    blocks = [*map(_block, network.blocks)]
-    pooled = exits[max(exits)]
     path.parent.mkdir(parents=True)
-    with warnings.catch_warnings():
-        # What the trace holds constant is part of the mask's arithmetic; parity proves the rest.
-        warnings.simplefilter("ignore", TracerWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
-        trace(network, _PooledEncoderConfig(config, inputs, blocks), path, opset=graph.OPSET)
-    also = [block for block in blocks if block not in pooled]
-    front, pooling = graph.split(onnx.load(path), inputs, pooled, OUTPUTS, also=also)
-    heads, width = int(config.num_attention_heads), int(config.hidden_size)
+    traced = trace_encoder(encoder, path, options.depths)
+    blocks, other_blocks = traced.pooled_blocks, traced.other_blocks
+    front, pooling = graph.split(traced.model, traced.inputs, blocks, OUTPUTS, also=other_blocks)
     fused: dict[str, int] = {}
     if not options.standard_operators:
-        front, fused = graph.fuse(
-            front,
-            num_heads=heads,
-            width=width,
-            for_gpu=options.precision == "fp16",
-            # One operator for them would need its tables in float32.
-            embeddings=options.precision not in STORED_AS_INT8,
-        )
-        if not options.allow_unfused_attention:
-            graph.require_fused_attention(fused, int(config.num_hidden_layers))
+        front, fused = _fuse(front, backbone_config(encoder), options)
     packed = options.precision != "fp16" and pack(front.graph)
     if packed:  # attention is still one operator, under another name
         fused["MultiHeadAttention"] = fused.pop("Attention")
@@ -211,8 +152,25 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
     if options.precision in STORED_AS_INT8:
         graph.store_int8(front)
     whole = graph.join(front, pooling)
-    graph.save(add_depth_input(whole, exits) if options.depths else whole, str(path))
-    return _Written(inputs, fused, packed)
+    graph.save(add_depth_input(whole, traced.exits) if options.depths else whole, str(path))
+    return _Written(traced.inputs, fused, packed)
+
+
+def _fuse(
+    front: onnx.ModelProto, config: Any, options: ExportOptions
+) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """The encoder half with fused operators, and the count of each; raises `GraphError`."""
+    front, fused = graph.fuse(
+        front,
+        num_heads=int(config.num_attention_heads),
+        width=int(config.hidden_size),
+        for_gpu=options.precision == "fp16",
+        # The fused operator of the embeddings takes tables in float32 only.
+        embeddings=options.precision not in STORED_AS_INT8,
+    )
+    if not options.allow_unfused_attention:
+        graph.require_fused_attention(fused, int(config.num_hidden_layers))
+    return front, fused
 
 
 def _require_packed(packed: bool) -> None:
@@ -221,10 +179,6 @@ def _require_packed(packed: bool) -> None:
             "int8 rounds each token by itself, so it needs packed tokens, which this encoder, or a"
             " graph of standard operators, does not have. Choose weight-int8."
         )
-
-
-def _block(number: int) -> str:
-    return f"block_{number}"
 
 
 def _batches(
@@ -249,9 +203,9 @@ def _batches(
 def round_weights(
     encoder: SentenceTransformer, *, tables_only: bool = False
 ) -> SentenceTransformer:
-    """A copy whose backbone's matrices lie on the int8 grid of their output channels or rows.
+    """A copy with the backbone's matrices on the int8 grid of their output channels or rows.
 
-    With ``tables_only`` these are the tables of embeddings.
+    With ``tables_only`` only the embedding tables are rounded.
     """
     encoder = copy.deepcopy(encoder)
     parts = [
@@ -268,9 +222,9 @@ def round_weights(
 
 
 def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
-    """Tokenizer, backbone configuration and pooling, under the names other servers look for."""
+    """Write tokenizer, backbone configuration, pooling and canary, as other servers name them."""
     encoder.tokenizer.save_pretrained(folder, legacy_format=False)
-    _backbone_config(encoder).to_json_file(folder / CONFIG, use_diff=False)
+    backbone_config(encoder).to_json_file(folder / CONFIG, use_diff=False)
     pooling = get_pooling(encoder)
     modes = {
         "word_embedding_dimension": pooling.embedding_dimension,
@@ -290,10 +244,10 @@ def _describe(
     options: ExportOptions,
     written: _Written,
 ) -> Manifest:
-    """The manifest, but for the parity report and the files."""
+    """The manifest without the parity report and the files."""
     record = checkpoint / TRAINING_RECORD
     training = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    config, pooling = _backbone_config(encoder), get_pooling(encoder)
+    config, pooling = backbone_config(encoder), get_pooling(encoder)
     selector = find_selector(encoder)
     return Manifest(
         name=options.name,
@@ -312,15 +266,10 @@ def _describe(
         parity={},
         fused=written.fused,
         packed=written.packed,
-        versions={name: version(name) for name in _RECORDED_VERSIONS},
+        versions={name: version(name) for name in _PACKAGES},
         files={},
         depths=tuple(sorted(set(options.depths))),
     )
-
-
-def _backbone_config(encoder: SentenceTransformer) -> Any:
-    backbone: Any = encoder[0]
-    return backbone.auto_model.config
 
 
 def _max_seq_length(encoder: SentenceTransformer) -> int:

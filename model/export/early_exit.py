@@ -1,21 +1,19 @@
-"""Early exit: one graph that runs its blocks up to a chosen depth and none behind it.
+"""Early exit: a graph with an input ``depth``, after which no further block is run.
 
     blocks 1, 2 -> If depth > 2: blocks 3, 4 -> If depth > 4: blocks 5, 6 -> pooling
                    else: as it was              else: as it was
 
-What goes from one If to the next is the state of the last block, and of each block that is pooled
-its product with the pooling's rows (`model.network.selector.S2SentSelector.pool`), which is
-small. So there
-is one pooling for all depths.
+Each If passes on the state of its last block and, for each block that is pooled, the small product
+of its states with the pooling's rows (`model.network.selector.S2SentSelector.pool`). One pooling at
+the end therefore serves all depths. ``depth`` has a default value, the full depth, so engines that
+do not know this input feed the same inputs as before.
 
-An output per depth and ONNX Runtime's ``only_execute_path_to_fetches`` would be simpler, but that
-run option does nothing in its wheels: the code stands behind ENABLE_TRAINING (session_state.h), and
-with 1.31.1 a run that fetches the state behind one block in three takes as long as all of them.
-The branch of an If that is not taken is never run. ``depth`` is an input with a default value, so
-an engine that does not know it feeds what it always fed and gets the full depth.
+An output per depth with ONNX Runtime's run option ``only_execute_path_to_fetches`` would be
+simpler, but the option is compiled into training builds only (ENABLE_TRAINING in session_state.h)
+and has no effect in the published wheels.
 
-Weights stay outside the branches, and no If stands in another: ONNX Runtime 1.31.1 keeps copies of
-what a branch holds, and packs weights for its kernels only one level above the branch.
+Weights stay outside the branches and Ifs are never nested: ONNX Runtime 1.31.1 copies what a branch
+holds, and packs weights for its kernels only one level above a branch.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -30,11 +28,11 @@ DEPTH_INPUT = "depth"  # int64 scalar
 
 
 def add_depth_input(model: ModelProto, exits: Mapping[int, Sequence[str]]) -> ModelProto:
-    """Let the new input ``depth`` choose which blocks are pooled, in place; returns the graph.
+    """Add the input ``depth``, which selects the pooled blocks, in place; returns the graph.
 
-    ``exits`` names, by depth, the block states that are pooled there, oldest first and equally
-    many; there are two depths or more. The graph pools those of the deepest, which is the default;
-    a depth between two exits runs to the deeper one.
+    ``exits`` has two depths or more, and for each the same number of block states that are pooled
+    there, oldest first. ``model`` pools those of the largest depth, which becomes the default. A
+    depth between two exits runs to the larger one.
     """
     graph = model.graph
     depths = sorted(exits)
@@ -112,7 +110,7 @@ def _pick(graph: GraphProto, positions: Collection[int]) -> list[NodeProto]:
 def _deeper_than(
     depth: int, run: Sequence[NodeProto], kept: Mapping[str, str]
 ) -> tuple[NodeProto, ...]:
-    """An If that gives each name in ``kept``: as ``run`` makes it, or else a copy of its value."""
+    """An If whose outputs ``kept`` come from ``run``, or are copies of the values they map to."""
     deeper, limit = f"deeper_than_{depth}", f"depth_{depth}"
     branches = {
         "then_branch": _branch(run, kept, "run"),
@@ -126,7 +124,7 @@ def _deeper_than(
 
 
 def _branch(nodes: Sequence[NodeProto], outputs: Collection[str], suffix: str) -> GraphProto:
-    """A graph of ``nodes``, with a suffix to its outputs: outside, these names are the If's."""
+    """A branch of ``nodes``, its outputs with a suffix, because the If itself uses the names."""
     inside = {name: f"{name}_{suffix}" for name in outputs}
     kinds = [ValueInfoProto(name=name) for name in inside.values()]  # to be inferred
     graph = helper.make_graph(nodes, suffix, [], kinds)

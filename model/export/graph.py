@@ -1,10 +1,9 @@
-"""ONNX graph surgery: fuse the encoder, keep the pooling behind it, store weights small.
+"""ONNX graph edits: split encoder from pooling, fuse the encoder, store weights as int8, join.
 
 The trace of a `PooledEncoder` is one graph whose block states are outputs too. ONNX Runtime's
-optimiser recognises an attention only while nothing but the next block reads its result, so the
-graph is cut at the block states, the encoder half is fused on its own, and the pooling half (the
-selector, or plain pooling) is joined behind it again. Only ``onnx`` and ONNX Runtime's offline
-tools are needed.
+optimiser recognises an attention only while nothing but the next block reads its result. The graph
+is therefore cut at the block states, its encoder half is fused, and its pooling half (the selector,
+or plain pooling) is joined to it again.
 """
 
 import logging
@@ -50,7 +49,7 @@ def split(
 ) -> tuple[ModelProto, ModelProto]:
     """Cut at the block states into (encoder: inputs -> blocks, pooling: blocks -> outputs).
 
-    The encoder gives the states ``also`` too, which the pooling does not read.
+    The states ``also`` are further outputs of the encoder, which the pooling does not read.
     """
     encoder = Extractor(graph).extract_model(list(inputs), [*also, *blocks])
     pooling = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
@@ -69,11 +68,11 @@ def fuse(
 ) -> tuple[ModelProto, dict[str, int]]:
     """Fuse attention, LayerNorm, GELU and ``embeddings``; also returns the count per operator.
 
-    With ``for_gpu`` attention reads the lengths of the rows, not their mask: ONNX Runtime has
-    one-kernel attention for the first only (mask_type in its CUDA Attention), and on Hopper and
-    later cuDNN's. Rows padded on the left then come out wrong. The sum in front of a LayerNorm is
-    then part of it too; on a CPU it is not, because ONNX Runtime 1.31's kernel of both goes through
-    a row number by number, an eighth of MiniLM's time (docs/performance.md).
+    With ``for_gpu`` attention reads the lengths of the rows instead of their mask, because ONNX
+    Runtime's one-kernel CUDA attention (and cuDNN's, on Hopper and later) takes only lengths. Rows
+    padded on the left then give wrong results. The residual sum is fused with its LayerNorm for
+    a GPU only: ONNX Runtime 1.31's CPU kernel for both is scalar, and takes an eighth of MiniLM's
+    time (docs/performance.md).
     """
     encoder.producer_name = "pytorch"  # the optimiser asks who traced the graph
     logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
@@ -139,10 +138,10 @@ def quantize_channels(
 
 
 def store_int8(encoder: ModelProto) -> int:
-    """Replace rounded weights by int8 and a scale per channel, in place; returns how many.
+    """Store rounded weights as int8 with a scale per channel, in place; returns how many.
 
-    The weights must already lie on the grid of `round_channels`: this changes how they are stored,
-    not what they are. Raises `GraphError` where one does not.
+    The weights must already lie on the grid of `round_channels`, so that their values stay the
+    same. Raises `GraphError` where one does not.
     """
     axes = _weight_axes(encoder)
     stored = 0
@@ -169,7 +168,7 @@ def store_int8(encoder: ModelProto) -> int:
 
 
 def fold_int8(encoder: ModelProto) -> None:
-    """Make the matrices of `store_int8` float32 tensors again, in place; its tables stay."""
+    """Restore the matrices of `store_int8` as float32 tensors, in place; tables stay int8."""
     tensors = {tensor.name: tensor for tensor in encoder.graph.initializer}
     makers = {node.output[0]: node for node in encoder.graph.node}
     for node in list(encoder.graph.node):
@@ -219,18 +218,18 @@ def _weight_axes(graph: ModelProto) -> dict[str, int]:
 
 
 def _unfold(graph: ModelProto, name: str) -> None:
-    """Make the matrix again from ``name``_int8 and its scale, ahead of all nodes.
+    """Compute the matrix from ``name``_int8 and its scale, ahead of all other nodes.
 
-    Cast and Mul, not DequantizeLinear: every ONNX Runtime folds these to float32 at load.
-    A DequantizeLinear in front of a MatMul is by default turned into a kernel that also rounds the
-    activations, which moves embeddings by about 1e-3.
+    Every ONNX Runtime folds Cast and Mul to float32 at load. A DequantizeLinear before a MatMul
+    would by default become a kernel that also rounds the activations, which changes embeddings by
+    about 1e-3.
     """
     for position, node in enumerate(_widen(f"{name}_int8", f"{name}_scale", name)):
         graph.graph.node.insert(position, node)
 
 
 def _unfold_rows(graph: ModelProto, name: str) -> None:
-    """Make only those rows of the table again that are looked up: it stays int8 in memory."""
+    """Dequantize only the rows that are looked up, so that the table stays int8 in memory."""
     nodes: list[NodeProto] = []
     for node in graph.graph.node:
         if name not in node.input:
@@ -254,7 +253,7 @@ def _widen(narrow: str, scale: str, wide: str) -> tuple[NodeProto, NodeProto]:
 
 
 def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    """Put ``nodes``, of which some may be the graph's own, in the place of all it has."""
+    """Replace all nodes of the graph by ``nodes``, some of which may be its own."""
     copies = helper.make_graph(nodes, graph.name, [], []).node
     del graph.node[:]
     graph.node.extend(copies)

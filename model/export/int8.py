@@ -1,29 +1,26 @@
-"""Products of whole numbers: the matrices of a packed encoder, and the tokens they meet, as int8.
+"""Matrix products in int8: a packed encoder's matrices and the tokens they multiply are rounded.
 
     x [tokens, in] -> x / channel's factor -> a token's scale = its max / 127
         -> round(x / scale) + 128, as uint8
         -> times the int8 matrix, summed in int32 -> times the channels' scales and the token's
 
-Every token has a scale of its own. ONNX Runtime's own dynamic quantisation takes one for the whole
-batch, so that the loudest token of any text decides how finely all others are rounded; here no text
-sees another. Sums of whole numbers are exact in any order, so batches, threads and shapes cannot
-move them either.
+Every token has its own scale, so an embedding does not depend on its batch. ONNX Runtime's dynamic
+quantisation has one scale for the whole batch, set by the largest value of any text. Integer sums
+are exact in any order, so batch, threads and shapes cannot change them either.
 
-A token has few channels that are far larger than the rest, always the same ones. They would leave
-the others two or three bits. So a channel is divided by a factor beforehand, by which its row of
-the matrix is multiplied: the square root of what the channel's tokens reach over what its row does
-(SmoothQuant, arXiv 2211.10438, Eq. 4 with alpha = 0.5), both sides then being equally hard to
-round. What tokens reach is measured on sentences.
+A few channels of a token, always the same, are far larger than the rest, and would leave two or
+three bits for the others. Each channel is therefore divided by a factor, and its row of the matrix
+multiplied by it: the square root of the channel's range over its row's range (SmoothQuant, arXiv
+2211.10438, Eq. 4 with alpha = 0.5). The ranges of channels are measured on sentences.
 
-What remains in float32 (embeddings, attention between tokens, normalisation, pooling) is rounded
-differently by different processors, in the last bit. A last bit can decide a rounding here, so
-embeddings of two kinds of machine agree only as well as either does with float32, unlike the other
-precisions. docs/artifact.md has figures.
+The operations that stay in float32 (embeddings, attention, normalisation, pooling) differ in the
+last bit between processors, which can change a rounding here. Embeddings from two kinds of machine
+therefore agree only as well as either agrees with float32; docs/artifact.md has figures.
 
-A maximum passes over NaN, and a byte has none. A block's sums around its products carry it on.
+NaN is lost in the maximum and in int8, but the residual sums around the products propagate it.
 
-Tokens are unsigned, with 128 for zero, because x86 multiplies unsigned by signed bytes (VNNI); of
-two signed factors ONNX Runtime makes a loop that takes ten times as long.
+Tokens are unsigned with zero point 128, because x86 multiplies unsigned by signed bytes (VNNI); for
+two signed factors ONNX Runtime has a loop that takes ten times as long.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,22 +41,22 @@ from model.export.graph import (
 
 ZERO_POINT = 128
 
-# What a channel reaches: all but the largest hundredth of its tokens. A channel that was nearly
-# silent may speak up in another text, so none is taken for quieter than half of the usual one.
-REACHED = 0.99
-LEAST_OF_USUAL = 0.5
+# A channel's range is this quantile of its absolute values, and at least this share of the median
+# range: a channel with small values in the measured sentences may have larger ones elsewhere.
+RANGE_QUANTILE = 0.99
+LEAST_OF_MEDIAN = 0.5
 MEASURED_AT_ONCE = 32  # sentences
 
 _ZERO, _ONE, _STEP = "int8/zero", "int8/one", "int8/step"
 _LAST_AXIS, _ZEROS = "int8/last_axis", "int8/zeros"
 
-Reached = Mapping[str, NDArray[np.float32]]  # [in] of the tokens of each name
+Ranges = Mapping[str, NDArray[np.float32]]  # [in] by the name of the tokens
 
 
-def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> Reached:
-    """What the channels of all tokens reach that products are made of, by the tokens' name.
+def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> Ranges:
+    """The range of each channel of the tokens that are multiplied, by the tokens' name.
 
-    ``batches`` are inputs of the packed encoder ``model``, which comes back as it was.
+    ``batches`` are inputs of the packed encoder ``model``, which is unchanged afterwards.
     """
     names = list(dict.fromkeys(node.input[0] for node in _products(model.graph)))
     outputs = [*model.graph.output]
@@ -69,26 +66,26 @@ def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> R
     runs = [session.run(names, dict(batch)) for batch in batches]
     found = {}
     for name, tokens in zip(names, zip(*runs, strict=True), strict=True):
-        reached = np.quantile(np.abs(np.concatenate(tokens)), REACHED, axis=0)
-        found[name] = np.maximum(reached, LEAST_OF_USUAL * np.median(reached)).astype(np.float32)
+        ranges = np.quantile(np.abs(np.concatenate(tokens)), RANGE_QUANTILE, axis=0)
+        found[name] = np.maximum(ranges, LEAST_OF_MEDIAN * np.median(ranges)).astype(np.float32)
     return found
 
 
-def multiply_as_int8(graph: GraphProto, reached: Reached) -> int:
-    """Turn the products of packed tokens with matrices into products of int8, in place.
+def multiply_as_int8(graph: GraphProto, ranges: Ranges) -> int:
+    """Turn products of packed tokens and matrices into int8 products, in place; returns how many.
 
-    Returns how many. ``reached`` comes from `measure_tokens`. The pooling's, Gemm with attributes,
-    which may transpose, and matrices of fewer than `MIN_ROUNDED_ELEMENTS` are left as they are.
+    ``ranges`` comes from `measure_tokens`. The pooling's products, Gemm with attributes (it may
+    transpose), and matrices of fewer than `MIN_ROUNDED_ELEMENTS` stay in float32.
     """
     products = _products(graph)
     if not products:
         return 0
     matrices = {tensor.name: tensor for tensor in graph.initializer}
-    readers: dict[str, list[str]] = {}  # the matrices that tokens meet
+    readers: dict[str, list[str]] = {}  # the matrices that multiply each of the tokens
     for node in products:
         readers.setdefault(node.input[0], []).append(node.input[1])
     factors = {
-        tokens: _factors(reached[tokens], [numpy_helper.to_array(matrices[name]) for name in names])
+        tokens: _factors(ranges[tokens], [numpy_helper.to_array(matrices[name]) for name in names])
         for tokens, names in readers.items()
     }
     nodes: list[NodeProto] = []
@@ -130,14 +127,14 @@ def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
 
 
 def _factors(
-    reached: NDArray[np.float32], matrices: Sequence[NDArray[np.float32]]
+    ranges: NDArray[np.float32], matrices: Sequence[NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """What each channel is divided by; around 1 in the geometric mean."""
+    """The factor that each channel is divided by, with a geometric mean of 1."""
     rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
     tiny = np.finfo(np.float32).tiny
-    factors = np.sqrt(np.maximum(reached, tiny) / np.maximum(rows, tiny))
-    if not (reached.all() and rows.all()):  # nothing to balance where one side is always zero
-        factors[(reached == 0) | (rows == 0)] = 1
+    factors = np.sqrt(np.maximum(ranges, tiny) / np.maximum(rows, tiny))
+    if not (ranges.all() and rows.all()):  # nothing to balance where one side is always zero
+        factors[(ranges == 0) | (rows == 0)] = 1
     scaled: NDArray[np.float32] = factors / np.exp(np.log(factors).mean())
     return scaled
 
@@ -153,7 +150,7 @@ def _add_constants(graph: GraphProto) -> None:
 
 
 def _store(graph: GraphProto, product: NodeProto, matrix: NDArray[np.float32]) -> None:
-    """The matrix of a product; one that meets tokens of two names is stored for each of them."""
+    """Store a product's matrix as int8; a matrix of several products is stored for each."""
     quantized, scale = quantize_channels(matrix, axis=1)
     int8, channel_scales = _stored(product)
     _add(graph, {int8: quantized, channel_scales: scale.reshape(-1)})
@@ -164,9 +161,9 @@ def _add(graph: GraphProto, tensors: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _round(graph: GraphProto, tokens: str, factors: NDArray[np.float32]) -> list[NodeProto]:
-    """Nodes that make of ``tokens`` [tokens, in] its uint8 and its scales [tokens, 1].
+    """Nodes that round ``tokens`` [tokens, in] to uint8, with scales [tokens, 1].
 
-    The scale of a token of zeros is 0: whatever bytes it gets, its products are zeros.
+    A token of zeros has the scale 0, which makes its products zeros whatever its bytes are.
     """
     name = {part: f"{tokens}/{part}" for part in ("inverse", "even", "abs", "max", "line")}
     uint8, scales = _rounded(tokens)

@@ -1,19 +1,18 @@
-"""Packing: the blocks read a batch's tokens one behind another, without the padding between them.
+"""Packing: the encoder's blocks process a batch's tokens without the padding between the texts.
 
     embeddings [batch, length, width] -> pack [tokens, width] -> block, block, ... -> unpack
     within a block: query, key, value [tokens, width] -> unpack -> attention -> pack
 
-Everything in a block but attention treats each token by itself, so padding is work for nothing, and
-in a batch of mixed lengths it is more than half of the work. Attention alone must know which tokens
-are of one text. It gets rows of equal length in which other tokens stand for padding, hidden by the
-mask as padding is.
+All operators of a block but attention treat each token separately, so their work on padding is
+wasted; in a batch of mixed lengths that is more than half of the work. Attention needs the tokens
+of a text together: it gets padded rows, in which arbitrary tokens fill the places of padding and
+the mask hides them.
 
-The products for query, key and value then are one for the whole batch too. ONNX Runtime's Attention
-operator multiplies each text and each head by itself, which leaves few rows for a product.
+Packing also makes the products for query, key and value one matrix product each for the whole
+batch. ONNX Runtime's Attention operator multiplies per text and head, with few rows per product.
 
-This is for CPUs. On a GPU the attention that is fast takes lengths (`model.export.graph.fuse`),
-and a
-count of tokens that the card finds would have to be waited for. docs/performance.md has the gain.
+This is for CPUs. On a GPU the fast attention kernels take lengths (`model.export.graph.fuse`), and
+the CPU would have to wait for the GPU's token count. docs/performance.md has the gain.
 """
 
 from collections.abc import Sequence
@@ -43,11 +42,11 @@ _FLAT = "packing/flat"  # the shape [-1, width]
 
 
 def pack(graph: GraphProto) -> bool:
-    """Let the blocks of a fused encoder work on packed tokens, in place; returns whether they do.
+    """Rewrite a fused encoder's blocks to work on packed tokens, in place; returns whether it did.
 
-    What goes in and comes out keeps its shape, and its values up to rounding, but for states in
-    places of padding. Every row of the mask needs a token. A graph is left as it is where it
-    has no fused attention, or anything between the blocks that looks at more than one token.
+    Inputs and outputs keep their shapes and, up to rounding, their values, except for states at
+    padding. Every row of the mask needs at least one token. A graph stays unchanged where it has no
+    fused attention, or where another operator between the blocks combines several tokens.
     """
     attentions = [node for node in graph.node if node.op_type == "Attention"]
     if not attentions:
@@ -77,12 +76,12 @@ def pack(graph: GraphProto) -> bool:
 
 
 def packed_state(graph: GraphProto, state: str) -> str:
-    """What the next block reads in place of ``state``, an output of a packed encoder."""
+    """The packed form of ``state``, an output of a packed encoder, that the next block reads."""
     return _packed(state) if any(_packed(state) in node.output for node in graph.node) else state
 
 
 def _values_of_blocks(graph: GraphProto, entry: str) -> set[str]:
-    """``entry`` and all that is made from it; none of it where it cannot be packed."""
+    """``entry`` and every value computed from it; empty where one of them cannot be packed."""
     ranks = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value":
@@ -116,7 +115,7 @@ def _can_be_packed(node: NodeProto, values: set[str], ranks: dict[str, int]) -> 
 
 
 def _find_tokens(graph: GraphProto, width: int) -> list[NodeProto]:
-    """Nodes that make the indices from the mask."""
+    """Nodes that compute the indices for packing and unpacking from the mask."""
     line, zero, one = "packing/line", "packing/zero", "packing/one"
     flat, found, counted = "packing/mask", "packing/found", "packing/counted"
     before, index, shape = "packing/before", "packing/index", "packing/shape"

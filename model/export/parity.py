@@ -1,4 +1,4 @@
-"""The comparison an export must pass: ONNX against torch, on real text in mixed batches."""
+"""The parity check of an export: ONNX embeddings against torch's, on real text in mixed batches."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 Embeddings = NDArray[np.float32]  # [n, dim], L2-normalised
 Encode = Callable[[Sequence[str]], Embeddings]
 
-# fp32 kernels of two libraries, and of two shapes, differ in the last bits only.
+# fp32 kernels of two libraries, or for two shapes, differ in the last bits only.
 MAX_ABS_DIFF = 1e-5
-# Which differences are bounded by it. Activations that are rounded, to fp16 or to int8, are not
-# torch's; what is rounded to fp16 may be summed in another order in another batch.
+# The precisions whose difference to torch is bounded by it: those that do not round activations.
 SAME_AS_TORCH = frozenset(("fp32", "weight-int8"))
+# The precisions whose difference between batches is: fp16 sums depend on the order of summation.
 SAME_IN_ANY_BATCH = SAME_AS_TORCH | {"int8"}
-# What a precision may cost against the unrounded model, at the worst sentence.
+# The least cosine to the unrounded model, at the worst sentence.
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9995, "weight-int8": 0.997, "int8": 0.99}
 
 
@@ -28,11 +28,12 @@ class ParityError(Exception):
 
 @dataclass(frozen=True)
 class ParityReport:
-    """What was compared and what came out; it goes into the manifest as it is.
+    """The result of a parity check, as the manifest records it.
 
-    ``max_abs_diff`` is ONNX against torch with the same weights (after rounding, where weights were
-    rounded), ``batch_max_abs_diff`` a text alone against the same text in mixed batches, and the
-    cosines are against the model before any rounding.
+    sentences: how many were compared.
+    max_abs_diff: ONNX against torch with the same weights, after rounding where they were rounded.
+    batch_max_abs_diff: a text alone against the same text in mixed batches.
+    min_cosine, mean_cosine: against the model before any rounding.
     """
 
     sentences: int

@@ -1,11 +1,9 @@
-"""Artifact to artifact: products of int8 for an encoder whose checkpoint is not at hand.
+"""Requantizing an artifact: an int8 artifact from a float one, without its checkpoint or torch.
 
     matrices in float32 again -> measured on sentences -> int8 products -> compared with the source
 
-What is rounded is what the source computes with, so nothing but the source is needed, no torch
-either. Where there is a checkpoint `model.export.checkpoint` is the better way: weights that were
-int8 already
-are rounded a second time here.
+Where there is a checkpoint, `model.export.checkpoint` gives better weights: here those that are
+stored as int8 already are rounded a second time.
 """
 
 import shutil
@@ -27,7 +25,7 @@ from model.runtime.encoder import OnnxEncoder
 
 
 class ConversionError(Exception):
-    """The artifact cannot be given products of int8; the message says why and what to do."""
+    """The artifact cannot be converted to int8; the message says why and what to do."""
 
 
 def convert_to_int8(
@@ -38,27 +36,16 @@ def convert_to_int8(
     sentences: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Artifact:
-    """Write ``source`` to ``target`` with products of int8; its canary stays, its scores do not.
+    """Write ``source`` to ``target`` with int8 products; its canary is kept, its scores are not.
 
-    ``sentences`` are what channels are measured and parity is checked on, the built-in ones when
-    empty. Raises `ConversionError`, `model.export.parity.ParityError` or
-    `model.artifact.manifest.ArtifactError`;
-    in every case ``target`` is as it was before.
+    Channels are measured and parity is checked on ``sentences``, the built-in ones when empty.
+    Raises `ConversionError`, `model.export.parity.ParityError` or
+    `model.artifact.manifest.ArtifactError`, and then leaves ``target`` as it was.
     """
     _require_convertible(source)
     sentences = list(sentences or parity_sentences())
     encoder = OnnxEncoder(source)
-    rows = [row.input_ids for row in encoder.tokenizer.tokenize(sentences)]
-    batches = [
-        encoder.inputs(rows[start : start + MEASURED_AT_ONCE])
-        for start in range(0, len(rows), MEASURED_AT_ONCE)
-    ]
-    model = onnx.load_from_string(source.read(MODEL))
-    graph.fold_int8(model)
-    if not multiply_as_int8(model.graph, measure_tokens(model, batches)):
-        raise ConversionError(
-            f"{source.path} has no products that could be of int8. Serve it as is."
-        )
+    model = _convert_graph(source, encoder, sentences)
     with staged(target, overwrite=overwrite) as folder:
         for file in source.manifest.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +65,22 @@ def convert_to_int8(
         report = check_parity("int8", sentences, onnx=encode, torch=before, unrounded=before)
         seal(folder, replace(manifest, parity=asdict(report)))
     return Artifact.open(target)
+
+
+def _convert_graph(
+    source: Artifact, encoder: OnnxEncoder, sentences: Sequence[str]
+) -> onnx.ModelProto:
+    """The source's graph with int8 products, its channels measured on ``sentences``."""
+    rows = [row.input_ids for row in encoder.tokenizer.tokenize(sentences)]
+    batches = [
+        encoder.inputs(rows[start : start + MEASURED_AT_ONCE])
+        for start in range(0, len(rows), MEASURED_AT_ONCE)
+    ]
+    model = onnx.load_from_string(source.read(MODEL))
+    graph.fold_int8(model)
+    if not multiply_as_int8(model.graph, measure_tokens(model, batches)):
+        raise ConversionError(f"{source.path} has no product that int8 suits. Serve it as it is.")
+    return model
 
 
 def _require_convertible(source: Artifact) -> None:

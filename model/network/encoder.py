@@ -1,4 +1,4 @@
-"""The encoder: backbone, selector (or none) and pooling as one sentence-transformers pipeline."""
+"""The encoder as a sentence-transformers pipeline: backbone, selector or none, pooling."""
 
 import json
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from model.network.selector import S2SentSelector, SelectorConfig, pool_tokens
 
-PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # the second and last are optional
+PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # S2SentSelector, Normalize optional
 POOLING_MODES = ("mean", "cls")
 MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
 
@@ -31,10 +31,10 @@ def build_encoder(
     normalize: bool = True,
     attn_implementation: str | None = None,
 ) -> SentenceTransformer:
-    """A new encoder with an untrained selector on `backbone`, a local folder or a hub id.
+    """A new encoder with an untrained selector on ``backbone``, a local folder or a hub id.
 
-    Texts are cut at `max_seq_length` tokens; by default where the backbone's own settings say.
-    Raises ValueError where the backbone does not fit the configuration.
+    Texts are cut at ``max_seq_length`` tokens; None takes the backbone's own limit. Raises
+    ValueError where the backbone does not fit the configuration.
     """
     transformer = load_transformer(str(backbone), attn_implementation=attn_implementation)
     width = transformer.get_embedding_dimension()
@@ -58,7 +58,7 @@ def build_plain_encoder(
     max_seq_length: int | None = None,
     normalize: bool = True,
 ) -> SentenceTransformer:
-    """The encoder that `build_encoder` makes, without a selector: its last block, pooled."""
+    """A new encoder without a selector: the backbone's last block, pooled."""
     transformer = load_transformer(str(backbone), attn_implementation=None)
     if max_seq_length is not None:
         transformer.max_seq_length = max_seq_length
@@ -70,11 +70,11 @@ def build_plain_encoder(
 def load_encoder(
     checkpoint: str | Path, *, attn_implementation: str | None = None
 ) -> SentenceTransformer:
-    """The encoder that `encoder.save(checkpoint)` wrote, with a selector or without.
+    """Load the encoder that ``encoder.save(checkpoint)`` wrote, with a selector or without.
 
-    The checkpoint names its classes but none of its code is run: the selector is this project's.
-    Raises CheckpointError for a folder that holds anything but a Transformer, an S2SentSelector or
-    none, mean or cls Pooling and, optionally, Normalize.
+    None of the checkpoint's code is run: the selector's class is this project's own. Raises
+    CheckpointError for a folder that holds anything but a Transformer, an S2SentSelector or none,
+    mean or cls Pooling and, optionally, Normalize.
     """
     checkpoint = Path(checkpoint)
     entries = read_json(checkpoint / MODULES_FILE)
@@ -121,13 +121,13 @@ def get_pooling(encoder: SentenceTransformer) -> Pooling:
 
 
 class PooledEncoder(nn.Module):
-    """The encoder as a function of tensors, in the pooled form that is exported.
+    """The encoder as a function of tensors that pools each block before fusing, as it is exported.
 
-    Gives (sentence_embedding [B, D], pooled_embedding [B, D], blocks [B, L, D]): the pipeline's
-    output, the same before normalisation, and the blocks that are pooled, oldest first: those that
-    the selector fuses, or the last one where there is no selector. With `depths` the blocks that
-    would be pooled if the backbone ended there are among them: `exits` has their numbers by depth.
-    Raises CheckpointError for a depth that cannot be an exit.
+    Returns (sentence_embedding [B, D], pooled_embedding [B, D], *blocks [B, L, D]): the pipeline's
+    output, the same before normalisation, and the states of the blocks that are pooled, oldest
+    first: those that the selector fuses, or the last one without a selector. ``depths`` adds the
+    blocks that are pooled when the backbone ends at that depth; ``exits`` has the block numbers by
+    depth. Raises CheckpointError for a depth that cannot be an exit.
     """
 
     def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
@@ -144,7 +144,7 @@ class PooledEncoder(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Run int64 [B, L] inputs; `token_type_ids` only where the backbone takes them."""
+        """Run on int64 inputs [B, L]; ``token_type_ids`` only where the backbone takes them."""
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
@@ -175,10 +175,10 @@ class PooledEncoder(nn.Module):
 
 @contextmanager
 def stopped_at(encoder: SentenceTransformer, depth: int) -> Iterator[None]:
-    """Inside the block ``encoder.encode`` uses the first `depth` blocks of the backbone only.
+    """Within this context ``encoder.encode`` uses only the first ``depth`` blocks of the backbone.
 
-    In the way in which sentence-transformers' AdaptiveLayerLoss trains a depth: what the backbone
-    gives as its token embeddings is block `depth`, and selector and pooling go on from there.
+    As sentence-transformers' AdaptiveLayerLoss does in training, the states of block ``depth``
+    replace the backbone's token embeddings before selector and pooling.
     """
 
     def cut(_module: nn.Module, _inputs: object, features: dict[str, Any]) -> dict[str, Any]:
@@ -228,7 +228,7 @@ def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransform
 
 
 def _known_class(checkpoint: Path, name: str) -> type[Module]:
-    """The class that `name` in modules.json stands for, never imported from the checkpoint."""
+    """The class that ``name`` in modules.json means, never imported from the checkpoint."""
     package, _, class_name = name.rpartition(".")
     for kind in PIPELINE:
         is_ours = kind is S2SentSelector and package == S2SentSelector.__module__

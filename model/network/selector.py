@@ -1,11 +1,12 @@
-"""The S2Sent selector: which blocks of an encoder, and which features of each, make the embedding.
+"""The S2Sent selector: a weighted sum of an encoder's last blocks, weighed per block and feature.
 
 Frequency selection squeezes the last N blocks to one vector per sentence with a two-dimensional DCT
 over (block, token). Spatial selection turns that vector into one weight per block and feature, and
 the weighted sum of the blocks replaces the encoder's output (S2Sent, arXiv 2508.18164, Eq. 2-11).
 
-This file imports torch and sentence-transformers only: every checkpoint carries a copy of it as
-``modeling_s2sent.py``, so that it loads where this project is not installed.
+Every checkpoint carries a copy of this file as ``modeling_s2sent.py``, so that it loads where this
+project is not installed: hence it is one file of more than 300 lines, and imports nothing but torch
+and sentence-transformers.
 
 Shapes: B sentences, L tokens (padded), D features, N blocks, F distinct token frequencies.
 """
@@ -25,17 +26,17 @@ from torch import Tensor, nn
 
 MODULE_FILE = "modeling_s2sent.py"
 GRID_SIZE = 6  # the authors' code pools blocks and tokens to a 6 x 6 grid before its DCT
-NUM_TOKEN_FREQUENCIES = 16  # as many as one block needs for 16 frequencies
+NUM_TOKEN_FREQUENCIES = 16  # one block alone needs this many for num_frequencies = 16
 INIT_STD = 0.02
 
-# FcaNet's low frequencies in order (arXiv 2012.11879): (block frequency, token frequency).
+# FcaNet's low frequencies (arXiv 2012.11879), in its order: (block frequency, token frequency).
 LOW_FREQUENCIES = (
     *((0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (2, 0), (2, 1), (1, 2)),
     *((2, 2), (0, 3), (3, 0), (4, 0), (0, 4), (1, 3), (3, 1), (0, 5)),
 )
 
-# How a coefficient over P points differs from the mean of `points * cosine`: by this power of P,
-# and above frequency 0 by this factor.
+# (power, factor): a coefficient over P points is the mean of `points * cosine` times P ** power,
+# and times the factor at frequencies above 0.
 DCT_NORMS = {
     "mean": (0.0, 1.0),
     "mean_ac": (0.0, math.sqrt(2)),
@@ -69,7 +70,7 @@ GATE_FIELDS = SQUEEZE_FIELDS | {
 
 @dataclass(frozen=True, kw_only=True)
 class SelectorConfig:
-    """Every choice that defines a selector; raises ValueError for one that cannot be built.
+    """The configuration of a selector; raises ValueError for one that cannot be built.
 
     num_frequencies: 0 squeezes nothing and gates each token, 1 is global average pooling, 2-16 is
         low-m.
@@ -110,14 +111,14 @@ class SelectorConfig:
 
     @classmethod
     def preset(cls, name: str, *, width: int, **options: Any) -> Self:
-        """The preset "default", "paper" or "official", with `options` replacing its choices."""
+        """The preset "default", "paper" or "official", with ``options`` replacing its values."""
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
         return cls(**{"width": width, **PRESETS[name], **options})
 
     @property
     def num_heads(self) -> int:
-        """Gates that are learned: one per block, or one for the average of the blocks."""
+        """The number of gates that are learned: one per block, or one for their average."""
         return self.num_blocks if self.spatial_selection == "2d" else 1
 
     def __post_init__(self) -> None:
@@ -171,9 +172,10 @@ class SelectorConfig:
 
 
 def frequency_pairs(config: SelectorConfig) -> list[tuple[int, int]]:
-    """The (block, token) frequency of each of the m parts of the features, lowest first.
+    """The (block, token) frequency pair of each of the m parts of the features, lowest first.
 
-    Where filtering leaves too few of FcaNet's 16 pairs, the next ones follow by a + b, then by a.
+    Where filtering leaves too few of FcaNet's 16 pairs, further pairs (a, b) follow in order of
+    a + b, then of a.
     """
     if config.frequency_policy == "raw":
         return list(LOW_FREQUENCIES[: config.num_frequencies])
@@ -184,7 +186,7 @@ def frequency_pairs(config: SelectorConfig) -> list[tuple[int, int]]:
         key=lambda pair: (known.get(pair, len(known)), sum(pair), pair),
     )
     if config.frequency_seed:
-        # A checkpoint stores the seed alone: random() gives the same numbers in every Python.
+        # A checkpoint stores only the seed; random() gives the same numbers in every Python.
         draw = random.Random(config.frequency_seed)  # noqa: S311
         drawn = sorted(live, key=lambda _: draw.random())[: config.num_frequencies]
         live = [pair for pair in live if pair in drawn]
@@ -194,8 +196,8 @@ def frequency_pairs(config: SelectorConfig) -> list[tuple[int, int]]:
 def axis_basis(frequencies: Tensor, mask: Tensor, config: SelectorConfig) -> Tensor:
     """DCT-II rows [B, F, P]: their product with P points is the mean of `points * cosine`.
 
-    `frequencies` is [F]; `mask` [B, P] is 1 at the points that count and gives the dtype. A point's
-    position is its rank among those that count, so padding on either side changes nothing.
+    ``frequencies`` is [F]; ``mask`` [B, P] is 1 at valid points and gives the dtype. A point's
+    position is its rank among the valid ones, so padding on either side changes nothing.
     """
     mask = mask[:, None]  # [B, 1, P]
     frequencies = frequencies[:, None].to(mask.dtype)  # [F, 1]
@@ -214,10 +216,10 @@ def axis_basis(frequencies: Tensor, mask: Tensor, config: SelectorConfig) -> Ten
 
 
 class FrequencySelection(nn.Module):
-    """The squeeze: f [B, D], where each part of the features holds one DCT coefficient (Eq. 10).
+    """The squeeze: f [B, D], in which each part of the features holds one DCT coefficient (Eq. 10).
 
-    f is linear in the blocks: one basis along the tokens serves all of them, and what it makes of
-    each block is summed over the blocks. The N x L x D stack is never built.
+    f is linear in the blocks, so one basis along the tokens is applied to each block and the
+    results are summed over the blocks. The N x L x D stack is never built.
     """
 
     block_frequencies: Tensor  # [D] int64, along the blocks, for each feature
@@ -236,11 +238,11 @@ class FrequencySelection(nn.Module):
         self.register_buffer("rows", torch.tensor(sorted(set(token.tolist()))), persistent=False)
 
     def token_basis(self, mask: Tensor) -> Tensor:
-        """Rows [B, F, L] that give a block's coefficients along its tokens."""
+        """Rows [B, F, L]; their product with a block's states is its spectrum along the tokens."""
         return axis_basis(self.rows, self._seen(mask), self.config)
 
     def forward(self, spectra: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """f [B, D] from each block's coefficients `token_basis @ states`, [B, F, D]."""
+        """f [B, D] from the spectrum ``token_basis @ states`` [B, F, D] of each block."""
         if self.config.spatial_selection == "1d":
             spectra = [_mean(spectra)]
         stack = mask.new_ones(1, len(spectra))
@@ -268,7 +270,7 @@ class FrequencySelection(nn.Module):
 
 
 class SpatialSelection(nn.Module):
-    """Excite and select: one weight per block and feature, from f (Eq. 3 and 4)."""
+    """The gate: one weight per block and feature, computed from f (Eq. 3 and 4)."""
 
     def __init__(self, config: SelectorConfig) -> None:
         super().__init__()
@@ -285,7 +287,7 @@ class SpatialSelection(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, f: Tensor, num_blocks: int) -> Tensor:
-        """Weights [N, ..., D] from f [..., D]; of fewer blocks than heads, the top heads serve."""
+        """Weights [N, ..., D] from f [..., D]; fewer blocks than heads use the last heads."""
         z = self.activation(self.reduce(f.to(self.reduce.weight.dtype)))
         parts = self.expand(z).chunk(len(self.norms), dim=-1)
         gates = torch.stack([norm(part) for norm, part in zip(self.norms, parts, strict=True)])
@@ -306,9 +308,9 @@ class SpatialSelection(nn.Module):
 
 
 class S2SentSelector(Module):
-    """Between Transformer and Pooling: rewrites `token_embeddings` as sum_n w_n * block_n."""
+    """The module between Transformer and Pooling: ``token_embeddings`` = sum_n w_n * block_n."""
 
-    # What modules.json will say: the copy in the checkpoint, not the package it was saved from.
+    # The name in modules.json: the copy in the checkpoint, not the package that saved it.
     __module__ = Path(MODULE_FILE).stem
 
     def __init__(self, config: SelectorConfig) -> None:
@@ -320,7 +322,7 @@ class S2SentSelector(Module):
         self.spatial_selection = SpatialSelection(config) if gated else None
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Fuse at the depth where `token_embeddings` stands among `all_layer_embeddings`."""
+        """Fuse at the depth that ``token_embeddings`` has among ``all_layer_embeddings``."""
         states, mask = features.get("all_layer_embeddings"), features.get("attention_mask")
         if states is None:
             raise ValueError(
@@ -337,14 +339,14 @@ class S2SentSelector(Module):
         return features
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
-        """The N blocks to fuse, oldest first, of `states` (embedding output, then every block).
+        """The N blocks to fuse, oldest first, of ``states`` (embedding output, then every block).
 
         Raises ValueError where the whole backbone has too few.
         """
         return [states[number] for number in self.block_numbers(len(states) - 1, depth)]
 
     def block_numbers(self, full: int, depth: int | None = None) -> range:
-        """Which states are fused at `depth`, of a backbone with `full` blocks; 0 is its embedding.
+        """The states fused at ``depth`` of ``full`` blocks, by number; 0 is the embedding output.
 
         Below full depth (layer dropping in training) there may be fewer than N. Raises ValueError
         where the whole backbone has too few.
@@ -360,15 +362,15 @@ class S2SentSelector(Module):
         return range(max(start, lowest), stop) or range(depth, depth + 1)
 
     def fuse(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Token embeddings [B, L, D] from the blocks [B, L, D] of `select_blocks`."""
+        """Fused token embeddings [B, L, D] from the blocks [B, L, D] of `select_blocks`."""
         weights = self.block_weights(blocks, attention_mask)
         return _weighted_sum(weights.to(blocks[0].dtype), blocks)
 
     def pool(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Sentence vectors [B, D], not normalised: what pooling makes of `fuse`, without fusing.
+        """Sentence vectors [B, D], not normalised, equal to pooling the output of `fuse`.
 
-        A sentence's weights are the same for all its tokens, so the blocks can be pooled first: one
-        product of each block with a [B, F, L] basis gives both its spectrum and its pooled vector.
+        A sentence's weights are the same for all its tokens, so each block is pooled before fusing:
+        one product with a basis [B, 1 + F, L] gives both its pooled vector and its spectrum.
         """
         if self.frequency_selection is None or self.spatial_selection is None:
             return pool_tokens(
@@ -386,7 +388,7 @@ class S2SentSelector(Module):
     def block_weights(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
         """The weights [N, B, 1, D] of the blocks; [N, B, L, D] where each token has its own gate.
 
-        They are what the embedding is made with; average them over B to report what was learned.
+        Their average over B shows what was learned.
         """
         mask = attention_mask.to(_squeeze_dtype(blocks))
         if self.spatial_selection is None:
@@ -409,7 +411,7 @@ class S2SentSelector(Module):
         return asdict(self.config)
 
     def on_model_ready(self, model: Any) -> None:
-        """Ask the backbone for its hidden states; sentence-transformers 6 calls this by itself."""
+        """Make the backbone return its hidden states; sentence-transformers 6 calls this itself."""
         model[0].auto_model.config.output_hidden_states = True
 
     def save(
@@ -432,7 +434,7 @@ class S2SentSelector(Module):
         local_files_only: bool = False,
         **kwargs: Any,
     ) -> Self:
-        """Read what `save` wrote, from a folder or from the hub."""
+        """Load what `save` wrote, from a folder or from the hub."""
         source: dict[str, Any] = {
             "model_name_or_path": model_name_or_path,
             "subfolder": subfolder,
@@ -451,7 +453,7 @@ class S2SentSelector(Module):
 
 
 def pool_tokens(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Sentence vectors [B, D] of states [B, L, D]: the mean of the tokens, or their first."""
+    """Sentence vectors [B, D] of states [B, L, D]: the mean of the tokens, or the first one."""
     mask = attention_mask.to(_squeeze_dtype([states]))
     return _project(_pooling_row(mask, pooling), states).squeeze(1).to(states.dtype)
 
@@ -461,7 +463,7 @@ def _empty_selector() -> S2SentSelector:
 
 
 def _depth(states: Sequence[Tensor], token_embeddings: Tensor) -> int:
-    """The place of `token_embeddings` among `states`: losses that drop layers put a lower one."""
+    """The index of ``token_embeddings`` in ``states``, which losses that drop layers lower."""
     for depth, state in enumerate(states):
         if state is token_embeddings:
             return depth
@@ -476,7 +478,7 @@ def _squeeze_dtype(blocks: Sequence[Tensor]) -> torch.dtype:
 
 
 def _pooling_row(mask: Tensor, pooling: str) -> Tensor:
-    """[B, 1, L], whose product with the tokens is the pooled vector."""
+    """Row [B, 1, L]; its product with the tokens is the pooled vector."""
     if pooling == "cls":
         mask = (mask.cumsum(1) == 1) * mask
     return (mask / mask.sum(1, keepdim=True).clamp(min=1))[:, None]
@@ -484,14 +486,14 @@ def _pooling_row(mask: Tensor, pooling: str) -> Tensor:
 
 def _project(rows: Tensor, block: Tensor) -> Tensor:
     """rows [B, F, L] @ block [B, L, D], in full precision also under autocast."""
-    if block.dtype != rows.dtype:  # a trace would keep a conversion that changes nothing
+    if block.dtype != rows.dtype:  # a trace would keep even a conversion without effect
         block = block.to(rows.dtype)
     with torch.autocast(block.device.type, enabled=False):
         return rows @ block
 
 
 def _weighted_sum(weights: Tensor, values: Sequence[Tensor]) -> Tensor:
-    """sum_n weights[n] * values[n], holding one product at a time."""
+    """sum_n weights[n] * values[n], with one product in memory at a time."""
     total = torch.zeros_like(values[0])
     for weight, value in zip(weights.unbind(0), values, strict=True):
         total = total + weight * value

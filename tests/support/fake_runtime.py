@@ -1,7 +1,7 @@
-"""ONNX Runtime as it is on a machine with a GPU, faked at its own boundary.
+"""A fake ONNX Runtime with GPU providers, whose sessions run on the CPU.
 
-Sessions are real ones on the CPU, so what they compute is true. What they were asked for is
-recorded, and what they say about providers is what a test wants to hear.
+The results of the sessions are real. The options they were opened with are recorded, and what they
+report about providers is set by the test.
 """
 
 from collections.abc import Mapping, Sequence

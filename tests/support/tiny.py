@@ -1,4 +1,4 @@
-"""Tiny random backbones with their tokenizers, for tests that need a real encoder but no real one.
+"""Tiny random backbones with their tokenizers, for tests that need an encoder of a real family.
 
 Any English text works: words outside the vocabulary are spelled letter by letter.
 """

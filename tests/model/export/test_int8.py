@@ -15,7 +15,7 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.export.checkpoint import ExportError, ExportOptions, export_checkpoint
 from model.export.graph import MIN_ROUNDED_ELEMENTS, OPSET, POOLING, quantize_channels
-from model.export.int8 import Reached, measure_tokens, multiply_as_int8
+from model.export.int8 import Ranges, measure_tokens, multiply_as_int8
 from model.network.encoder import build_encoder
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
@@ -189,7 +189,7 @@ def test_a_channel_that_is_far_larger_costs_the_others_nothing() -> None:
     weights[3] /= 200  # as in an encoder, where such channels are answered by small weights
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
 
-    def error(reached: Reached) -> float:
+    def error(reached: Ranges) -> float:
         model = a_graph(node, outputs=("y",), w=weights)
         assert multiply_as_int8(model.graph, reached) == 1
         (found,) = a_session(model).run(None, {"x": tokens})

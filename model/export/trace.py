@@ -1,0 +1,92 @@
+"""Tracing: a torch encoder as an ONNX graph whose block states are outputs too."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+from optimum.exporters.onnx import export as export_onnx
+from optimum.exporters.onnx.config import TextEncoderOnnxConfig
+from optimum.utils import NormalizedTextConfig
+from sentence_transformers import SentenceTransformer
+from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
+
+from model.export.graph import OPSET
+from model.network.encoder import PooledEncoder
+from model.runtime.encoder import POOLED_OUTPUT
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
+
+
+@dataclass(frozen=True)
+class TracedEncoder:
+    """A traced `PooledEncoder`: its graph, its inputs, and the block states pooled at each depth.
+
+    ``model`` has the outputs ``OUTPUTS`` and all block states in ``exits``.
+    """
+
+    model: onnx.ModelProto
+    inputs: tuple[str, ...]
+    exits: dict[int, list[str]]
+
+    @property
+    def pooled_blocks(self) -> list[str]:
+        """The block states that are pooled at full depth, oldest first."""
+        return self.exits[max(self.exits)]
+
+    @property
+    def other_blocks(self) -> list[str]:
+        """The block states that are pooled at smaller depths only."""
+        blocks = dict.fromkeys(block for depth in sorted(self.exits) for block in self.exits[depth])
+        return [block for block in blocks if block not in self.pooled_blocks]
+
+
+def trace_encoder(
+    encoder: SentenceTransformer, path: Path, depths: Sequence[int] = ()
+) -> TracedEncoder:
+    """Trace the encoder's `PooledEncoder` form; ``path`` is where optimum writes its file."""
+    network: Any = PooledEncoder(copy.deepcopy(encoder), depths).eval()
+    network.config = config = backbone_config(encoder)  # optimum asks for it
+    inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
+    exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
+    onnx_config = _PooledEncoderConfig(config, inputs, [*map(_block, network.blocks)])
+    with warnings.catch_warnings():
+        # The trace holds a part of the mask's arithmetic constant; the parity check covers it.
+        warnings.simplefilter("ignore", TracerWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
+        export_onnx(network, onnx_config, path, opset=OPSET)
+    return TracedEncoder(onnx.load(path), inputs, exits)
+
+
+def backbone_config(encoder: SentenceTransformer) -> Any:
+    """The configuration of the encoder's backbone, as transformers has it."""
+    backbone: Any = encoder[0]
+    return backbone.auto_model.config
+
+
+def _block(number: int) -> str:
+    return f"block_{number}"
+
+
+class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # optimum is untyped
+    """Names and dynamic axes of the traced graph, in optimum's form."""
+
+    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
+
+    def __init__(self, config: Any, inputs: Sequence[str], blocks: Sequence[str]) -> None:
+        super().__init__(config)
+        self._names = inputs
+        self._blocks = blocks
+
+    @property
+    def inputs(self) -> dict[str, dict[int, str]]:
+        return {name: {0: "batch", 1: "length"} for name in self._names}
+
+    @property
+    def outputs(self) -> dict[str, dict[int, str]]:
+        vectors = {name: {0: "batch"} for name in OUTPUTS}
+        return vectors | {name: {0: "batch", 1: "length"} for name in self._blocks}

@@ -1,0 +1,92 @@
+"""An artifact is written whole or not at all, and opens as it was written."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.artifact.manifest import (
+    MODEL,
+    REQUIRED_FILES,
+    ArtifactError,
+    MissingFile,
+)
+from model.artifact.reader import Artifact
+from model.artifact.writer import record_scores, seal, staged
+from tests.support.small_artifact import GRAPH, a_manifest, fill, write_artifact
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Artifact:
+    return write_artifact(tmp_path / "artifact")
+
+
+def test_what_was_sealed_opens_equal(artifact: Artifact) -> None:
+    """Opening gives back every field of the manifest, and the files it lists."""
+    found = dataclasses.replace(artifact.manifest, files={})
+    assert found == a_manifest()
+    assert set(artifact.manifest.files) == set(REQUIRED_FILES)
+    assert artifact.canary.embedding == [0.6, 0.8]
+    assert artifact.config == {"is": "config.json"}
+
+
+def test_an_exception_while_writing_leaves_nothing(tmp_path: Path) -> None:
+    """Neither the target nor a partial folder stays behind."""
+
+    def write_half() -> None:
+        with staged(tmp_path / "artifact") as folder:
+            fill(folder)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_export_leaves_no_folder_that_opens(tmp_path: Path) -> None:
+    """SIGKILL before the manifest is written: what remains on disk does not open."""
+    code = (
+        "import os, signal, sys; from pathlib import Path; from model.artifact.writer import *\n"
+        "with staged(Path(sys.argv[1]) / 'artifact') as folder:\n"
+        "    (folder / 'config.json').write_text('{}')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    left = list(tmp_path.iterdir())
+    assert len(left) == 1
+    for path in [*left, tmp_path / "artifact"]:
+        with pytest.raises(MissingFile):
+            Artifact.open(path)
+
+
+def test_an_existing_artifact_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    """Without overwrite the old one stays; with it the new one takes its place, whole."""
+    old = write_artifact(tmp_path / "artifact")
+    (old.path / "extra").write_text("old")
+    with pytest.raises(ArtifactError, match="exists"):
+        write_artifact(old.path)
+    assert (old.path / "extra").exists()
+    write_artifact(old.path, overwrite=True)
+    assert not (old.path / "extra").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["artifact"]
+
+
+def test_recording_scores_changes_nothing_else(artifact: Artifact) -> None:
+    """Scores come after the export; files and every other field stay as they were."""
+    before = artifact.fingerprint
+    scored = record_scores(artifact, {"STS-B": 82.03})
+    assert scored.manifest == dataclasses.replace(artifact.manifest, scores={"STS-B": 82.03})
+    assert scored.fingerprint != before
+
+
+def test_the_fingerprint_follows_the_weights(artifact: Artifact, tmp_path: Path) -> None:
+    """Two artifacts with one differing file have different fingerprints."""
+    with staged(tmp_path / "other") as folder:
+        fill(folder)
+        (folder / MODEL).write_bytes(GRAPH + b"\x12\x01a")  # another producer
+        other = seal(folder, a_manifest())
+        assert other.fingerprint != artifact.fingerprint
