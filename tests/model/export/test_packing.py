@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -96,6 +96,7 @@ def run(model: onnx.ModelProto, mask: Mask, *outputs: str) -> list[NDArray[np.fl
     return results
 
 
+@settings(deadline=None)
 @given(masks)
 def test_tokens_have_the_states_they_had(mask: Mask) -> None:
     nodes = [*block("embedding", "first"), *block("first", "last")]
