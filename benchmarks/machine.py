@@ -1,7 +1,8 @@
-"""What the numbers were measured on."""
+"""What the numbers were measured on: the machine, and the state of the source."""
 
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,23 @@ def describe_machine() -> dict[str, Any]:
         "system": platform.platform(),
         "load_average": os.getloadavg(),
     }
+
+
+def describe_source(root: Path) -> dict[str, Any]:
+    """The commit of the checkout at ``root`` and whether files differ from it.
+
+    Both are None outside a git work tree.
+    """
+    commit, status = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
+    return {"commit": commit, "dirty": None if status is None else bool(status)}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+    except FileNotFoundError:  # git is not installed
+        return None
+    return None if done.returncode else done.stdout.strip()
 
 
 def _read_cpu() -> dict[str, str]:

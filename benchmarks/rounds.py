@@ -9,40 +9,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.load.closed_loop import (
-    BY_NAME,
-    CALLS,
-    LOADS,
-    Load,
-    prepare_bodies,
-    run_calls,
-    run_load,
-)
+from benchmarks.load.closed_loop import BY_NAME, LOADS, Load, prepare_bodies
+from benchmarks.load.idle import measure_idle_ms
 from benchmarks.load.texts import Texts
-from benchmarks.report.results import Round, look_up
-from benchmarks.systems.catalogue import ROOT, Route, System
+from benchmarks.load.window import Window, call_window, run_window
+from benchmarks.report.results import Number, Round, look_up
 from benchmarks.systems.running import NotMeasured, Running, running, smallest_cosine
+from benchmarks.systems.system import ROOT, Route, System
 from benchmarks.systems.usage import memory_mb
 
 OPEN_LOOP = "open"
+START_SECONDS, WAIT_SECONDS = 5, 1.5  # as the estimate has them
 REST_SECONDS = 5  # after the last load, until memory is looked at once more
 OPEN_LOOP_PERCENTS = (50, 80, 95, 120)
 OVERLOAD_TIMES_LONGER = 3  # above 100 % a queue takes a while to fill
 ONE_TEXT_LOADS = [
     load.name for load in LOADS if load.texts_per_request == 1 and load.kind == "short"
 ]
-WARM_UP, WARM_UP_SECONDS = BY_NAME["c64"], 1
+OPEN_LOOP_BODIES = BY_NAME["c64"]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every system is given: which loads, of which texts, for how many seconds each."""
+    """What every system is given: which loads, of which texts, and how long each is timed."""
 
     loads: frozenset[str]
     texts: Texts
-    seconds: int
+    window: Window
     bodies: Path  # a folder for what is sent
     logs: Path  # a folder for what the systems print
+
+    def loads_of(self, system: System) -> list[Load]:
+        """The closed loops that ``system`` gets."""
+        every = system.all_loads
+        return [load for load in LOADS if load.name in self.loads and (every or load.in_process)]
+
+    def expected_seconds(self, systems: Sequence[System]) -> float:
+        """About how long one round takes; slow systems have longer windows than this counts."""
+        return sum(map(self._expected, systems))
+
+    def _expected(self, system: System) -> float:
+        window = self.window
+        extra = WAIT_SECONDS if system.route else 0.0
+        cells = len(self.loads_of(system)) * (window.warm_up_seconds + window.seconds + extra)
+        if system.open_loop and OPEN_LOOP in self.loads:
+            windows = len(OPEN_LOOP_PERCENTS) - 1 + OVERLOAD_TIMES_LONGER
+            cells += windows * window.seconds
+        return START_SECONDS + cells + REST_SECONDS
 
 
 def run_round(systems: Sequence[System], plan: Plan, not_measured: dict[str, str]) -> Round:
@@ -70,36 +83,34 @@ def _measure(system: System, plan: Plan) -> dict[str, Any]:
         cosine = smallest_cosine(started)
         if not cosine >= system.check.min_cosine:
             raise NotMeasured(f"its vectors differ: cosine {cosine:.6f} at the worst text.")
-        loads = _run_loads(started, route, plan) if route else _run_calls(started, plan)
-        figures = {
+        figures: dict[str, Any] = {
             "seconds_to_ready": started.seconds_to_ready,
             "cosine": cosine,
-            "loads": loads,
+        }
+        if route:
+            figures["idle_ms"] = measure_idle_ms(started)
+        figures["loads"] = {
+            load.name: _run_cell(started, load, figures.get("idle_ms"), plan)
+            for load in plan.loads_of(system)
         }
         if route and system.open_loop and OPEN_LOOP in plan.loads:
-            figures["open_loop"] = _run_open_loop(started, route, plan, capacity(loads))
+            most = capacity(figures["loads"])
+            figures["open_loop"] = _run_open_loop(started, route, plan, most)
         figures["memory_mb"] = memory_mb(started.process)
         time.sleep(REST_SECONDS)
         return figures | {"memory_at_rest_mb": memory_mb(started.process)}
 
 
-def _run_loads(started: Running, route: Route, plan: Plan) -> dict[str, Any]:
-    def run(load: Load, seconds: int) -> dict[str, Any]:
-        try:
-            bodies = prepare_bodies(started.system.name, route, load, plan.texts, plan.bodies)
-            return run_load(started, load, bodies, seconds)
-        except NotMeasured as reason:  # the other loads may still do
-            return {"not_measured": str(reason)}
-
-    run(WARM_UP, WARM_UP_SECONDS)
-    return {load.name: run(load, plan.seconds) for load in LOADS if load.name in plan.loads}
-
-
-def _run_calls(started: Running, plan: Plan) -> dict[str, Any]:
-    chosen = [calls for calls in CALLS if plan.loads.intersection(calls.beside)]
-    for calls in chosen:
-        run_calls(started, calls, plan.texts, 0)  # one call to warm up
-    return {calls.name: run_calls(started, calls, plan.texts, plan.seconds) for calls in chosen}
+def _run_cell(started: Running, load: Load, idle_ms: Number, plan: Plan) -> dict[str, Any]:
+    """The figures of one load; where it cannot be measured, the reason: the others may still be."""
+    route = started.system.route
+    try:
+        if route is None or idle_ms is None:
+            return call_window(started, load, plan.texts, plan.window)
+        bodies = prepare_bodies(started.system.name, route, load, plan.texts, plan.bodies)
+        return run_window(started, load, bodies, idle_ms, plan.window)
+    except NotMeasured as reason:
+        return {"not_measured": str(reason)}
 
 
 def capacity(loads: Round) -> float:
@@ -115,11 +126,11 @@ def capacity(loads: Round) -> float:
 
 def _run_open_loop(started: Running, route: Route, plan: Plan, most: float) -> dict[str, Any]:
     """Each percentage of the capacity ``most``, in texts/s."""
-    bodies = prepare_bodies(started.system.name, route, WARM_UP, plan.texts, plan.bodies)
+    bodies = prepare_bodies(started.system.name, route, OPEN_LOOP_BODIES, plan.texts, plan.bodies)
     figures = {}
     for percent in OPEN_LOOP_PERCENTS:
         rate = most * percent / 100
-        seconds = plan.seconds * (OVERLOAD_TIMES_LONGER if percent > 100 else 1)
+        seconds = plan.window.seconds * (OVERLOAD_TIMES_LONGER if percent > 100 else 1)
         command = [sys.executable, "-m", "benchmarks.load.open_loop", started.url, str(bodies)]
         command += [f"--rate={rate}", f"--seconds={seconds}"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

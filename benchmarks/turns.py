@@ -27,16 +27,16 @@ from benchmarks.load.idle import measure_idle_ms
 from benchmarks.load.texts import Texts, prepare_texts
 from benchmarks.load.window import Window, run_window
 from benchmarks.machine import describe_machine
-from benchmarks.systems.catalogue import (
+from benchmarks.systems.ours import our_service
+from benchmarks.systems.running import NotMeasured, Running, running
+from benchmarks.systems.system import (
     DEFAULT_ARTIFACT,
     NO_CHECK,
     PORT,
     ROOT,
     SERVICE_ROUTE,
     System,
-    our_service,
 )
-from benchmarks.systems.running import NotMeasured, Running, running
 from benchmarks.systems.usage import memory_mb
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import Tokenizer

@@ -1,4 +1,7 @@
-"""Closed-loop loads: each connection sends its next request when the last one is answered."""
+"""Closed-loop loads: each connection sends its next request when the last one is answered.
+
+The same loads in process: one caller, call after call.
+"""
 
 import json
 import shutil
@@ -10,12 +13,13 @@ from statistics import quantiles
 from typing import Any
 
 from benchmarks.load.texts import Kind, Texts
-from benchmarks.systems.catalogue import Route
 from benchmarks.systems.running import NotMeasured, Running
+from benchmarks.systems.system import Route
 from benchmarks.systems.usage import cpu_seconds
 
 SCRIPT = Path(__file__).with_name("post.lua")
 TIMEOUT_SECONDS = 60
+TEXTS_PER_CALL = 32
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Load:
     connections: int
     texts_per_request: int
     kind: Kind = "short"
+    in_process: bool = False  # whether libraries are asked for the same, by one caller
 
     @property
     def label(self) -> str:
@@ -34,30 +39,25 @@ class Load:
         texts = f"{self.texts_per_request} text{'s' if self.texts_per_request > 1 else ''}"
         return f"{connections} x {texts}{', 128-256 tokens' if self.kind == 'long' else ''}"
 
+    @property
+    def short_label(self) -> str:
+        """Connections x texts, for the head of a column."""
+        long = " long" if self.kind == "long" else ""
+        return f"{self.connections} x {self.texts_per_request}{long}"
 
-@dataclass(frozen=True)
-class Calls:
-    """What stands beside loads in process: call after call of one caller, on the same texts."""
-
-    name: str
-    label: str
-    texts_per_call: int
-    beside: tuple[str, ...]
-    kind: Kind = "short"
+    @property
+    def in_flight(self) -> int:
+        """Texts that the system has at once."""
+        return self.connections * self.texts_per_request
 
 
 LOADS = (
-    Load("c1", 1, 1),
+    Load("c1", 1, 1, in_process=True),
     Load("c16", 16, 1),
     Load("c64", 64, 1),
     Load("c256", 256, 1),
-    Load("batch", 4, 32),
-    Load("long", 16, 1, "long"),
-)
-CALLS = (
-    Calls("one", "one text a call", 1, beside=("c1",)),
-    Calls("batches", "batches of 32", 512, beside=("c16", "c64", "c256", "batch")),
-    Calls("long", "batches of 32, 128-256 tokens", 64, beside=("long",), kind="long"),
+    Load("batch", 4, 32, in_process=True),
+    Load("long", 16, 1, "long", in_process=True),
 )
 BY_NAME = {load.name: load for load in LOADS}
 
@@ -87,15 +87,26 @@ def run_load(running: Running, load: Load, bodies: Path, seconds: float) -> dict
     return figures | {"answers": answers} | per_text(texts, figures["seconds"], used)
 
 
-def run_calls(running: Running, calls: Calls, texts: Texts, seconds: float) -> dict[str, float]:
-    """The same figures of a worker, whose latency is that of a call."""
-    task = {"do": "measure", "texts_per_call": calls.texts_per_call, "seconds": seconds}
+def run_calls(running: Running, load: Load, texts: Texts, seconds: float) -> dict[str, Any]:
+    """The same figures of a worker, whose latency and answers are those of its calls.
+
+    A caller of a library sends one text a call where the load has one in flight, else 32. The raw
+    limit takes as many texts at once as the load has in flight, and says which way was fastest.
+    """
+    task = {
+        "do": "measure",
+        "texts": texts.of(load.kind),
+        "texts_per_call": min(load.in_flight, TEXTS_PER_CALL),
+        "in_flight": load.in_flight,
+        "seconds": seconds,
+    }
     before = cpu_seconds(running.process)
-    answer: dict[str, Any] = running.ask(task | {"texts": texts.of(calls.kind)})
+    answer: dict[str, Any] = running.ask(task)
     used = cpu_seconds(running.process) - before
-    figures = {"calls": len(answer["call_seconds"]), "seconds": answer["seconds"]}
+    figures = {"answers": len(answer["call_seconds"]), "seconds": answer["seconds"]}
+    way = {"way": answer["way"]} if "way" in answer else {}
     latencies = summarise_ms(answer["call_seconds"])
-    return figures | latencies | per_text(answer["texts"], answer["seconds"], used)
+    return figures | way | latencies | per_text(answer["texts"], answer["seconds"], used)
 
 
 def per_text(texts: float, seconds: float, cpu: float) -> dict[str, float]:

@@ -22,7 +22,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from benchmarks.load.closed_loop import summarise_ms
-from benchmarks.systems.catalogue import ROOT
+from benchmarks.systems.system import ROOT
 
 SOURCE = Path(__file__).with_suffix(".c")
 PROGRAM = ROOT / ".bench/open_loop"

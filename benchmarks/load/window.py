@@ -1,10 +1,15 @@
-"""One cell of a table: warm up at the load, wait until the server is idle, then time the load."""
+"""One cell of a table: warm up at the load, wait until the server is idle, then time the load.
+
+A library in process is warmed up and timed in the same way; it has nothing to finish in between.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.load.closed_loop import Load, run_load
+from benchmarks.load.closed_loop import Load, run_calls, run_load
 from benchmarks.load.idle import wait_until_idle
+from benchmarks.load.texts import Texts
 from benchmarks.systems.running import NotMeasured, Running
 
 
@@ -30,17 +35,28 @@ class Window:
 def run_window(
     running: Running, load: Load, bodies: Path, idle_ms: float, window: Window
 ) -> dict[str, float]:
-    """The figures of `run_load`, with ``answers`` and the wait for an idle server.
+    """The figures of `run_load`, and how long the server took to become idle.
 
     Raises `NotMeasured` when the server does not become idle or has answered too few requests.
     """
     warm_up = run_load(running, load, bodies, window.warm_up_seconds)
     waited = wait_until_idle(running, idle_ms)
     seconds = window.seconds_at(warm_up["answers"] / warm_up["seconds"])
-    figures = run_load(running, load, bodies, seconds)
+    figures = _check_answers(run_load(running, load, bodies, seconds), load, window)
+    return figures | {"waited_seconds": waited}
+
+
+def call_window(running: Running, load: Load, texts: Texts, window: Window) -> dict[str, Any]:
+    """The figures of `run_calls`. Raises `NotMeasured` when there were too few calls."""
+    warm_up = run_calls(running, load, texts, window.warm_up_seconds)
+    seconds = window.seconds_at(warm_up["answers"] / warm_up["seconds"])
+    return _check_answers(run_calls(running, load, texts, seconds), load, window)
+
+
+def _check_answers(figures: dict[str, Any], load: Load, window: Window) -> dict[str, Any]:
     if figures["answers"] < window.answers:
         raise NotMeasured(
             f"{figures['answers']:.0f} answers in {figures['seconds']:.0f} s at {load.label};"
             f" a cell needs {window.answers}."
         )
-    return figures | {"waited_seconds": waited}
+    return figures

@@ -1,35 +1,35 @@
-"""Results as people read them: a Markdown page and a plot.
-
-python -m benchmarks.report.page FOLDER      # writes both again from FOLDER/results.json
-"""
+"""The results as a Markdown page."""
 
 import argparse
 import json
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.load.closed_loop import LOADS, Load
 from benchmarks.report.plot import save_plot
 from benchmarks.report.results import (
+    BEST_INFINITY,
     OURS,
     RAW,
-    Number,
     Results,
-    Round,
     measured,
     median_at,
-    of_infinity,
-    of_raw,
     open_loop_percents,
-    over_rounds,
+    over,
+    spread_at,
+    spread_over_rounds,
+    words_at,
 )
-from benchmarks.report.targets import find
+from benchmarks.report.tables import NONE, format_number, format_spread, to_table
+from benchmarks.report.targets import NAMES, find
 
 RESULTS = "results.json"
 BESIDE = ("selector_share", "soak_memory")  # what other commands leave in the same folder
-IN_PROCESS = {"c1": "one", "batch": "batches", "long": "long"}  # which calls stand where
-NONE = "–"
+RATIOS = (
+    (OURS, (BEST_INFINITY, "tei", "plain-fastapi", RAW)),
+    (f"{OURS}-int8", (BEST_INFINITY, "tei-int8", "plain-fastapi-int8", f"{RAW}-int8")),
+    (f"{OURS}-default", (f"{RAW}-default",)),
+)
 
 
 def write_report(folder: Path) -> str:
@@ -56,7 +56,8 @@ def to_markdown(results: Results) -> str:
     sections = [
         ("Side by side", _introduction(results)),
         ("Texts per second", _throughput_table(results)),
-        ("S2Sent beside the others, ratios within a round", _ratio_table(results)),
+        ("A lone request, 1 x 1, in ms", _lone_table(results)),
+        ("S2Sent beside the others, ratios of texts/s within a round", _ratio_table(results)),
         ("Latency, p50 / p99 in ms", _latency_table(results)),
         ("Open loop", _open_loop_table(results)),
         ("Memory, start and processor time", _resource_table(results)),
@@ -64,60 +65,83 @@ def to_markdown(results: Results) -> str:
         ("Not measured", _not_measured(results)),
         ("Commands", _commands(results)),
     ]
-    return "\n".join(f"## {title}\n\n{body}\n" for title, body in sections)
+    return "\n".join(f"## {title}\n\n{body}\n" for title, body in sections if body)
 
 
 def _introduction(results: Results) -> str:
     machine, settings, tokens = results["machine"], results["settings"], results["tokens"]
     rounds = len(results["rounds"])
     note = "" if rounds >= 3 else " **Fewer than three rounds: to try the bench, not a result.**"
+    changed = " with uncommitted changes" if results.get("dirty") else ""
+    minutes = f" in {settings['minutes']:.0f} minutes" if "minutes" in settings else ""
+    answers = f" and {settings['answers']} answers" if "answers" in settings else ""
+    commit = f"{str(results['commit'])[:10]}{changed}"
     return (
-        f"`{settings['command']}`, {results['date']}, commit {str(results['commit'])[:10]}: medians"
-        f" of {rounds} round(s), {settings['seconds']} s a load.{note}\n\n"
+        f"`{settings['command']}`, {results['date']}, commit {commit}:"
+        f" medians of {rounds} round(s){minutes}, with min and max. A window is at least"
+        f" {settings['seconds']:g} s{answers} long, at the load it was warmed up at, and begins"
+        f" when a lone request is as fast as before any load.{note}\n\n"
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gb']:.0f} GB,"
         f" {machine['system']}. The load generators run on the same cores. Short texts have"
         f" {tokens['short']['mean']:.1f} tokens on average, {tokens['short']['longest']} at most,"
-        f" long ones {tokens['long']['mean']:.0f}. Every system computes in fp32; all but"
-        " artifacts/default hold the weights of all-MiniLM-L6-v2."
+        f" long ones {tokens['long']['mean']:.0f}. All systems compute in float32 but those named"
+        " int8; all but artifacts/default hold the weights of all-MiniLM-L6-v2."
     )
 
 
 def _throughput_table(results: Results) -> str:
     def cell(name: str, load: str) -> str:
-        figure = load if _is_server(results, name) else IN_PROCESS.get(load, "")
-        return _number(median_at(results, name, "loads", figure, "texts_per_second"), 0)
+        return format_spread(spread_at(results, name, "loads", load, "texts_per_second"), 0)
 
     note = (
-        "\n\nIn process, one caller: one text a call, batches of 32, long texts in batches of 32."
+        "\n\nConnections x texts a request. In process: one caller, one text or 32 a call. The raw"
+        " limit has as many texts at hand as the load has in flight, and is the fastest of"
+        " {one session with all threads, one session a core} x {1, 32 texts a run}"
     )
-    return _by_system_and_load(results, LOADS, cell) + note
+    return f"{_by_system_and_load(results, LOADS, cell)}{note}{_raw_ways(results)}."
+
+
+def _raw_ways(results: Results) -> str:
+    """Which way was the fastest, by load."""
+    ways = [
+        f"{load.short_label}: {' or '.join(found)}"
+        for load in LOADS
+        if (found := words_at(results, RAW, "loads", load.name, "way"))
+    ]
+    return f" ({'; '.join(ways)})" if ways else ""
+
+
+def _lone_table(results: Results) -> str:
+    rows = []
+    for name in measured(results):
+        p50, p99 = (spread_at(results, name, "loads", "c1", f"p{p}_ms") for p in (50, 99))
+        if p50:
+            rows.append([_label(results, name), format_spread(p50), format_spread(p99)])
+    return to_table(["", "p50", "p99"], rows)
 
 
 def _ratio_table(results: Results) -> str:
-    def row(what: str, figure: Callable[..., Number]) -> list[str]:
-        return [what, *(_number(over_rounds(results, partial(figure, load=n))) for n in names)]
-
-    def over_infinity(each: Round, load: str) -> Number:
-        return of_infinity(each, "loads", load, "texts_per_second")
-
-    names = [load.name for load in LOADS]
-    of_raw_default = partial(of_raw, system=f"{OURS}-default", raw=f"{RAW}-default")
-    rows = [
-        row("texts/s, over infinity's better engine", over_infinity),
-        row("texts/s, over the raw limit", of_raw),
-        row("the same, artifacts/default", of_raw_default),
-    ]
-    return _table(["", *(load.label for load in LOADS)], rows)
+    loads = _loads(results, LOADS)
+    rows = []
+    for system, others in RATIOS:
+        for other in others:
+            figures = [over(system, other, "loads", x.name, "texts_per_second") for x in loads]
+            spreads = [spread_over_rounds(results, figure) for figure in figures]
+            if any(spreads):
+                name = f"{_label(results, system)}, over {NAMES.get(other, _label(results, other))}"
+                rows.append([name, *map(format_spread, spreads)])
+    return to_table(["", *(load.short_label for load in loads)], rows)
 
 
 def _latency_table(results: Results) -> str:
     def cell(name: str, load: str) -> str:
-        figure = load if _is_server(results, name) else {"c1": "one"}.get(load, "")
-        p50 = median_at(results, name, "loads", figure, "p50_ms")
-        p99 = median_at(results, name, "loads", figure, "p99_ms")
-        return f"{_number(p50, 1)} / {_number(p99, 1)}" if p50 is not None else NONE
+        p50 = median_at(results, name, "loads", load, "p50_ms")
+        p99 = median_at(results, name, "loads", load, "p99_ms")
+        if p50 is None or not results["systems"][name]["is_server"]:
+            return NONE
+        return f"{format_number(p50, 1)} / {format_number(p99, 1)}"
 
-    return _by_system_and_load(results, [load for load in LOADS if load.name != "batch"], cell)
+    return _by_system_and_load(results, LOADS, cell)
 
 
 def _open_loop_table(results: Results) -> str:
@@ -138,42 +162,48 @@ def _open_loop_table(results: Results) -> str:
         [
             f"{_label(results, name)}, {percent} %",
             *(
-                _number(median_at(results, name, "open_loop", percent, figure), digits)
+                format_number(median_at(results, name, "open_loop", percent, figure), digits)
                 for figure, digits in columns.values()
             ),
         ]
         for name in measured(results)
         for percent in open_loop_percents(results, name)
     ]
+    if not rows:
+        return ""
     note = (
         "\n\nPercent of each system's own capacity: its most texts/s, of one text a request, at any"
         " number of connections in the same round. Latencies count from the intended send times."
     )
-    return _table(["", *columns], rows) + note
+    return to_table(["", *columns], rows) + note
 
 
 def _resource_table(results: Results) -> str:
     def row(name: str) -> list[str]:
-        batches = "batch" if _is_server(results, name) else "batches"
         cost = "cpu_seconds_per_1000_texts"
-        return [
-            _label(results, name),
-            _number(median_at(results, name, "seconds_to_ready"), 2),
-            _number(median_at(results, name, "memory_mb", "pss"), 0),
-            _number(median_at(results, name, "memory_at_rest_mb", "pss"), 0),
-            _number(median_at(results, name, "loads", "c64", cost), 2),
-            _number(median_at(results, name, "loads", batches, cost), 2),
-            _number(median_at(results, name, "cosine"), 6),
+        columns = {
+            ("seconds_to_ready",): 2,
+            ("memory_mb", "pss"): 0,
+            ("memory_at_rest_mb", "pss"): 0,
+            ("loads", "c64", cost): 2,
+            ("loads", "batch", cost): 2,
+            ("cosine",): 6,
+        }
+        cells = [
+            format_number(median_at(results, name, *path), digits)
+            for path, digits in columns.items()
         ]
+        return [_label(results, name), *cells]
 
     head = ["", "start to ready, s", "PSS after the run, MB", "after 5 s of rest"]
-    head += ["CPU s / 1000 texts, 64 x 1", "CPU s / 1000 texts, batches"]
+    head += ["CPU s / 1000 texts, 64 x 1", "CPU s / 1000 texts, 4 x 32"]
     head += ["least cosine to sentence-transformers"]
     note = (
-        "\n\nMemory and processor time are those of the whole process tree. The cosine of"
-        " artifacts/default is to the embedding torch gave its canary."
+        "\n\nMemory and processor time are those of the whole process tree; the raw limit holds a"
+        " session for all cores and one for each. The cosine of artifacts/default is to the"
+        " embedding torch gave its canary."
     )
-    return _table(head, [row(name) for name in measured(results)]) + note
+    return to_table(head, [row(name) for name in measured(results)]) + note
 
 
 def _target_table(results: Results) -> str:
@@ -184,7 +214,7 @@ def _target_table(results: Results) -> str:
         aim = f"{target.sense} {target.bound:g} {target.unit}".strip()
         seen = NONE if finding.seen is None else f"{finding.seen:.2f} {target.unit}".strip()
         rows.append([target.what, aim, seen, words[finding.is_met]])
-    return _table(["what", "target", "seen", ""], rows)
+    return to_table(["what", "target", "seen", ""], rows)
 
 
 def _not_measured(results: Results) -> str:
@@ -208,28 +238,28 @@ def _commands(results: Results) -> str:
 def _by_system_and_load(
     results: Results, loads: Sequence[Load], cell: Callable[[str, str], str]
 ) -> str:
-    rows = [
-        [_label(results, name), *(cell(name, load.name) for load in loads)]
-        for name in measured(results)
-    ]
-    return _table(["", *(load.label for load in loads)], rows)
+    given = _loads(results, loads)
+    rows = []
+    for name in measured(results):
+        cells = [cell(name, load.name) for load in given]
+        if set(cells) != {NONE}:
+            rows.append([_label(results, name), *cells])
+    return to_table(["", *(load.short_label for load in given)], rows)
 
 
-def _is_server(results: Results, name: str) -> bool:
-    return bool(results["systems"][name]["is_server"])
+def _loads(results: Results, loads: Sequence[Load]) -> list[Load]:
+    """Those of ``loads`` that any system was given."""
+    given = {
+        name
+        for each in results["rounds"]
+        for figures in each.values()
+        for name in figures.get("loads", {})
+    }
+    return [load for load in loads if load.name in given]
 
 
 def _label(results: Results, name: str) -> str:
-    return str(results["systems"][name]["label"])
-
-
-def _number(value: Number, digits: int = 2) -> str:
-    return NONE if value is None else f"{value:.{digits}f}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return str(results["systems"][name]["label"]) if name in results["systems"] else name
 
 
 def main() -> None:

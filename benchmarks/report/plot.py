@@ -1,4 +1,4 @@
-"""The plot of the results: throughput over connections, latency percentiles, open-loop load."""
+"""The plot of the results: throughput by load, the latency of a lone request, open-loop load."""
 
 from pathlib import Path
 
@@ -7,54 +7,86 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.load.closed_loop import LOADS
-from benchmarks.report.results import RAW, Results, measured, median_at, open_loop_percents
-
-PERCENTILES = ("50", "90", "99", "99.9")
-ONE_TEXT = [load for load in LOADS if load.texts_per_request == 1 and load.kind == "short"]
+from benchmarks.report.results import (
+    Results,
+    measured,
+    median_at,
+    open_loop_percents,
+    spread_at,
+)
 
 
 def save_plot(results: Results, path: Path) -> None:
-    """Draw three panels and write them to ``path``; the same file for the same numbers."""
+    """Draw the panels and write them to ``path``; the same file for the same numbers."""
     mpl.rcParams["svg.hashsalt"] = "s2sent"
-    figure = Figure(figsize=(15, 4.5), layout="constrained")
-    over_connections, percentiles, open_loop = figure.subplots(1, 3)
-    _draw_throughput(results, over_connections)
-    _draw_percentiles(results, percentiles)
-    _draw_open_loop(results, open_loop)
-    lines, labels = over_connections.get_legend_handles_labels()
+    servers = [name for name in measured(results) if results["systems"][name]["is_server"]]
+    open_loop = [name for name in servers if open_loop_percents(results, name)]
+    panels = 3 if open_loop else 2
+    figure = Figure(figsize=(6 * panels, 4.8), layout="constrained")
+    axes = figure.subplots(1, panels)
+    _draw_throughput(results, servers, axes[0])
+    _draw_lone_latency(results, servers, axes[1])
+    if open_loop:
+        _draw_open_loop(results, open_loop, axes[2])
+    lines, labels = axes[0].get_legend_handles_labels()
     if lines:
-        figure.legend(lines, labels, loc="outside lower center", ncols=len(lines))
+        figure.legend(lines, labels, loc="outside lower center", ncols=min(4, len(lines)))
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _draw_throughput(results: Results, axes: Axes) -> None:
-    for name in _servers(results):
-        values = [
-            median_at(results, name, "loads", load.name, "texts_per_second") for load in ONE_TEXT
-        ]
-        _draw_line(axes, [str(load.connections) for load in ONE_TEXT], values, results, name)
-    limit = median_at(results, RAW, "loads", "batches", "texts_per_second")
-    if limit is not None:
-        axes.axhline(limit, color="grey", linestyle="--", label=results["systems"][RAW]["label"])
-    axes.set(title="One text a request", xlabel="connections", ylabel="texts/s", ylim=(0, None))
-    axes.grid(alpha=0.3)
+def _draw_throughput(results: Results, servers: list[str], axes: Axes) -> None:
+    """Groups of bars, one group a load, with min and max."""
+    loads = [
+        load
+        for load in LOADS
+        if any(spread_at(results, name, "loads", load.name, "texts_per_second") for name in servers)
+    ]
+    width = 0.8 / max(1, len(servers))
+    for index, name in enumerate(servers):
+        places, heights, below, above = [], [], [], []
+        for place, load in enumerate(loads):
+            seen = spread_at(results, name, "loads", load.name, "texts_per_second")
+            if seen:
+                places.append(place + (index - (len(servers) - 1) / 2) * width)
+                heights.append(seen.median)
+                below.append(seen.median - seen.least)
+                above.append(seen.most - seen.median)
+        axes.bar(
+            places,
+            heights,
+            width,
+            yerr=[below, above],
+            color=_colour(results, name),
+            label=results["systems"][name]["label"],
+            error_kw={"elinewidth": 0.8},
+        )
+    axes.set_xticks(range(len(loads)), [load.short_label for load in loads])
+    axes.set(title="Throughput", xlabel="connections x texts a request", ylabel="texts/s")
+    axes.grid(axis="y", alpha=0.3)
 
 
-def _draw_percentiles(results: Results, axes: Axes) -> None:
-    for name in _servers(results):
-        values = [median_at(results, name, "loads", "c64", f"p{p}_ms") for p in PERCENTILES]
-        _draw_line(axes, list(PERCENTILES), values, results, name)
-    axes.set(title="64 connections x 1 text", xlabel="percentile", ylabel="ms", yscale="log")
-    axes.grid(alpha=0.3)
-
-
-def _draw_open_loop(results: Results, axes: Axes) -> None:
-    for name in _servers(results):
-        percents = open_loop_percents(results, name)
-        if not percents:
+def _draw_lone_latency(results: Results, servers: list[str], axes: Axes) -> None:
+    """A bar to the p50 and a mark at the p99 of each server."""
+    for place, name in enumerate(reversed(servers)):
+        p50 = median_at(results, name, "loads", "c1", "p50_ms")
+        p99 = median_at(results, name, "loads", "c1", "p99_ms")
+        if p50 is None or p99 is None:
             continue
+        axes.barh(place, p50, color=_colour(results, name))
+        axes.plot([p50, p99], [place, place], color="black", linewidth=0.8)
+        axes.plot(p99, place, marker="|", color="black")
+    labels = [results["systems"][name]["label"] for name in reversed(servers)]
+    axes.set_yticks(range(len(servers)), labels)
+    axes.set(title="A lone request: p50, and a line to p99", xlabel="ms", xlim=(0, None))
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _draw_open_loop(results: Results, servers: list[str], axes: Axes) -> None:
+    for name in servers:
+        percents = open_loop_percents(results, name)
         values = [median_at(results, name, "open_loop", percent, "p99_ms") for percent in percents]
-        _draw_line(axes, percents, values, results, name)
+        heights = [float("nan") if value is None else value for value in values]
+        axes.plot(percents, heights, marker="o", color=_colour(results, name))
     axes.set(
         title="Open loop, from the intended send time",
         xlabel="load, % of the system's own capacity",
@@ -64,15 +96,6 @@ def _draw_open_loop(results: Results, axes: Axes) -> None:
     axes.grid(alpha=0.3)
 
 
-def _servers(results: Results) -> list[str]:
-    return [name for name in measured(results) if results["systems"][name]["is_server"]]
-
-
-def _draw_line(
-    axes: Axes, places: list[str], values: list[float | None], results: Results, name: str
-) -> None:
-    """One system in its own colour, which it keeps in every panel; gaps stay gaps."""
-    colour = f"C{list(results['systems']).index(name)}"
-    heights = [float("nan") if value is None else value for value in values]
-    label = results["systems"][name]["label"]
-    axes.plot(places, heights, marker="o", color=colour, label=label)
+def _colour(results: Results, name: str) -> str:
+    """The system's own colour, which it keeps in every panel."""
+    return f"C{list(results['systems']).index(name)}"

@@ -5,6 +5,7 @@ not there, and everything made of it is None.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ Number = float | None
 
 OURS, RAW = "s2sent", "raw"
 INFINITY = ("infinity-torch", "infinity-optimum")
+BEST_INFINITY = "infinity"  # the faster of them
 
 
 def look_up(figures: Any, *path: str) -> Number:
@@ -40,11 +42,6 @@ def median_at(results: Results, *path: str) -> Number:
     return over_rounds(results, lambda each: look_up(each, *path))
 
 
-def throughput(system: str, load: str) -> Callable[[Round], Number]:
-    """Texts a second of one system under one load."""
-    return lambda each: look_up(each, system, "loads", load, "texts_per_second")
-
-
 def ratio(above: Number, below: Number) -> Number:
     """One figure over another of the same round."""
     return above / below if above is not None and below else None
@@ -66,10 +63,52 @@ def of_infinity(each: Round, *path: str, least: bool = False) -> Number:
     return ratio(look_up(each, OURS, *path), best_infinity(each, *path, least=least))
 
 
-def of_raw(each: Round, load: str, system: str = OURS, raw: str = RAW) -> Number:
-    """Our throughput over that of the raw limit on the same artifact and kind of text."""
-    beside = "long" if load == "long" else "batches"
-    return ratio(throughput(system, load)(each), throughput(raw, beside)(each))
+def over(system: str, other: str, *path: str) -> Callable[[Round], Number]:
+    """A figure of one system over the same figure of another, within a round.
+
+    ``other`` may be `BEST_INFINITY`, the faster of infinity's engines.
+    """
+
+    def figure(each: Round) -> Number:
+        if other == BEST_INFINITY:
+            below = best_infinity(each, *path)
+        else:
+            below = look_up(each, other, *path)
+        return ratio(look_up(each, system, *path), below)
+
+    return figure
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over the rounds."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread_over_rounds(results: Results, figure: Callable[[Round], Number]) -> Spread | None:
+    """Median, min and max of a figure over the rounds that have it."""
+    values = [value for each in results["rounds"] if (value := figure(each)) is not None]
+    return Spread(median(values), min(values), max(values)) if values else None
+
+
+def spread_at(results: Results, *path: str) -> Spread | None:
+    """The same of the figure at ``path``, which begins with a system."""
+    return spread_over_rounds(results, lambda each: look_up(each, *path))
+
+
+def words_at(results: Results, *path: str) -> list[str]:
+    """The different words at ``path`` in the rounds, in the order in which they came."""
+    found = [_step_into(each, path) for each in results["rounds"]]
+    return list(dict.fromkeys(word for word in found if isinstance(word, str)))
+
+
+def _step_into(figures: Any, path: Sequence[str]) -> Any:
+    for step in path:
+        figures = figures.get(step) if isinstance(figures, dict) else None
+    return figures
 
 
 def measured(results: Results) -> list[str]:

@@ -1,10 +1,12 @@
 """What the service is meant to reach, each target with how it is seen in the results."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.load.closed_loop import BY_NAME
 from benchmarks.report.results import (
+    BEST_INFINITY,
     OURS,
     RAW,
     Number,
@@ -13,9 +15,39 @@ from benchmarks.report.results import (
     difference,
     look_up,
     of_infinity,
-    of_raw,
+    over,
     over_rounds,
     ratio,
+)
+
+Sense = Literal[">=", "<="]
+INT8, RAW_INT8 = f"{OURS}-int8", f"{RAW}-int8"
+NAMES = {
+    BEST_INFINITY: "infinity's better engine",
+    "tei": "TEI",
+    "tei-int8": "TEI int8",
+    "plain-fastapi": "plain FastAPI",
+    "plain-fastapi-int8": "plain FastAPI int8",
+    RAW: "the raw limit",
+    RAW_INT8: "the int8 raw limit",
+}
+# Texts per second of (ours, another) by load: at least so many times the other's.
+THROUGHPUT = {
+    (OURS, BEST_INFINITY): {"c1": 2.0, "c64": 3.0, "batch": 2.5},
+    (INT8, BEST_INFINITY): {"c1": 3.0, "c64": 5.0, "batch": 4.5},
+    (OURS, "tei"): {"c16": 2.0, "c64": 2.2, "batch": 2.4},
+    (INT8, "tei-int8"): {"c16": 1.7, "c64": 2.0, "batch": 2.2},
+    (OURS, RAW): {"c64": 0.90, "batch": 0.95},
+    (INT8, RAW_INT8): {"c64": 0.90, "batch": 0.95},
+}
+# Latencies of a lone request: at most so many times the other's.
+LONE = (
+    (OURS, "tei", "p50_ms", 1.00),
+    (OURS, "tei", "p99_ms", 1.00),
+    (OURS, "plain-fastapi", "p50_ms", 1.05),
+    (INT8, "tei-int8", "p50_ms", 1.15),
+    (INT8, "tei-int8", "p99_ms", 1.00),
+    (INT8, "plain-fastapi-int8", "p50_ms", 1.05),
 )
 
 
@@ -24,7 +56,7 @@ class Target:
     """An aim, and how to see from the results whether it is met."""
 
     what: str
-    sense: Literal[">=", "<="]
+    sense: Sense
     bound: float
     unit: str
     figure: Callable[[Results], Number]
@@ -46,6 +78,11 @@ class Finding:
         return self.seen >= target.bound if target.sense == ">=" else self.seen <= target.bound
 
 
+def find(results: Results) -> list[Finding]:
+    """Every target with what was seen."""
+    return [Finding(target, target.figure(results)) for target in TARGETS]
+
+
 def _median(figure: Callable[[Round], Number]) -> Callable[[Results], Number]:
     return lambda results: over_rounds(results, figure)
 
@@ -54,53 +91,34 @@ def _most(*path: str) -> Callable[[Results], Number]:
     return lambda results: over_rounds(results, lambda each: look_up(each, OURS, *path), max)
 
 
-def _p50(each: Round, system: str = OURS, load: str = "c1") -> Number:
-    return look_up(each, system, "loads", load, "p50_ms")
+def _p50(each: Round, system: str = OURS) -> Number:
+    return look_up(each, system, "loads", "c1", "p50_ms")
 
 
-TARGETS = (
-    Target(
-        "64 connections x 1 text, texts/s, over infinity's better engine",
-        ">=",
-        3.0,
-        "x",
-        _median(lambda each: of_infinity(each, "loads", "c64", "texts_per_second")),
-    ),
-    Target(
-        "64 connections x 1 text, texts/s, over the raw limit",
-        ">=",
-        0.90,
-        "x",
-        _median(lambda each: of_raw(each, "c64")),
-    ),
-    Target(
-        "4 connections x 32 texts, texts/s, over infinity's better engine",
-        ">=",
-        2.5,
-        "x",
-        _median(lambda each: of_infinity(each, "loads", "batch", "texts_per_second")),
-    ),
-    Target(
-        "4 connections x 32 texts, texts/s, over the raw limit",
-        ">=",
-        0.95,
-        "x",
-        _median(lambda each: of_raw(each, "batch")),
-    ),
-    Target(
-        "p50 at 1 connection, over infinity's better engine",
-        "<=",
-        0.3,
-        "x",
-        _median(lambda each: of_infinity(each, "loads", "c1", "p50_ms", least=True)),
-    ),
-    Target(
-        "p50 at 1 connection, above tokenise + run",
-        "<=",
-        0.8,
-        "ms",
-        _median(lambda each: difference(_p50(each), _p50(each, RAW, "one"))),
-    ),
+def _throughput_targets() -> Iterator[Target]:
+    for (ours, other), bounds in THROUGHPUT.items():
+        ours_too = ", int8" if ours == INT8 else ""
+        for load, bound in bounds.items():
+            what = f"texts/s at {BY_NAME[load].short_label}{ours_too}, over {NAMES[other]}"
+            figure = _median(over(ours, other, "loads", load, "texts_per_second"))
+            yield Target(what, ">=", bound, "x", figure)
+
+
+def _lone_targets() -> Iterator[Target]:
+    for ours, other, percentile, bound in LONE:
+        ours_too = ", int8" if ours == INT8 else ""
+        what = f"{percentile[:3]} at 1 x 1{ours_too}, over {NAMES[other]}"
+        yield Target(what, "<=", bound, "x", _median(over(ours, other, "loads", "c1", percentile)))
+    for ours, raw, ours_too in ((OURS, RAW, ""), (INT8, RAW_INT8, ", int8")):
+        yield _above_the_run(ours, raw, f"p50 at 1 x 1{ours_too}, above tokenise + run")
+
+
+def _above_the_run(ours: str, raw: str, what: str) -> Target:
+    figure = _median(lambda each: difference(_p50(each, ours), _p50(each, raw)))
+    return Target(what, "<=", 1.0, "ms", figure)
+
+
+OPEN_LOOP = (
     Target(
         "p99 at 80 % open-loop load, over the p50 at 1 connection",
         "<=",
@@ -134,6 +152,8 @@ TARGETS = (
         "",
         _most("open_loop", "120", "lost"),
     ),
+)
+RESOURCES = (
     Target(
         "resident memory (PSS) after the run, over infinity's leaner engine",
         "<=",
@@ -170,8 +190,4 @@ TARGETS = (
         lambda results: look_up(results, "selector_share", "share_percent"),
     ),
 )
-
-
-def find(results: Results) -> list[Finding]:
-    """Every target with what was seen."""
-    return [Finding(target, target.figure(results)) for target in TARGETS]
+TARGETS = (*_lone_targets(), *_throughput_targets(), *OPEN_LOOP, *RESOURCES)

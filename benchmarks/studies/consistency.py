@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.load.texts import read_texts
-from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, Rows, our_service
+from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import running
+from benchmarks.systems.system import DEFAULT_ARTIFACT, Rows
 
 
 def main() -> None:

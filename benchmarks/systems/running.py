@@ -8,7 +8,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import numpy as np
 import psutil
 
-from benchmarks.systems.catalogue import PORT, Rows, System
+from benchmarks.systems.system import PORT, SECOND_PORT, Rows, System
 
 START_TIMEOUT_SECONDS = 180
 STOP_TIMEOUT_SECONDS = 60
@@ -75,7 +75,7 @@ def running(system: System, log: Path) -> Iterator[Running]:
     Its output goes to the file ``log``. Raises `NotMeasured` when it does not become ready.
     """
     if not shutil.which(system.command[0]):
-        raise NotMeasured(f"{system.command[0]} is not there; `make peers` installs it.")
+        raise NotMeasured(f"{system.command[0]} is not there. {system.install}")
     origin = f"http://127.0.0.1:{free_port()}"
     with log.open("w") as output:
         started = time.perf_counter()
@@ -102,24 +102,33 @@ def free_port() -> int:
         return port
 
 
-def installed_versions(python: Path, packages: Sequence[str]) -> dict[str, str]:
-    """The versions that ``python`` would import, and its own."""
+def installed_versions(system: System) -> dict[str, str]:
+    """The versions of a system's packages and of its Python, or what its program says of itself.
+
+    Empty where the system is not there.
+    """
+    if not shutil.which(system.command[0]):
+        return {}
+    if not system.packages:
+        command = [system.command[0], "--version"]
+        name, _, version = subprocess.check_output(command, text=True).strip().partition(" ")
+        return {name: version}
     code = (
         "import json, platform, sys; from importlib.metadata import version;"
         "print(json.dumps({'python': platform.python_version()}"
         " | {name: version(name) for name in sys.argv[1:]}))"
     )
-    command = [str(python), "-c", code, *packages]
+    command = [str(system.python), "-c", code, *system.packages]
     versions: dict[str, str] = json.loads(subprocess.check_output(command, text=True))
     return versions
 
 
 def _start(system: System, origin: str, output: TextIO) -> psutil.Popen:
-    port = origin.rpartition(":")[2]
+    ports = {PORT: origin.rpartition(":")[2], SECOND_PORT: str(free_port())}
     # Settings of a developer's own service are not part of the measurement.
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("S2SENT_", "INFINITY_"))}
     return psutil.Popen(
-        [port if word == PORT else word for word in system.command],
+        [ports.get(word, word) for word in system.command],
         cwd=system.folder,
         env={**inherited, "HF_HUB_OFFLINE": "1", **system.environment},
         stdin=subprocess.PIPE,

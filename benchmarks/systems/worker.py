@@ -4,7 +4,7 @@
 
 Runs in the library's own environment. Reads one JSON task a line and answers each with one line:
 {"do": "embed", "texts": [...]} with the embeddings, {"do": "measure", "texts": [...],
-"texts_per_call": n, "seconds": s} with texts/s and the time of a call.
+"texts_per_call": n, "in_flight": m, "seconds": s} with texts, seconds and the time of each call.
 """
 
 import argparse
@@ -13,30 +13,53 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 BATCH_SIZE = 32
 
 Embed = Callable[[Sequence[str]], Any]  # to an array [n, dim]
 
 
-def open_raw(folder: str) -> Embed:
+class Measured(Protocol):
+    """A library as it is asked here."""
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """An array [n, dim]."""
+
+    def measure(self, task: dict[str, Any]) -> dict[str, Any]:
+        """What a task to measure is answered with."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that one caller asks, call after call."""
+
+    embed: Embed
+
+    def measure(self, task: dict[str, Any]) -> dict[str, Any]:
+        """Call after call over the texts in their order, until the time is over."""
+        return measure(self.embed, task)
+
+
+def open_raw(folder: str) -> Measured:
     """The raw limit on an artifact."""
-    from benchmarks.systems.raw_limit import RawSession
+    from benchmarks.systems.raw_limit import RawLimit
 
-    return RawSession(Path(folder)).embed
+    return RawLimit(Path(folder))
 
 
-def open_sentence_transformers(folder: str) -> Embed:
+def open_sentence_transformers(folder: str) -> Measured:
     """`encode` on a checkpoint."""
     from sentence_transformers import SentenceTransformer
 
     encoder = SentenceTransformer(folder, device="cpu")
-    return lambda texts: encoder.encode(list(texts), batch_size=BATCH_SIZE, show_progress_bar=False)
+    options = {"batch_size": BATCH_SIZE, "show_progress_bar": False}
+    return Library(lambda texts: encoder.encode(list(texts), **options))
 
 
-def open_fastembed(folder: str) -> Embed:
+def open_fastembed(folder: str) -> Measured:
     """fastembed on an ONNX folder, as its documentation adds a model of one's own.
 
     In batches of 32: its default of 256 pads more, as it does not sort by length.
@@ -54,7 +77,7 @@ def open_fastembed(folder: str) -> Embed:
         model_file="model.onnx",
     )
     encoder = TextEmbedding("local", specific_model_path=folder)
-    return lambda texts: np.array(list(encoder.embed(list(texts), batch_size=BATCH_SIZE)))
+    return Library(lambda texts: np.array(list(encoder.embed(list(texts), batch_size=BATCH_SIZE))))
 
 
 LIBRARIES = {
@@ -88,15 +111,15 @@ def main() -> None:
     arguments = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
-    embed = LIBRARIES[arguments.library](arguments.folder)
-    embed(["ready"])
+    library = LIBRARIES[arguments.library](arguments.folder)
+    library.embed(["ready"])
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:
         task = json.loads(line)
         if task["do"] == "embed":
-            answer: Any = embed(task["texts"]).tolist()
+            answer: Any = library.embed(task["texts"]).tolist()
         else:
-            answer = measure(embed, task)
+            answer = library.measure(task)
         print(json.dumps(answer), file=answers, flush=True)
 
 

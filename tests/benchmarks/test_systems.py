@@ -1,0 +1,124 @@
+"""The systems: their commands, what is asked where one is absent, and those of our own making."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from httpx import ASGITransport, AsyncClient
+
+from benchmarks.machine import describe_machine, describe_source
+from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems
+from benchmarks.systems.models import Models, hash_exporter
+from benchmarks.systems.peers import find_onnxruntime_library
+from benchmarks.systems.plain_fastapi import create_app
+from benchmarks.systems.raw_limit import RawLimit
+from benchmarks.systems.running import NotMeasured, installed_versions, running
+from benchmarks.systems.system import DEFAULT_ARTIFACT, ROOT, System
+from model.artifact.reader import Artifact
+
+REFERENCE = np.array([[0.6, 0.8]], dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def raw() -> RawLimit:
+    return RawLimit(DEFAULT_ARTIFACT)
+
+
+def systems(tmp_path: Path, tei: str = "/nowhere/router") -> dict[str, System]:
+    names = ("checkpoint", "artifact", "int8", "onnx", "tei", "tei_int8")
+    models = Models(**{name: tmp_path / name for name in names}, reference=REFERENCE)
+    found = all_systems(models, ["a text"], tmp_path / "peers", tei, ["--threads", "1"])
+    return {system.name: system for system in found}
+
+
+def test_every_name_has_a_system_and_the_defaults_are_among_them(tmp_path: Path) -> None:
+    assert tuple(systems(tmp_path)) == SYSTEMS
+    assert set(BY_DEFAULT) < set(SYSTEMS)
+    assert systems(tmp_path)["s2sent"].command[-2:] == ("--threads", "1")
+
+
+def test_tei_is_named_by_a_path_and_compared_in_both_precisions(tmp_path: Path) -> None:
+    found = systems(tmp_path, "/opt/router")
+    for name, folder in (("tei", "tei"), ("tei-int8", "tei_int8")):
+        assert found[name].command[:3] == ("/opt/router", "--model-id", str(tmp_path / folder))
+    assert found["tei"].check.min_cosine == 0.9999
+    assert found["tei-int8"].check.min_cosine < found["s2sent-int8"].check.min_cosine
+
+
+def test_without_tei_the_reason_says_how_to_give_it(tmp_path: Path) -> None:
+    tei = systems(tmp_path)["tei"]
+    with (
+        pytest.raises(NotMeasured, match="/nowhere/router is not there. Give the path .* --tei"),
+        running(tei, tmp_path / "log"),
+    ):
+        pass
+    assert installed_versions(tei) == {}
+
+
+def test_a_program_tells_its_own_version(tmp_path: Path) -> None:
+    router = tmp_path / "router"
+    router.write_text("#!/bin/sh\necho text-embeddings-router 1.2.3\n")
+    router.chmod(0o700)
+    tei = systems(tmp_path, str(router))["tei"]
+    assert installed_versions(tei) == {"text-embeddings-router": "1.2.3"}
+
+
+def test_the_runtime_s_library_is_that_of_the_environment_or_the_installed_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ORT_DYLIB_PATH", "/opt/libonnxruntime.so")
+    assert find_onnxruntime_library() == Path("/opt/libonnxruntime.so")
+    monkeypatch.delenv("ORT_DYLIB_PATH")
+    found = find_onnxruntime_library()
+    assert found
+    assert found.is_file()
+
+
+async def test_plain_fastapi_gives_the_artifact_s_embeddings() -> None:
+    canary = Artifact.open(DEFAULT_ARTIFACT).canary
+    transport = ASGITransport(create_app(DEFAULT_ARTIFACT))
+    async with AsyncClient(transport=transport, base_url="http://test") as client:
+        ready = await client.get("/health")
+        rows = await client.post("/embed", json={"inputs": [canary.text, "A longer text, padded."]})
+        alone = await client.post("/embed", json={"inputs": canary.text, "normalize": False})
+    assert ready.json() == "ok"
+    assert np.dot(rows.json()[0], canary.embedding) == pytest.approx(1, abs=1e-5)
+    assert len(rows.json()) == 2
+    assert len(alone.json()) == 1
+
+
+def test_the_raw_limit_gives_the_artifact_s_embeddings(raw: RawLimit) -> None:
+    canary = Artifact.open(DEFAULT_ARTIFACT).canary
+    rows = raw.embed([canary.text, "Another text, which is longer."])
+    assert np.dot(rows[0], canary.embedding) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("in_flight", [1, 16, 128])
+def test_the_raw_limit_says_which_way_was_fastest(raw: RawLimit, in_flight: int) -> None:
+    task = {"texts": ["a", "a b", "a b c"], "in_flight": in_flight, "seconds": 0.05}
+    answer = raw.measure(task)
+    assert answer["way"].startswith("one session")
+    assert answer["texts"] >= len(answer["call_seconds"]) >= 1
+    assert answer["seconds"] >= 0.05
+    assert raw.measure(task)["way"] == answer["way"]
+
+
+def test_the_machine_and_the_source_are_told() -> None:
+    machine = describe_machine()
+    assert machine["cpu"]
+    assert machine["cores"] >= 1
+    source = describe_source(ROOT)
+    assert json.dumps(source)
+    if (ROOT / ".git").exists():
+        assert isinstance(source["dirty"], bool)
+        assert len(source["commit"]) == 40
+
+
+def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
+    assert describe_source(tmp_path) == {"commit": None, "dirty": None}
+
+
+def test_the_exporter_s_source_has_a_hash() -> None:
+    assert hash_exporter() == hash_exporter()
+    assert len(hash_exporter()) == 64
