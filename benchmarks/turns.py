@@ -43,6 +43,7 @@ from model.runtime.tokenizer import Tokenizer
 
 LOADS = ("c1", "c16", "c64", "batch")
 FIGURES = {"texts_per_second": "texts/s", "p50_ms": "p50, ms", "p99_ms": "p99, ms"}
+OTHERS = "cores' time that other programs took, %"
 MAX_TOKENS = 256
 START_SECONDS = 4  # of one start and stop, for the estimate
 WAIT_SECONDS = 0.5  # until a server is idle, for the estimate
@@ -164,6 +165,7 @@ def measure_loads(a: System, b: System, plan: Plan) -> Samples:
                 _add_turn(samples, load, order, idle, plan)
             print(f"turn {turn + 1} of {plan.turns}", file=sys.stderr, flush=True)
         memory = [memory_mb(each.process)["pss"] for each in pair]
+    samples[OTHERS] = samples.pop(OTHERS, [])  # the last line
     samples["PSS after the loads, both up, MB"] = [(memory[0], memory[1])]
     return samples
 
@@ -185,6 +187,8 @@ def _add_turn(
     for figure, label in FIGURES.items():
         pairs = samples.setdefault(f"{load.label}, {label}", [])
         pairs.append((seen["a"][figure], seen["b"][figure]))
+    shares = 100 * seen["a"]["others_share"], 100 * seen["b"]["others_share"]
+    samples.setdefault(OTHERS, []).append(shares)
 
 
 def compare_vectors(a: Running, b: Running, texts: Texts) -> float:
@@ -197,7 +201,9 @@ def to_markdown(samples: Samples) -> str:
     """A table: medians with min and max of A and B, and the ratio B / A with its quartiles."""
     lines = ["| | A | B | B / A | quartiles | turns |", "|---|---:|---:|---:|---:|---:|"]
     for name, pairs in samples.items():
-        ratios = [b / a for a, b in pairs]
+        if not pairs:
+            continue
+        ratios = [b / a if a else float("nan") for a, b in pairs]
         low, middle, high = _quartiles(ratios)
         sides = [_spread([pair[side] for pair in pairs]) for side in (0, 1)]
         cells = [name, *sides, f"{middle:.3f}", f"{low:.3f} to {high:.3f}", str(len(pairs))]

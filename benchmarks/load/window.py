@@ -11,6 +11,7 @@ from benchmarks.load.closed_loop import Load, run_calls, run_load
 from benchmarks.load.idle import wait_until_idle
 from benchmarks.load.texts import Texts
 from benchmarks.systems.running import NotMeasured, Running
+from benchmarks.systems.usage import Others
 
 
 @dataclass(frozen=True)
@@ -39,24 +40,40 @@ def run_window(
 
     Raises `NotMeasured` when the server does not become idle or has answered too few requests.
     """
-    warm_up = run_load(running, load, bodies, window.warm_up_seconds)
+    rate = _warm_up(running, load, bodies, window)
     waited = wait_until_idle(running, idle_ms)
-    seconds = window.seconds_at(warm_up["answers"] / warm_up["seconds"])
-    figures = _check_answers(run_load(running, load, bodies, seconds), load, window)
-    return figures | {"waited_seconds": waited}
+    with Others(running.process) as others:
+        figures = run_load(running, load, bodies, window.seconds_at(rate))
+    _check_answers(figures, load, window)
+    return figures | {"waited_seconds": waited, "others_share": others.share}
+
+
+def _warm_up(running: Running, load: Load, bodies: Path, window: Window) -> float:
+    """Load until something is answered, up to ``most_seconds``; returns answers a second."""
+    seconds = window.warm_up_seconds
+    while True:
+        try:
+            figures = run_load(running, load, bodies, seconds)
+            return figures["answers"] / figures["seconds"]
+        except NotMeasured:
+            if seconds >= window.most_seconds:
+                raise
+            seconds = min(4 * seconds, window.most_seconds)
 
 
 def call_window(running: Running, load: Load, texts: Texts, window: Window) -> dict[str, Any]:
     """The figures of `run_calls`. Raises `NotMeasured` when there were too few calls."""
     warm_up = run_calls(running, load, texts, window.warm_up_seconds)
     seconds = window.seconds_at(warm_up["answers"] / warm_up["seconds"])
-    return _check_answers(run_calls(running, load, texts, seconds), load, window)
+    with Others(running.process) as others:
+        figures = run_calls(running, load, texts, seconds)
+    _check_answers(figures, load, window)
+    return figures | {"others_share": others.share}
 
 
-def _check_answers(figures: dict[str, Any], load: Load, window: Window) -> dict[str, Any]:
+def _check_answers(figures: dict[str, Any], load: Load, window: Window) -> None:
     if figures["answers"] < window.answers:
         raise NotMeasured(
             f"{figures['answers']:.0f} answers in {figures['seconds']:.0f} s at {load.label};"
             f" a cell needs {window.answers}."
         )
-    return figures

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 
 from benchmarks.load.closed_loop import LOADS, Load
 from benchmarks.report.plot import save_plot
@@ -82,10 +83,28 @@ def _introduction(results: Results) -> str:
         f" {settings['seconds']:g} s{answers} long, at the load it was warmed up at, and begins"
         f" when a lone request is as fast as before any load.{note}\n\n"
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gb']:.0f} GB,"
-        f" {machine['system']}. The load generators run on the same cores. Short texts have"
+        f" {machine['system']}. The load generators run on the same cores."
+        f"{_others(results)} Short texts have"
         f" {tokens['short']['mean']:.1f} tokens on average, {tokens['short']['longest']} at most,"
         f" long ones {tokens['long']['mean']:.0f}. All systems compute in float32 but those named"
         " int8; all but artifacts/default hold the weights of all-MiniLM-L6-v2."
+    )
+
+
+def _others(results: Results) -> str:
+    """How much of the cores' time went elsewhere while loads were timed."""
+    shares = [
+        share
+        for each in results["rounds"]
+        for figures in each.values()
+        for load in figures.get("loads", {}).values()
+        if (share := load.get("others_share")) is not None
+    ]
+    if not shares:
+        return ""
+    return (
+        f" Other programs and other machines on the same host took {median(shares):.0%} of the"
+        f" cores in the median window and {max(shares):.0%} in the worst."
     )
 
 

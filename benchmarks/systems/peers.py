@@ -18,7 +18,7 @@ from benchmarks.systems.system import (
 )
 
 TEI_PROGRAM = "text-embeddings-router"
-TEI_INT8_MIN_COSINE = 0.97  # plain dynamic quantisation loses about a hundredth at the worst text
+TEI_INT8_MIN_COSINE = 0.95  # plain dynamic quantisation loses 0.03 at the worst text
 
 
 def text_embeddings_inference(models: Models, minilm: Check, program: str) -> Iterator[System]:

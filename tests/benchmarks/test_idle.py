@@ -91,7 +91,35 @@ def test_the_warm_up_is_the_load_that_follows_and_gives_the_length(
     figures = run_window(fake, BY_NAME["batch"], Path(), 1e3, Window(15, 200, 60, 2))
     assert lengths == pytest.approx([2, 22])
     assert figures["answers"] == 220
+    assert 0 <= figures["others_share"] <= 1
     assert figures["waited_seconds"] >= 0
+
+
+def test_a_warm_up_without_answers_is_longer_the_next_time(
+    fake: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[float] = []
+
+    def run(running: Running, load: Load, bodies: Path, seconds: float) -> dict[str, float]:
+        lengths.append(seconds)
+        if seconds < 8:
+            raise NotMeasured("no request was answered.")
+        return {"answers": 400, "seconds": seconds}
+
+    monkeypatch.setattr(windows, "run_load", run)
+    run_window(fake, BY_NAME["batch"], Path(), 1e3, Window(15, 200, 60, 2))
+    assert lengths == [2, 8, 15]
+
+
+def test_a_server_that_never_answers_is_given_up(
+    fake: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(running: Running, load: Load, bodies: Path, seconds: float) -> dict[str, float]:
+        raise NotMeasured("no request was answered.")
+
+    monkeypatch.setattr(windows, "run_load", run)
+    with pytest.raises(NotMeasured, match="no request was answered"):
+        run_window(fake, BY_NAME["batch"], Path(), 1e3, Window(15, 200, 60, 2))
 
 
 def test_a_cell_with_too_few_answers_is_not_measured(

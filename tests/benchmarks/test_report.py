@@ -31,7 +31,18 @@ def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) 
         "not_measured": {"raw": "it is not there."},
         "rounds": [
             {"s2sent": {"loads": loads, "open_loop": {"50": {"p99_ms": 8.0}}}},
-            {"s2sent": {"loads": {"c1": {"texts_per_second": 99.6, "p50_ms": 6.0, "p99_ms": 9.0}}}},
+            {
+                "s2sent": {
+                    "loads": {
+                        "c1": {
+                            "texts_per_second": 99.6,
+                            "p50_ms": 6.0,
+                            "p99_ms": 9.0,
+                            "others_share": 0.25,
+                        }
+                    }
+                }
+            },
             {"tei": {"loads": {"c1": {"not_measured": "3 answers in 60 s"}}}},
         ],
     }
@@ -44,6 +55,7 @@ def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) 
     assert "commit 0123456789 with uncommitted changes" in text
     assert "at least 2 s and 7 answers" in text
     assert "in 3 minutes" in text
+    assert "took 25% of the cores in the median window" in text
     assert "- TEI: 3 answers in 60 s" in text
     assert "- raw limit: it is not there." in text
     assert "| 2.50 % | **missed** |" in text
