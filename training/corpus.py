@@ -1,4 +1,4 @@
-"""The training corpus: texts, or tuples of texts that belong together, from files in one folder.
+"""Reads the training corpus: single texts, or tuples of related texts, from files in one folder.
 
     file                    texts              pairs (of one meaning)         related
     wikisplit.tsv.gz        simple1; simple2   (complex, simple1 + simple2)   (complex, simple1),
@@ -10,9 +10,9 @@
                                                the last is a hard negative
                                                (the first line is a header)
 
-Any of them may end in .gz. A line is taken as it is but for its white space, which becomes single
-spaces. A line that cannot be used stops the reading with its number: a corpus that is silently
-smaller than thought makes results that nobody can repeat.
+Any of them may end in .gz. Runs of white space become single spaces; nothing else of a line is
+changed. A line that cannot be used raises an error with its number, so that no run trains on a
+corpus that is silently smaller than intended.
 """
 
 import csv
@@ -23,25 +23,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.errors import DataError
-from training.recipe import CorpusPart, Rows
+from training.recipe import CorpusPart, ExampleKind
 
 MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
 
-Row = tuple[str, ...]  # a text, a pair, or a pair and its hard negative
+Example = tuple[str, ...]  # a text, a pair, or a pair and its hard negative
 
 
 @dataclass(frozen=True)
 class Source:
-    """One known file: its name, its header, and what a row of it gives of each kind of `Rows`."""
+    """One known file: its name, its header, and the examples of each kind in one of its rows."""
 
     file: str
     columns: tuple[str, ...]
     texts: Callable[[Sequence[str]], list[str]]
-    pairs: Callable[[Sequence[str]], list[Row]]
-    related: Callable[[Sequence[str]], list[Row]]
+    pairs: Callable[[Sequence[str]], list[Example]]
+    related: Callable[[Sequence[str]], list[Example]]
 
-    def rows(self, row: Sequence[str], kind: Rows) -> list[Row]:
-        """What a row of the file gives of one kind."""
+    def examples(self, row: Sequence[str], kind: ExampleKind) -> list[Example]:
+        """The examples of one kind in a row of the file."""
         if kind == "texts":
             return [(text,) for text in self.texts(row)]
         return self.pairs(row) if kind == "pairs" else self.related(row)
@@ -74,14 +74,14 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """For each source its rows, all of one width, and the sha256 of all rows in order."""
+    """The examples of each source, all of one width, and the sha256 of all of them in order."""
 
-    parts: dict[str, list[Row]]
+    parts: dict[str, list[Example]]
     sha256: str
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows each source gave."""
+        """The number of examples of each source."""
         return {name: len(rows) for name, rows in self.parts.items()}
 
     def texts(self) -> list[str]:
@@ -90,15 +90,15 @@ class Corpus:
         return list(dict.fromkeys(text for row in rows for text in row))
 
 
-def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: Rows) -> Corpus:
-    """Read the rows of ``parts``: single texts, pairs (or triples), or related pairs.
+def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind) -> Corpus:
+    """Read the examples of ``parts``: single texts, pairs (or triples), or related pairs.
 
-    When a file gives more rows than its part's limit, they are taken at equal steps through it
-    (the files are sorted, so its head is no sample). Rows seen before, and pairs of equal texts,
-    are left out. Raises `DataError` naming the file and line of anything that cannot be used.
+    Where a file gives more examples than its part's limit, they are taken at equal steps through
+    it, because the files are sorted. Repeated examples and pairs of equal texts are left out.
+    Raises `DataError` naming the file and line of anything that cannot be used.
     """
-    seen: set[Row] = set()
-    found: dict[str, list[Row]] = {}
+    seen: set[Example] = set()
+    found: dict[str, list[Example]] = {}
     for part in parts:
         rows = dict.fromkeys(_rows(folder, part.source, kind))
         fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
@@ -113,11 +113,11 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: Rows) -> Cor
     return Corpus(found, digest.hexdigest())
 
 
-def _rows(folder: Path, name: str, kind: Rows) -> Iterator[Row]:
+def _rows(folder: Path, name: str, kind: ExampleKind) -> Iterator[Example]:
     if name in SOURCES:
         source = SOURCES[name]
         for row in read_table(folder / source.file, source.columns):
-            yield from source.rows(row, kind)
+            yield from source.examples(row, kind)
         return
     suffix = Path(name.removesuffix(".gz")).suffix
     if suffix not in (".txt", ".tsv", ".csv"):
@@ -130,7 +130,7 @@ def _rows(folder: Path, name: str, kind: Rows) -> Iterator[Row]:
     yield from _file_rows(folder / name, comma=suffix == ".csv", kind=kind)
 
 
-def _file_rows(path: Path, *, comma: bool, kind: Rows) -> Iterator[Row]:
+def _file_rows(path: Path, *, comma: bool, kind: ExampleKind) -> Iterator[Example]:
     """The lines of a text file, or of a table whose header sets the number of columns."""
     header = 1
     for number, row in _lines(path, comma=comma):
@@ -145,8 +145,8 @@ def _file_rows(path: Path, *, comma: bool, kind: Rows) -> Iterator[Row]:
         yield tuple(_checked(path, number, row, [f"column {n}" for n in range(1, header + 1)]))
 
 
-def _spread(rows: list[Row], limit: int) -> list[Row]:
-    """At most ``limit`` of the rows, at equal steps."""
+def _spread(rows: list[Example], limit: int) -> list[Example]:
+    """At most ``limit`` of the examples, at equal steps."""
     count = min(limit, len(rows))
     return [rows[index * len(rows) // count] for index in range(count)]
 
@@ -185,7 +185,7 @@ def _checked(path: Path, number: int, row: list[str], columns: Sequence[str]) ->
 
 
 def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each line of a file; quotes mean something in CSV only."""
+    """Yield the number and the cells of each line of a file; quotes have a meaning in CSV only."""
     if not path.is_file():
         raise DataError(f"{path} is not a file: name the folder that holds it.")
     number = 0

@@ -16,7 +16,7 @@ from training.errors import ConfigError
 
 T = TypeVar("T")
 
-Rows = Literal["texts", "pairs", "related"]  # what an objective reads (`training.corpus`)
+ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector]; they leave no trace in its config
 
 
@@ -47,7 +47,7 @@ class CorpusPart:
 class SimCSE:
     """Unsupervised SimCSE (arXiv 2104.08821, section 3): dropout makes a text's two views."""
 
-    rows: ClassVar[Rows] = "texts"
+    example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["simcse"] = "simcse"
     temperature: float = 0.05  # what cosines are divided by
     projection: bool = False  # a Linear + tanh on top in training, dropped afterwards
@@ -60,7 +60,7 @@ class SimCSE:
 class SupervisedSimCSE:
     """Supervised SimCSE (arXiv 2104.08821, section 4): pairs, with hard negatives or without."""
 
-    rows: ClassVar[Rows] = "pairs"
+    example_kind: ClassVar[ExampleKind] = "pairs"
     name: Literal["supervised"] = "supervised"
     temperature: float = 0.05
     projection: bool = False
@@ -73,7 +73,7 @@ class SupervisedSimCSE:
 class PromptBERT:
     """PromptBERT (arXiv 2201.04337): two templates make the views, their own part is taken off."""
 
-    rows: ClassVar[Rows] = "texts"
+    example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["prompt"] = "prompt"
     temperature: float = 0.05
     templates: list[str] = field(  # {} is the sentence, [MASK] whatever the tokenizer masks with
@@ -100,7 +100,7 @@ class Distillation:
     opens.
     """
 
-    rows: ClassVar[Rows] = "texts"
+    example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["distillation"] = "distillation"
     teachers: list[str]
     temperature: float = 0.05
@@ -128,7 +128,7 @@ class PairDistillation:
     exact, so dropout would only blur what is compared.
     """
 
-    rows: ClassVar[Rows] = "related"
+    example_kind: ClassVar[ExampleKind] = "related"
     name: Literal["pair_distillation"] = "pair_distillation"
     teachers: list[str]
 

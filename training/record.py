@@ -1,21 +1,27 @@
-"""training.json: how a checkpoint came to be, for the manifest of what is exported from it.
+"""Records of how a checkpoint or a result was made, as JSON files.
 
-It holds no time and no path, so the same recipe on the same data gives the same file.
+``training.json`` lies in a checkpoint and goes into the manifest of what is exported from it. It
+holds no time and no path, so the same recipe on the same data gives the same file.
 """
 
+import hashlib
 import json
+import os
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 RECORD_FILE = "training.json"
+ROOT = Path(__file__).parent.parent
+SOURCE_FOLDERS = ("model", "training")  # the code that decides what a run gives
 _VERSIONS = ("torch", "transformers", "sentence-transformers")
 
 
 def write_record(folder: Path, content: dict[str, Any]) -> None:
-    """Write ``content``, with the commit and the library versions, as ``folder/training.json``."""
+    """Write ``content``, its provenance and library versions as ``folder/training.json``."""
     versions = {name: version(name) for name in _VERSIONS}
-    whole = {**content, "commit": commit(Path(__file__).parent.parent), "versions": versions}
+    whole = {**content, **provenance(), "versions": versions}
     text = json.dumps(whole, indent=2, ensure_ascii=False)
     (folder / RECORD_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -26,11 +32,55 @@ def read_record(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
+def write_json(file: Path, content: Any) -> None:
+    """Write a JSON file whole or not at all; folders are made as needed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    scratch.replace(file)
+
+
+def provenance(root: Path = ROOT) -> dict[str, Any]:
+    """Which code ran: the commit, whether it was changed since, and a hash of the source.
+
+    ``dirty`` is true when a file of `SOURCE_FOLDERS` differs from the commit or is untracked;
+    ``commit`` and ``dirty`` are None outside a git work tree.
+    """
+    status = _git(root, "status", "--porcelain", "--", *SOURCE_FOLDERS)
+    return {
+        "commit": commit(root),
+        "dirty": None if status is None else bool(status),
+        "source_sha256": source_sha256(root),
+    }
+
+
 def commit(root: Path) -> str | None:
-    """The commit checked out at ``root``; None outside a git work tree or for packed refs."""
-    git = root / ".git"
-    try:
-        head = (git / "HEAD").read_text().strip()
-        return (git / head[5:]).read_text().strip() if head.startswith("ref: ") else head
-    except OSError:
+    """The commit checked out at ``root``; None outside a git work tree."""
+    return _git(root, "rev-parse", "HEAD")
+
+
+def source_sha256(root: Path = ROOT) -> str:
+    """The sha256 over the relative path and content of every Python file of `SOURCE_FOLDERS`."""
+    digest = hashlib.sha256()
+    for folder in SOURCE_FOLDERS:
+        for path in sorted((root / folder).rglob("*.py")):
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(root).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git prints; None where git is missing or ``root`` is not the top of a work tree."""
+    if not (root / ".git").exists():  # an installed package inside some other repository
         return None
+    try:
+        done = subprocess.run(  # noqa: S603 - see the import
+            ["git", *arguments],  # noqa: S607 - whichever git the user has
+            cwd=root,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

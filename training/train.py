@@ -90,7 +90,7 @@ def train(
     partial = output.with_name(output.name + ".partial")
     _require_free(output, partial, resume=resume)
     dev = read_sentence_pairs(data / "sts" / DEV_FILE)
-    corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.rows)
+    corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
     _require_rows(corpus, recipe)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.tiny_data import tiny_data, write_table
 from training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
 from training.errors import DataError
-from training.recipe import CorpusPart, Rows
+from training.recipe import CorpusPart, ExampleKind
 
 SPLIT = ("complex", "simple1", "simple2")
 PAN = ("label", "sentence1", "sentence2")
@@ -16,7 +16,7 @@ CAPTIONS = tuple(f"caption{number}" for number in range(1, 6))
 REAL = Path(__file__).parents[3] / "shared" / "data" / "corpus"
 
 
-def read(folder: Path, limits: dict[str, int], kind: Rows = "pairs") -> Corpus:
+def read(folder: Path, limits: dict[str, int], kind: ExampleKind = "pairs") -> Corpus:
     parts = [CorpusPart(source=source, limit=limit) for source, limit in limits.items()]
     return read_corpus(folder, parts, kind=kind)
 
@@ -128,7 +128,7 @@ def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None
     ],
 )
 def test_a_file_that_does_not_fit_is_named(
-    tmp_path: Path, name: str, content: bytes, kind: Rows, says: str
+    tmp_path: Path, name: str, content: bytes, kind: ExampleKind, says: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=says) as caught:

@@ -296,3 +296,11 @@ def one_line(found: Mapping[str, Any]) -> str:
             )
             parts.append(f"{name.replace('_', ' ')} {value['median_percent']:+.2f} % ({quartiles})")
     return ", ".join([*parts, f"{found['rounds']} rounds"])
+
+
+def share_of_parameters(counts: Mapping[str, float]) -> str:
+    """The selector's and the backbone's numbers of parameters, as they are printed."""
+    return (
+        f"{counts['selector']:,} parameters beside {counts['backbone']:,}: "
+        f"{counts['share_percent']:.4f} %"
+    )

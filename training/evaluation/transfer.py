@@ -67,7 +67,7 @@ TASKS = {
 
 
 @dataclass(frozen=True)
-class Examples:
+class LabelledTexts:
     """Labelled rows: one column of texts, or two for pairs."""
 
     labels: Labels
@@ -90,7 +90,7 @@ def score_transfer(
     embeddings = encode(texts)
     place = {text: row for row, text in enumerate(texts)}
 
-    def features(examples: Examples) -> Features:
+    def features(examples: LabelledTexts) -> Features:
         return combine(*(embeddings[[place[t] for t in column]] for column in examples.texts))
 
     with threadpool_limits(1):  # sums in another order could move a score
@@ -107,7 +107,9 @@ def combine(first: Features, second: Features | None = None) -> Features:
     return first if second is None else np.hstack([abs(first - second), first * second])
 
 
-def read_examples(path: Path, columns: Sequence[str], *, may_lack_text: bool = False) -> Examples:
+def read_labelled_texts(
+    path: Path, columns: Sequence[str], *, may_lack_text: bool = False
+) -> LabelledTexts:
     """Read a tab-separated file of a label from 0 up and a text for each of ``columns``.
 
     Raises `DataError` naming the file, and the line where there is one, that cannot be used; a
@@ -142,7 +144,7 @@ def read_examples(path: Path, columns: Sequence[str], *, may_lack_text: bool = F
         rows.append(texts)
     if not rows:
         raise DataError(f"{path} has no rows: fetch it again.")
-    return Examples(np.array(labels), [list(column) for column in zip(*rows, strict=True)])
+    return LabelledTexts(np.array(labels), [list(column) for column in zip(*rows, strict=True)])
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -158,14 +160,14 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
             ) from None
 
 
-def _read_task(task: Task, folder: Path) -> dict[str, Examples]:
+def _read_task(task: Task, folder: Path) -> dict[str, LabelledTexts]:
     """The examples of "train" and, where the task has them, "dev" and "test"."""
 
-    def read(file: str) -> Examples:
-        return read_examples(folder / file, task.columns, may_lack_text=task.may_lack_text)
+    def read(file: str) -> LabelledTexts:
+        return read_labelled_texts(folder / file, task.columns, may_lack_text=task.may_lack_text)
 
     files = [read(file) for file in task.train]
-    train = Examples(
+    train = LabelledTexts(
         np.concatenate([part.labels for part in files]),
         [sum(column, []) for column in zip(*(part.texts for part in files), strict=True)],
     )

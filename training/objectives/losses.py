@@ -18,7 +18,7 @@ from sentence_transformers.util import all_gather_with_grad, cos_sim
 from torch import Tensor, nn
 from torch.nn import functional
 
-from training.corpus import Corpus, Row
+from training.corpus import Corpus, Example
 from training.errors import ConfigError
 from training.recipe import Distillation, PairDistillation, PromptBERT, Recipe
 
@@ -229,7 +229,7 @@ def _divergence(target: Tensor, logits: Tensor, *, rows: int) -> Tensor:
     )
 
 
-def _starts(corpus: Corpus) -> Iterable[tuple[tuple[str, list[Row]], int]]:
+def _starts(corpus: Corpus) -> Iterable[tuple[tuple[str, list[Example]], int]]:
     """Each part of the corpus, and the number of rows before it."""
     start = 0
     for part in corpus.parts.items():
@@ -237,7 +237,7 @@ def _starts(corpus: Corpus) -> Iterable[tuple[tuple[str, list[Row]], int]]:
         start += len(part[1])
 
 
-def _dataset(rows: list[Row], start: int, recipe: Recipe) -> Dataset:
+def _dataset(rows: list[Example], start: int, recipe: Recipe) -> Dataset:
     names = ("anchor", "positive", "negative")
     filled = [row * 2 if len(row) == 1 else row for row in rows]
     table: dict[str, list[str] | list[int]] = {

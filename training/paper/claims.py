@@ -12,7 +12,7 @@ from typing import Literal
 
 from scipy.stats import ttest_ind
 
-from training.paper.experiments import (
+from training.paper.configurations import (
     BY_REDUCTION,
     CLS,
     CLS_S2SENT,

@@ -15,7 +15,8 @@ from tests.support.tiny_tasks import tiny_tasks
 from training.__main__ import main
 from training.evaluation.encoders import open_encoder
 from training.evaluation.geometry import BlockWeights, Group
-from training.evaluation.report import Measured, render, write_report
+from training.evaluation.measure import Measured
+from training.evaluation.report import render, write_report
 from training.evaluation.sts import score, with_average
 
 CURVE = [[0, 40.0], [125, 61.25], [250, 60.5]]

@@ -22,7 +22,7 @@ from training.evaluation.transfer import (
     STRENGTHS,
     TASKS,
     combine,
-    read_examples,
+    read_labelled_texts,
     score_transfer,
 )
 
@@ -132,7 +132,7 @@ def test_every_text_is_embedded_once(tmp_path: Path) -> None:
 def test_a_row_without_text_counts_where_sentevals_files_have_some(tmp_path: Path) -> None:
     rows = [*table_of([0, 1] * 12), ("1", "")]
     path = write_table(tmp_path / "cr.tsv", rows)
-    assert read_examples(path, ["text"], may_lack_text=True).texts[0][-1] == "."
+    assert read_labelled_texts(path, ["text"], may_lack_text=True).texts[0][-1] == "."
     write_table(tmp_path / "mr.tsv", rows)
     score_transfer(letters, tmp_path, ["CR"])
     with pytest.raises(DataError, match=re.escape("mr.tsv, line 26 has 0 characters in text")):
@@ -177,7 +177,7 @@ def test_the_real_files_have_the_rows_of_senteval() -> None:
         for file in (*task.train, task.dev, task.test):
             if file is not None:
                 may = task.may_lack_text
-                examples = read_examples(REAL / file, task.columns, may_lack_text=may)
+                examples = read_labelled_texts(REAL / file, task.columns, may_lack_text=may)
                 rows[file.removesuffix(".tsv")] = len(examples.labels)
     assert rows == {
         **{"mr": 10662, "cr": 3775, "subj": 10000, "mpqa": 10606},

@@ -23,24 +23,15 @@ from training.__main__ import main
 from training.errors import ConfigError, Interrupted
 from training.evaluation.sts import TASKS
 from training.paper.claims import Finding, findings, welch
-from training.paper.experiments import EXPERIMENTS, S2SENT, chosen
-from training.paper.runs import (
-    Cell,
-    Series,
-    cells,
-    claimed,
-    measure_latency,
-    run,
-    write_json,
-)
-from training.paper.tables import (
-    Results,
-    claims_table,
-    experiment_table,
-    read_results,
-    write_tables,
-)
+from training.paper.cells import Cell, Series, cells, claimed, corpus_sha256
+from training.paper.configurations import S2SENT
+from training.paper.experiments import EXPERIMENTS, chosen
+from training.paper.latency import measure_latency
+from training.paper.results import Results, read_results
+from training.paper.runs import run
+from training.paper.tables import claims_table, experiment_table, write_tables
 from training.recipe import Recipe
+from training.record import write_json
 
 NOTHING: dict[str, float | None] = {}
 
@@ -65,7 +56,7 @@ class StandIn:
         write_json(output / "training.json", record)
         return SimpleNamespace(seconds=1.5, stopped=False)
 
-    def measure(self, checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]:
+    def score(self, checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]:
         assert checkpoint.is_dir()
         accuracy = {"transfer": {"MR": 80.0, "average": 80.0}} if transfer else {}
         return {"scores": {"average": 79.0}, **accuracy}
@@ -84,12 +75,10 @@ def series(tmp_path: Path, backbone: Path) -> Series:
 
 
 def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
-    from training.paper.runs import corpus_sha256
-
     experiments = chosen(keys)
     todo, _ = cells(experiments, series)
     stand_in.corpus = corpus_sha256(series.data, todo)[todo[0].file]
-    run(experiments, series, train=stand_in.train, measure=stand_in.measure)
+    run(experiments, series, train=stand_in.train, score=stand_in.score)
 
 
 def test_a_run_that_has_its_result_is_skipped_and_its_checkpoint_is_gone(series: Series) -> None:
@@ -200,7 +189,7 @@ def test_a_run_of_another_process_is_left_to_it(series: Series) -> None:
 def _hold(lock: Path) -> subprocess.Popen[bytes]:
     """Another process that claims a run, and has done so when this returns."""
     code = (
-        "import sys, pathlib\nfrom training.paper.runs import claimed\n"
+        "import sys, pathlib\nfrom training.paper.cells import claimed\n"
         f"with claimed(pathlib.Path({str(lock)!r})):\n print('held', flush=True)\n sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -1,0 +1,109 @@
+"""The commands of ``s2sent-train`` that run the paper's experiments and measure its overhead."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Data = Annotated[Path, typer.Option(help="Folder that holds corpus/, sts/ and transfer/.")]
+
+
+def reproduce(
+    data: Data,
+    output: Annotated[Path, typer.Option(help="Folder for the results; it can be shared.")],
+    backbone: Annotated[str, typer.Option(help="The encoder to train, as in a recipe.")],
+    table: Annotated[list[int] | None, typer.Option(help="The paper's table: 2, 3, 4.")] = None,
+    figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
+    control: Annotated[list[str] | None, typer.Option(help="Ours: x1, x2, x6, x7, x8.")] = None,
+    latency: Annotated[bool, typer.Option("--latency", help="Also run overhead.")] = False,
+    budget: Annotated[
+        Literal["smoke", "short", "full"], typer.Option(help="How long each run is.")
+    ] = "short",
+    objective: Annotated[
+        list[str] | None, typer.Option(help="simcse, prompt or prompt-mean; may be repeated.")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
+    steps: Annotated[int | None, typer.Option(help="Of each run; the budget's by default.")] = None,
+    corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
+    only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
+) -> None:
+    """Run the paper's tables and figures, and build tables and plots of the results.
+
+    Without --table, --figure, --control and --latency it is all of them. A run that has its
+    result is skipped: give the same command again after an interruption.
+    """
+    from training.paper.cells import Series
+    from training.paper.reproduce import reproduce_paper
+
+    keys = [f"table {n}" for n in table or []] + [f"figure {n}" for n in figure or []]
+    keys += [f"control {name.lower()}" for name in control or []]
+    series = Series(
+        data=data,
+        output=output,
+        backbone=backbone,
+        budget=budget,
+        objectives=tuple(objective or ["simcse"]),
+        seeds=tuple(whole_numbers(seeds, "seeds")),
+        steps=steps,
+        corpus=corpus,
+        keep=keep,
+    )
+    typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
+
+
+def overhead(
+    output: Annotated[Path, typer.Option(help="JSON file for what was measured.")],
+    backbone: Annotated[
+        str | None, typer.Option(help="Measure in torch, on this backbone's weights.")
+    ] = None,
+    artifact: Annotated[
+        Path | None, typer.Option(help="Measure exported artifacts: the one with a selector.")
+    ] = None,
+    plain: Annotated[
+        Path | None, typer.Option(help="The artifact of the same backbone without one.")
+    ] = None,
+    num_blocks: Annotated[int, typer.Option(help="Blocks that the selector weighs.")] = 3,
+    batch_sizes: Annotated[str, typer.Option(help="Texts at once.")] = "1,32,128",
+    lengths: Annotated[str, typer.Option(help="Tokens of a text.")] = "32,128",
+    precisions: Annotated[str, typer.Option(help="In torch: fp32, bf16.")] = "fp32,bf16",
+    warm_ups: Annotated[int, typer.Option(help="Rounds that do not count.")] = 20,
+    repeats: Annotated[int, typer.Option(help="Rounds that count.")] = 200,
+    seconds_per_cell: Annotated[float, typer.Option(help="At most; 0 sets no limit.")] = 0.0,
+    threads: Annotated[int, typer.Option(help="Of the CPU; 0 leaves it to the library.")] = 0,
+    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to run.")] = "cpu",
+) -> None:
+    """Measure what a selector adds: parameters, and latency with and without it in turns.
+
+    Results named overhead.json in the folder of a backbone's results appear in their tables.
+    """
+    from training.evaluation import overhead as measurement
+    from training.record import write_json
+
+    protocol = measurement.Protocol(
+        batch_sizes=tuple(whole_numbers(batch_sizes, "batch sizes")),
+        lengths=tuple(whole_numbers(lengths, "lengths")),
+        precisions=tuple(part.strip() for part in precisions.split(",")),
+        warm_ups=warm_ups,
+        repeats=repeats,
+        seconds_per_cell=seconds_per_cell,
+        threads=threads,
+        device=device,
+    )
+    if artifact and plain and not backbone:
+        found = measurement.measure_artifacts(artifact, plain, protocol)
+    elif backbone and not (artifact or plain):
+        found = measurement.measure_torch(backbone, {"num_blocks": num_blocks}, protocol)
+    else:
+        raise typer.BadParameter("Give either --backbone, or --artifact and --plain.")
+    write_json(output, found)
+    if "parameters" in found:
+        typer.echo(measurement.share_of_parameters(found["parameters"]))
+
+
+def whole_numbers(text: str, what: str) -> list[int]:
+    """The numbers of a comma-separated option; ``what`` names them in the error."""
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of {what} such as 2,4.") from None
