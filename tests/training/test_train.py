@@ -14,22 +14,21 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers.util import cos_sim
+from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from model.network.encoder import find_selector, get_selector, load_encoder
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from training.__main__ import main
-from training.corpus import read_corpus
+from training.corpus import Corpus, read_corpus
+from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
 from training.evaluation.sts import TASKS, read_sentence_pairs, spearman
-from training.objectives.losses import (
-    PairDistillationLoss,
-    SimilarityDistillationLoss,
-    cosine,
-    embed_together,
-    make_loss,
-)
+from training.objectives.contrastive import embed_together
+from training.objectives.cosine import cosine
+from training.objectives.distillation import PairDistillationLoss, SimilarityDistillationLoss
+from training.objectives.families import family_of
 from training.objectives.teacher import teachers_embeddings
 from training.recipe import (
     BackboneConfig,
@@ -43,7 +42,9 @@ from training.recipe import (
     SupervisedSimCSE,
     TrainingConfig,
 )
-from training.train import PRECISION_VARIABLE, Trainer, new_encoder, train
+from training.record import source_sha256
+from training.train import PRECISION_VARIABLE, train
+from training.trainer import MAX_GRADIENT_NORM, Trainer
 
 ROOT = Path(__file__).parents[2]
 QUICK = TrainingConfig(steps=7, batch_size=8, eval_every=2, learning_rate=1e-3)
@@ -215,6 +216,8 @@ def test_the_checkpoint_is_the_best_on_dev_not_the_last(
     assert record["dev"]["score"] == pytest.approx(outcome.dev, abs=1e-4)
     assert record["corpus"]["rows"] == {"captions": 60, "wikisplit": 20}
     assert sum(record["mean_block_weights"]) == pytest.approx(1, abs=1e-3)
+    assert record["source_sha256"] == source_sha256()
+    assert "dirty" in record
 
 
 def test_a_best_step_that_cannot_be_loaded_stops_the_run(
@@ -271,6 +274,31 @@ def test_dev_is_scored_in_full_precision_whatever_training_computes_in(
     encode = torch_encode(load_encoder(tmp_path / "out"))
     score = spearman(encode(dev.first), encode(dev.second), dev.gold)
     assert score == pytest.approx(outcome.dev, abs=1e-3)
+
+
+@pytest.mark.parametrize("place", [1, 3], ids=["head", "prompt"])
+def test_the_gradients_of_a_head_are_clipped_with_the_encoders(
+    recipe: Recipe,
+    backbone: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: int,
+) -> None:
+    """The norm over all trained weights is at most the limit when the optimiser steps."""
+    norms: list[float] = []
+
+    class WatchNorm(TrainerCallback):
+        def on_pre_optimizer_step(
+            self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        ) -> None:
+            groups = kwargs["optimizer"].param_groups
+            grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+            norms.append(float(torch.nn.utils.get_total_norm(grads)))
+
+    steep = with_objective(recipe, replace(every_objective(backbone)[place], temperature=1e-3))
+    train(steep, data, tmp_path / "out", callbacks=[WatchNorm()])
+    assert norms == pytest.approx([MAX_GRADIENT_NORM] * QUICK.steps, rel=1e-3)
 
 
 @pytest.mark.parametrize(("kind", "distinct"), [("blocks", 3), ("features", 96)])
@@ -336,7 +364,7 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: 
         torch.manual_seed(recipe.seed)
         pieced = replace(recipe, training=replace(QUICK, mini_batch_size=pieces))
         encoder = new_encoder(pieced)
-        loss = make_loss(encoder, pieced)
+        loss = family_of(pieced).make_loss(encoder, pieced, Corpus({}, ""))
         encoder.eval()  # the two ways would draw other dropout masks
         columns = [encoder.preprocess(texts), encoder.preprocess(texts[::-1])]
         value = loss(columns, torch.zeros(8))

@@ -1,24 +1,76 @@
-"""PromptBERT's loss: two templates of a sentence, each without what the template alone gives.
+"""The PromptBERT objective: a contrast of two templates of each sentence (arXiv 2201.04337).
 
-The encoder it trains, a sentence inside a template, is `model.network.prompt`.
+The encoder that it trains, a sentence inside a template, is in `model.network.prompt`.
 
 Shapes: B texts, L tokens (padded), D features.
 """
 
 import inspect
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
-from model.network.prompt import TemplateTransformer
-from model.network.template import TemplateIds
-from training.errors import EncoderError
-from training.objectives.losses import cosine
+from model.network.prompt import TemplateTransformer, build_prompt_encoder, view_tasks
+from model.network.selector import SelectorConfig
+from model.network.template import TemplateError, TemplateIds
+from training.corpus import Corpus
+from training.errors import ConfigError, EncoderError
+from training.objectives.contrastive import COLUMNS, refuse_pieces, text_columns
+from training.objectives.cosine import cosine
+from training.recipe import PromptBERT, Recipe
+
+ENDS_IN_NORMALIZE = False  # the loss subtracts vectors that still have their length
+COLUMN_TASKS = view_tasks(COLUMNS[:2])  # the template of each column
+
+
+def build_encoder(
+    folder: str, recipe: Recipe, config: SelectorConfig | None
+) -> SentenceTransformer:
+    """The backbone of ``folder`` behind the objective's templates; raises `ConfigError` for one."""
+    assert isinstance(recipe.objective, PromptBERT)  # noqa: S101 - family_of has chosen
+    try:
+        return build_prompt_encoder(
+            folder,
+            config,
+            recipe.objective.templates,
+            pooling=recipe.backbone.pooling,
+            max_seq_length=recipe.backbone.max_seq_length,
+        )
+    except TemplateError as error:
+        raise ConfigError(str(error)) from error
+
+
+def make_loss(
+    encoder: SentenceTransformer,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    teacher_cache: Path | None = None,
+    gather: bool = False,
+) -> nn.Module:
+    """The contrast of two templates."""
+    objective = recipe.objective
+    assert isinstance(objective, PromptBERT)  # noqa: S101 - family_of has chosen
+    refuse_pieces(recipe)
+    return TemplateDenoisingLoss(
+        encoder,
+        temperature=objective.temperature,
+        denoising=objective.denoising,
+        projection=objective.projection,
+        gather=gather,
+    )
+
+
+def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
+    """Each text in the columns "anchor" and "positive"."""
+    return text_columns(corpus)
 
 
 class TemplateDenoisingLoss(nn.Module):

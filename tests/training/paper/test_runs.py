@@ -22,8 +22,8 @@ from tests.support.tiny_tasks import tiny_tasks
 from training.__main__ import main
 from training.errors import ConfigError, Interrupted
 from training.evaluation.sts import TASKS
-from training.paper.claims import Finding, findings, welch
 from training.paper.cells import Cell, Series, cells, claimed, corpus_sha256
+from training.paper.claims import Finding, findings, welch
 from training.paper.configurations import S2SENT
 from training.paper.experiments import EXPERIMENTS, chosen
 from training.paper.latency import measure_latency
@@ -31,7 +31,7 @@ from training.paper.results import Results, read_results
 from training.paper.runs import run
 from training.paper.tables import claims_table, experiment_table, write_tables
 from training.recipe import Recipe
-from training.record import write_json
+from training.record import source_sha256, write_json
 
 NOTHING: dict[str, float | None] = {}
 
@@ -416,6 +416,8 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     assert 0 <= content["weights"]["moved"] < 0.1
     assert content["parameters"]["selector"] == 64 * 5 + 5 + 3 * (5 * 64 + 64)
     assert content["drift"] < 1e-5
+    assert content["source_sha256"] == source_sha256()
+    assert "dirty" in content
     assert isinstance(content["shuffled"], float)
     assert set(content["transfer"]) >= {"MR", "MRPC", "average"}
     assert "| Last3 2D | 1 |" in (folder / "tables.md").read_text()

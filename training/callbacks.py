@@ -1,22 +1,26 @@
-"""What a person sees of a run: a bar on a terminal, and a line of the log for each look at dev."""
+"""Callbacks of the trainer: progress on the terminal and in the log, the last step, signals."""
 
 import logging
+import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
 log = logging.getLogger(__name__)
 
 
 class Progress(TrainerCallback):
-    """Steps, loss, dev score, rows per second and the time left; only the first process talks.
+    """Shows steps, loss, dev score, rows per second and the time left, in the first process only.
 
-    ``metric`` names the dev score among the evaluation's metrics. The rate counts the time that
-    looking at dev takes.
+    ``metric`` names the dev score among the evaluation's metrics. The rate
+    includes the time of scoring dev.
     """
 
     def __init__(self, metric: str, batch_size: int) -> None:
@@ -85,3 +89,52 @@ class Progress(TrainerCallback):
             f"loss {self.loss:.4f}  dev {self.dev:.2f}  best {best:.2f} at {step}  "
             f"{done * self.batch_size / seconds:.0f} rows/s  {left:.0f} s left"
         )
+
+
+class LastStep(TrainerCallback):
+    """Scores and saves the last step too, also where ``eval_every`` does not divide it."""
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step >= state.max_steps:
+            control.should_evaluate = control.should_save = True
+
+
+class StopAtSignal(TrainerCallback):
+    """Saves and ends the run after the current step once `asked` is set."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.interrupted_at: int | None = None  # the step after which the run ended
+
+    def on_step_end(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.asked and state.global_step < state.max_steps:
+            self.interrupted_at = state.global_step
+            control.should_save = control.should_training_stop = True
+
+
+@contextmanager
+def stop_at_signal(trainer: Trainer) -> Iterator[StopAtSignal]:
+    """Within the block the first SIGINT or SIGTERM ends training after the current step.
+
+    The second one raises KeyboardInterrupt at once.
+    """
+    stop = StopAtSignal()
+    trainer.add_callback(stop)  # type: ignore[no-untyped-call]  # transformers is partly typed
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+        log.info("stopping after this step; a second signal stops at once without saving")
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, ask) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

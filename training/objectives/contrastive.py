@@ -1,0 +1,144 @@
+"""Contrastive objectives, unsupervised and supervised SimCSE: InfoNCE over the rows of a batch.
+
+The loss is sentence-transformers' `MultipleNegativesRankingLoss`; this module adds one forward pass
+over all views and a head that is used in training only.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.network import encoder as network
+from model.network.selector import SelectorConfig
+from training.corpus import Corpus
+from training.errors import ConfigError
+from training.objectives.cosine import cosine
+from training.recipe import Recipe, SimCSE, SupervisedSimCSE
+
+ENDS_IN_NORMALIZE = True
+COLUMN_TASKS: Mapping[str, str] = {}
+COLUMNS = ("anchor", "positive", "negative")
+
+Features = Iterable[dict[str, Tensor]]
+
+
+def build_encoder(
+    folder: str, recipe: Recipe, config: SelectorConfig | None
+) -> SentenceTransformer:
+    """The backbone of ``folder`` with the selector of ``config``, or with pooling alone for None."""
+    limit = recipe.backbone.max_seq_length
+    if config is None:
+        return network.build_plain_encoder(
+            folder, pooling=recipe.backbone.pooling, max_seq_length=limit, normalize=False
+        )
+    return network.build_encoder(folder, config, max_seq_length=limit, normalize=False)
+
+
+def make_loss(
+    encoder: SentenceTransformer,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    teacher_cache: Path | None = None,
+    gather: bool = False,
+) -> nn.Module:
+    """InfoNCE, with gradients in pieces where the recipe sets ``mini_batch_size``."""
+    objective, pieces = recipe.objective, recipe.training.mini_batch_size
+    assert isinstance(objective, SimCSE | SupervisedSimCSE)  # noqa: S101 - family_of has chosen
+    if pieces and not objective.projection:
+        scale = 1 / objective.temperature
+        return CachedMultipleNegativesRankingLoss(
+            encoder, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
+        )
+    refuse_pieces(recipe)
+    return ContrastiveLoss(
+        encoder, objective.temperature, projection=objective.projection, gather=gather
+    )
+
+
+def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
+    """The columns "anchor", "positive" and, for triples, "negative" of each source."""
+    return text_columns(corpus)
+
+
+def text_columns(corpus: Corpus, *, numbered: bool = False) -> Dataset | DatasetDict:
+    """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
+
+    A single text stands in both columns: each is embedded separately, so dropout or the template
+    makes them two views. ``numbered`` adds the example's number in the corpus as ``label``.
+    """
+    parts, start = {}, 0
+    for source, examples in corpus.parts.items():
+        filled = [example * 2 if len(example) == 1 else example for example in examples]
+        table: dict[str, list[str] | list[int]] = {
+            name: list(column)
+            for name, column in zip(COLUMNS, zip(*filled, strict=True), strict=False)
+        }
+        if numbered:
+            table["label"] = list(range(start, start + len(examples)))
+        parts[source] = Dataset.from_dict(table)
+        start += len(examples)
+    return next(iter(parts.values())) if len(parts) == 1 else DatasetDict(parts)
+
+
+def refuse_pieces(recipe: Recipe) -> None:
+    """Raise `ConfigError` where a recipe asks for gradients in pieces."""
+    if recipe.training.mini_batch_size:
+        raise ConfigError(
+            f"[training] mini_batch_size = {recipe.training.mini_batch_size} works with plain "
+            "simcse and supervised only: leave it out, or drop the projection."
+        )
+
+
+class ContrastiveLoss(MultipleNegativesRankingLoss):
+    """InfoNCE of columns that are embedded in one forward pass, as in SimCSE's own code.
+
+    In a tuned encoder the gradients of the columns almost cancel. One pass sums them in full
+    precision; separate passes would round each to bfloat16 first. With ``projection``
+    a Linear + tanh stands between encoder and loss in training (SimCSE's ``mlp_only_train``).
+    """
+
+    def __init__(
+        self, model: SentenceTransformer, temperature: float, *, projection: bool, gather: bool
+    ) -> None:
+        super().__init__(model, 1 / temperature, cosine, gather_across_devices=gather)
+        width = model.get_embedding_dimension()
+        assert width is not None  # noqa: S101 - an encoder has a width
+        self.padding = int(model.tokenizer.pad_token_id)  # the model may be wrapped later
+        self.head = (
+            nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
+        )
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss over the rows; ``labels`` are unused."""
+        views = [
+            self.head(view) for view in embed_together(self.model, sentence_features, self.padding)
+        ]
+        return self.compute_loss_from_embeddings(views, labels)
+
+
+def embed_together(model: nn.Module, columns: Features, padding: int) -> list[Tensor]:
+    """The embeddings [B, D] of each column, from one forward pass; ``padding`` is a token id."""
+    columns = list(columns)
+    longest = max(column["input_ids"].shape[1] for column in columns)
+    batch = {
+        name: torch.cat([_padded(column[name], longest, name, padding) for column in columns])
+        for name in columns[0]
+        if isinstance(columns[0][name], Tensor)
+    }
+    return list(model(batch)["sentence_embedding"].chunk(len(columns)))
+
+
+def _padded(rows: Tensor, longest: int, name: str, padding: int) -> Tensor:
+    """[B, L] padded to [B, longest]: token ids with ``padding``, masks and types with 0."""
+    value = padding if name == "input_ids" else 0
+    return functional.pad(rows, (0, longest - rows.shape[1]), value=value)

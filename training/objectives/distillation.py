@@ -1,0 +1,144 @@
+"""Distillation objectives: the student's cosines follow those of one or several teachers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from sentence_transformers.util import all_gather_with_grad
+from torch import Tensor, nn
+from torch.nn import functional
+
+from training.corpus import Corpus
+from training.objectives import contrastive
+from training.objectives.contrastive import Features, embed_together, refuse_pieces, text_columns
+from training.objectives.cosine import cosine
+from training.objectives.teacher import teachers_embeddings
+from training.recipe import Distillation, PairDistillation, Recipe
+
+ENDS_IN_NORMALIZE = True
+COLUMN_TASKS: Mapping[str, str] = {}
+
+build_encoder = contrastive.build_encoder
+
+
+def make_loss(
+    encoder: SentenceTransformer,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    teacher_cache: Path | None = None,
+    gather: bool = False,
+) -> nn.Module:
+    """The loss against the teachers, which embed the corpus first."""
+    objective = recipe.objective
+    assert isinstance(objective, Distillation | PairDistillation)  # noqa: S101 - family_of has chosen
+    refuse_pieces(recipe)
+    bf16 = recipe.training.precision == "bf16"
+    teacher = teachers_embeddings(objective.teachers, corpus, teacher_cache, bf16=bf16)
+    if isinstance(objective, Distillation):
+        return SimilarityDistillationLoss(encoder, objective, teacher[:, 0], gather=gather)
+    return PairDistillationLoss(encoder, teacher, gather=gather)
+
+
+def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
+    """The columns of texts, and ``label``: the row of the teachers' embeddings."""
+    return text_columns(corpus, numbered=True)
+
+
+class SimilarityDistillationLoss(nn.Module):
+    """The weighted sum of the divergence from a teacher's similarities and of SimCSE's loss.
+
+    With student views a, b and teacher embeddings t, over the other rows j of the batch:
+    KL(softmax_j(cos(t_i, t_j) / T) || softmax_j(cos(a_i, b_j) / tau)), the mean over i (SEED,
+    arXiv 2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its
+    similarity to itself is constant, and the contrastive loss covers it.
+    """
+
+    teacher: Tensor  # [M, E]
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        objective: Distillation,
+        teacher: Tensor,
+        *,
+        gather: bool,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.objective = objective
+        self.contrast = MultipleNegativesRankingLoss(
+            model, 1 / objective.temperature, cosine, gather_across_devices=gather
+        )
+        self.gather = gather
+        self.padding = int(model.tokenizer.pad_token_id)
+        self.register_buffer("teacher", teacher, persistent=False)
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss over the rows; ``labels`` [B] are rows of the teacher's embeddings."""
+        embeddings = embed_together(self.model, sentence_features, self.padding)
+        student, others = embeddings
+        guide = self.teacher[labels]
+        first, all_others, all_guides = 0, others, guide
+        if self.gather:  # the rows of this process stand at `first` among those of all
+            first = torch.distributed.get_rank() * len(student)
+            all_others, all_guides = all_gather_with_grad(others), all_gather_with_grad(guide)
+        own = torch.arange(len(student), device=student.device)
+        is_self = torch.zeros(len(student), len(all_others), dtype=torch.bool, device=own.device)
+        is_self[own, own + first] = True
+        divergence = _divergence(
+            (cosine(guide, all_guides) / self.objective.teacher_temperature)[~is_self],
+            (cosine(student, all_others) / self.objective.temperature)[~is_self],
+            rows=len(student),
+        )
+        loss = self.objective.weight * divergence
+        if self.objective.contrastive_weight:
+            contrast = self.contrast.compute_loss_from_embeddings(embeddings, labels)
+            loss = loss + self.objective.contrastive_weight * contrast
+        return loss
+
+
+class PairDistillationLoss(nn.Module):
+    """The squared error between student and teacher cosines, over related texts and over all.
+
+    With the N = B x C texts of B rows, student cosines s and teacher cosines t: the mean of
+    (s_ij - t_ij)^2 over the texts i, j of one row, plus the mean over all i != j. The first term
+    ranks texts of near meaning; the second is mostly about unrelated texts.
+    """
+
+    teacher: Tensor  # [M, C, E]
+
+    def __init__(self, model: SentenceTransformer, teacher: Tensor, *, gather: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.gather = gather
+        self.padding = int(model.tokenizer.pad_token_id)
+        self.register_buffer("teacher", teacher, persistent=False)
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss over the rows; ``labels`` [B] are rows of the teacher's embeddings."""
+        self.model.eval()  # no dropout; the trainer asks for training mode before every step
+        student = torch.stack(embed_together(self.model, sentence_features, self.padding), dim=1)
+        guide = self.teacher[labels]
+        if self.gather:
+            student, guide = all_gather_with_grad(student), all_gather_with_grad(guide)
+        rows, texts, _ = student.shape
+        row = torch.arange(rows, device=student.device).repeat_interleave(texts)
+        itself = torch.eye(rows * texts, dtype=torch.bool, device=student.device)
+        related = (row[:, None] == row) & ~itself
+        student, guide = student.flatten(0, 1), guide.flatten(0, 1)
+        errors = (cosine(student, student) - cosine(guide, guide)).square()
+        return errors[related].mean() + errors[~itself].mean()
+
+
+def _divergence(target: Tensor, logits: Tensor, *, rows: int) -> Tensor:
+    """KL(softmax(target) || softmax(logits)), the mean over ``rows`` flattened rows."""
+    return functional.kl_div(
+        logits.view(rows, -1).float().log_softmax(-1),
+        target.view(rows, -1).float().log_softmax(-1),
+        log_target=True,
+        reduction="batchmean",
+    )

@@ -1,0 +1,74 @@
+"""Finds the module that trains a recipe's objective; every family of objectives has one."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from model.network.selector import SelectorConfig
+from training.corpus import Corpus
+from training.objectives import contrastive, distillation, prompt
+from training.recipe import (
+    Distillation,
+    PairDistillation,
+    PromptBERT,
+    Recipe,
+    SimCSE,
+    SupervisedSimCSE,
+)
+
+
+class Family(Protocol):
+    """What the module of a family supplies."""
+
+    @property
+    def ENDS_IN_NORMALIZE(self) -> bool:
+        """Whether a saved checkpoint gives embeddings of length 1."""
+
+    @property
+    def COLUMN_TASKS(self) -> Mapping[str, str]:
+        """The task of each column, for the trainer's ``router_mapping``."""
+
+    def build_encoder(
+        self, folder: str, recipe: Recipe, config: SelectorConfig | None
+    ) -> SentenceTransformer:
+        """The untrained encoder, which ends in its pooling.
+
+        Raises ValueError where the backbone does not fit, and `ConfigError`.
+        """
+
+    def make_loss(
+        self,
+        encoder: SentenceTransformer,
+        recipe: Recipe,
+        corpus: Corpus,
+        *,
+        teacher_cache: Path | None = None,
+        gather: bool = False,
+    ) -> nn.Module:
+        """The loss of the recipe's objective.
+
+        ``teacher_cache`` keeps teachers' embeddings between runs. With ``gather`` the negatives of
+        a row are those of all processes. Raises `ConfigError` for gradients in pieces where the
+        objective cannot have them.
+        """
+
+    def columns(self, corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
+        """The corpus as the trainer reads it, a dataset for each source."""
+
+
+FAMILIES: dict[type, Family] = {
+    SimCSE: contrastive,
+    SupervisedSimCSE: contrastive,
+    PromptBERT: prompt,
+    Distillation: distillation,
+    PairDistillation: distillation,
+}
+
+
+def family_of(recipe: Recipe) -> Family:
+    """The family of a recipe's objective."""
+    return FAMILIES[type(recipe.objective)]

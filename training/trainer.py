@@ -1,0 +1,205 @@
+"""The trainer of a recipe: its arguments, its dev scores, and the loss's own weights.
+
+Under torchrun the processes share each batch.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import (
+    SentenceTransformer,
+    SentenceTransformerTrainer,
+    SentenceTransformerTrainingArguments,
+)
+from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
+from torch import Tensor, nn
+from transformers import PrinterCallback
+
+from model.network.encoder import find_selector
+from training.callbacks import LastStep, Progress
+from training.corpus import Corpus
+from training.errors import ConfigError
+from training.evaluation.encoders import load_checkpoint, torch_encode
+from training.evaluation.sts import SentencePairs, spearman
+from training.objectives.families import family_of
+from training.recipe import Recipe
+
+DEV_METRIC = "eval_stsb_dev"  # Spearman x 100 of cosine
+MAX_GRADIENT_NORM = 1.0  # of all trained weights together
+HEAD_FILE = "objective.safetensors"  # the loss's own weights, beside the encoder's
+
+
+class Trainer(SentenceTransformerTrainer):
+    """The library's trainer, which treats the loss's own weights like the encoder's.
+
+    It saves, restores, clips and shares them. A failure to load the best step is an error here.
+    """
+
+    def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
+        """Make no model card: `training.json` is the record, and a card would query a hub."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """The loss of one step, after which the gradients of all trained weights are clipped.
+
+        The library clears, averages over processes and clips the encoder's gradients alone; here
+        those of the loss's own weights are treated the same way.
+        """
+        own = self._own_weights().values()
+        for value in own:
+            value.grad = None
+        loss: Tensor = super().training_step(*args, **kwargs)
+        for value in own if num_processes() > 1 else ():
+            if value.grad is not None:
+                torch.distributed.all_reduce(value.grad)
+                value.grad /= num_processes()
+        nn.utils.clip_grad_norm_([*self.model.parameters(), *own], MAX_GRADIENT_NORM)
+        return loss
+
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        folder = Path(output_dir or str(self.args.output_dir))
+        self.model.save(str(folder), create_model_card=False)
+        if own := self._own_weights():
+            save_file({name: value.contiguous() for name, value in own.items()}, folder / HEAD_FILE)
+
+    def _load_from_checkpoint(self, checkpoint_path: str, model: Any = None) -> None:
+        saved = load_checkpoint(Path(checkpoint_path)).state_dict()
+        self.model.load_state_dict(saved)
+        if own := self._own_weights():
+            head = load_file(Path(checkpoint_path, HEAD_FILE))
+            for name, value in own.items():
+                value.data.copy_(head[name])
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(str(self.state.best_model_checkpoint))
+
+    def _own_weights(self) -> dict[str, Tensor]:
+        """The loss's parameters that are not the encoder's."""
+        encoder = {id(value) for value in self.model.parameters()}
+        named = cast(nn.Module, self.loss).named_parameters()
+        return {name: value for name, value in named if id(value) not in encoder}
+
+
+class DevEvaluator(SentenceEvaluator):
+    """Scores STS-B dev as the saved checkpoint will: in full precision, texts cut at its own limit,
+    cosines in double precision."""
+
+    def __init__(self, dev: SentencePairs, max_seq_length: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # the library leaves it untyped
+        self.dev = dev
+        self.max_seq_length = max_seq_length
+
+    def __call__(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
+        encode = torch_encode(model)
+        with reading(model, self.max_seq_length), _without_autocast(model):
+            first, second = encode(self.dev.first), encode(self.dev.second)
+        return {DEV_METRIC: spearman(first, second, self.dev.gold)}
+
+
+@contextmanager
+def reading(encoder: SentenceTransformer, limit: int) -> Iterator[None]:
+    """Cut texts at ``limit`` tokens within the block."""
+    before = encoder.max_seq_length
+    encoder.max_seq_length = limit
+    try:
+        yield
+    finally:
+        encoder.max_seq_length = before
+
+
+@contextmanager
+def _without_autocast(encoder: SentenceTransformer) -> Iterator[None]:
+    """Undo, within the block, the autocast that accelerate puts around ``encoder``."""
+    wrapped = vars(encoder).pop("forward", None)
+    try:
+        yield
+    finally:
+        if wrapped is not None:
+            vars(encoder)["forward"] = wrapped
+
+
+def new_trainer(
+    recipe: Recipe,
+    encoder: SentenceTransformer,
+    loss: nn.Module,
+    corpus: Corpus,
+    dev: SentencePairs,
+    partial: Path,
+) -> Trainer:
+    """The trainer of a recipe, which keeps its state in ``partial``. Raises `ConfigError`."""
+    encoder.max_seq_length = recipe.training.max_seq_length
+    trainer: Trainer = Trainer(
+        model=encoder,
+        args=_arguments(recipe, encoder, partial),
+        train_dataset=family_of(recipe).columns(corpus, recipe),
+        loss=loss,
+        evaluator=DevEvaluator(dev, recipe.backbone.max_seq_length),
+        callbacks=[Progress(DEV_METRIC, recipe.training.batch_size), LastStep()],
+    )
+    trainer.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # transformers is partly typed
+    return trainer
+
+
+def _arguments(
+    recipe: Recipe, encoder: SentenceTransformer, partial: Path
+) -> SentenceTransformerTrainingArguments:
+    training = recipe.training
+    on_gpu = torch.cuda.is_available()
+    rates = {}
+    if training.selector_learning_rate and find_selector(encoder) is not None:
+        rates = {r"(spatial|frequency)_selection\.": training.selector_learning_rate}
+    return SentenceTransformerTrainingArguments(
+        output_dir=str(partial),
+        seed=recipe.seed,
+        max_steps=training.steps or -1,
+        num_train_epochs=1,
+        per_device_train_batch_size=_share(training.batch_size),
+        dataloader_drop_last=True,
+        learning_rate=training.learning_rate,
+        learning_rate_mapping=rates,
+        router_mapping=dict(family_of(recipe).COLUMN_TASKS),
+        lr_scheduler_type="linear",
+        weight_decay=0.0,
+        max_grad_norm=0.0,  # `Trainer.training_step` clips
+        bf16=training.precision == "bf16",
+        use_cpu=not on_gpu,
+        ddp_backend=("nccl" if on_gpu else "gloo") if num_processes() > 1 else None,
+        eval_strategy="steps",
+        eval_steps=training.eval_every,
+        eval_on_start=True,
+        save_strategy="steps",
+        save_steps=training.eval_every,
+        save_total_limit=2,  # the best one, and the last one to resume from
+        load_best_model_at_end=True,
+        metric_for_best_model=DEV_METRIC,
+        greater_is_better=True,
+        logging_strategy="steps",
+        logging_steps=min(10, training.eval_every),
+        disable_tqdm=True,
+        report_to=[],
+    )
+
+
+def process_rank() -> int:
+    """The number of this process among those that torchrun started; 0 without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def num_processes() -> int:
+    """How many processes torchrun started; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _share(batch_size: int) -> int:
+    """The number of rows of each batch that this process gets."""
+    processes = num_processes()
+    if batch_size % processes:
+        raise ConfigError(
+            f"[training] batch_size = {batch_size} cannot be shared by {processes} processes: "
+            "make it a multiple."
+        )
+    return batch_size // processes
