@@ -34,7 +34,7 @@ Features = Iterable[dict[str, Tensor]]
 def build_encoder(
     folder: str, recipe: Recipe, config: SelectorConfig | None
 ) -> SentenceTransformer:
-    """The backbone of ``folder`` with the selector of ``config``, or with pooling alone for None."""
+    """The backbone of ``folder`` with a selector; without ``config`` with pooling alone."""
     limit = recipe.backbone.max_seq_length
     if config is None:
         return network.build_plain_encoder(
