@@ -138,6 +138,12 @@ class SelectorConfig:
                 "frequency_policy='raw' or dct_grid='6x6': set 'filtered' and 'exact'."
             )
         if self.num_heads == 1 and self.weight_norm.startswith("softmax"):
+            if self.num_blocks == 1 and self._follows_preset("paper"):
+                warnings.warn(
+                    "the paper's softmax over one block is always 1: the selector changes nothing.",
+                    stacklevel=3,
+                )
+                return
             raise ValueError(
                 f"weight_norm={self.weight_norm!r} over a single branch is always 1: "
                 "set weight_norm='none' or weigh more blocks."
@@ -164,6 +170,9 @@ class SelectorConfig:
                 f"num_frequencies is {self.num_frequencies}: choose one of 0, 1, 2, 4, 8, 16, "
                 f"at most the width {self.width}."
             )
+
+    def _follows_preset(self, name: str) -> bool:
+        return all(getattr(self, key) == value for key, value in PRESETS[name].items())
 
     def _refuse_idle(self, names: frozenset[str], *, because: str) -> None:
         for field in fields(self):

@@ -1,7 +1,7 @@
 """The selector against oracles written out by hand, and every option against doing nothing."""
 
 import math
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -320,6 +320,17 @@ def test_the_paper_preset_is_its_equations() -> None:
     e = (z @ weights["spatial_selection.expand.weight"].T).sigmoid().view(3, 1, WIDTH)
     expected = (e.exp() / e.exp().sum(0))[:, :, None] * torch.stack(blocks)
     assert torch.allclose(selector.fuse(blocks, MASK[:1]), expected.sum(0), atol=1e-12)
+
+
+def test_the_paper_preset_of_one_block_is_the_identity_and_says_so() -> None:
+    """Eq. 4's softmax over one block is always 1."""
+    with pytest.warns(UserWarning, match="softmax over one block is always 1"):
+        config = SelectorConfig.preset("paper", width=WIDTH, num_blocks=1)
+    selector = selector_of(config)
+    (block,) = blocks_of(1)
+    assert torch.equal(selector.fuse([block], MASK), block)
+    with pytest.warns(UserWarning, match="changes nothing"):
+        assert SelectorConfig(**asdict(config)) == config  # as a checkpoint holds it
 
 
 def test_an_unknown_preset_is_named() -> None:
