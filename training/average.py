@@ -1,8 +1,7 @@
-"""The average of checkpoints' weights: one encoder out of runs that began alike.
+"""Averages the weights of checkpoints that were trained from the same start with several seeds.
 
-Runs that start from the same weights end in one basin, and the mean of their weights is better, or
-at least steadier, than one of them (model soups, arXiv 2203.05482): what one seed's noise moved,
-another's moves back.
+The mean of such weights scores as well as a single run or better, with less variance between seeds
+(model soups, arXiv 2203.05482).
 """
 
 import logging
@@ -27,8 +26,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path, data: Path) -> fl
     """Save the mean of the checkpoints in ``folders`` to ``output``; returns its STS-B dev score.
 
     The record has the parts' records, and the score. Raises `ConfigError` when ``output`` exists
-    or there are not two checkpoints, and `EncoderError` for one that is none, or that differs from
-    the first in more than its weights.
+    or there are not two checkpoints, and `EncoderError` for a folder that is not a checkpoint or
+    differs from the first in more than its weights.
     """
     if output.exists():
         raise ConfigError(f"{output} exists already: name a new folder, or delete it first.")
@@ -53,7 +52,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path, data: Path) -> fl
 
 
 def _describe(records: Sequence[dict[str, Any]], score: float) -> dict[str, Any]:
-    """What the parts have in common, what each was, and the average's score."""
+    """The record of the average: the shared fields, its score, and the record of each part."""
     shared = {key: records[0].get(key) for key in ("backbone", "corpus")}
     dev = {"task": "STS-B dev, Spearman x 100", "score": round(score, 4)}
     return {**shared, "dev": dev, "average_of": list(records)}

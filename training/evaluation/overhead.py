@@ -1,16 +1,15 @@
-"""What a selector adds: parameters, counted, and latency, measured with both models in turns.
+"""Measures what a selector adds to a backbone: parameters, and latency with both run in turns.
 
-Each cell is a batch size, a length and a precision. Its arms have the same backbone, and differ in
-what they make of its blocks:
+Each cell is a batch size, a length and a precision. Its arms share the backbone:
 
     plain      mean of the last block's tokens; the backbone gives no hidden states
     states     the same, but the backbone gives all hidden states
     selector   the blocks, weighed and pooled as a service does it: pooled first, then weighed
     tokens     the same as in training: every token weighed, then pooled
 
-All arms run once in each round, in an order that turns; a round gives the ratio of two arms under
-the same circumstances, and a cell tells the median of the ratios and their quartiles, by the clock
-and, on a CPU, by the processor's time, which other programs disturb less. Inputs are random tokens
+All arms run once in each round, in rotating order. A round gives the ratio of two arms under the
+same conditions; a cell has the median and the quartiles of these ratios, in wall time and, on a
+CPU, in processor time, which other programs disturb less. Inputs are random tokens
 without padding. The short form is `benchmarks/studies/selector_share.py`: one cell, exported, on
 random weights, as a share of the model with the selector instead of the one without.
 """
@@ -47,14 +46,14 @@ Seconds = Mapping[str, Sequence[tuple[float, float]]]  # of each arm: (by the cl
 
 @dataclass(frozen=True)
 class Protocol:
-    """How long and on what it is measured; the defaults are the whole protocol."""
+    """The settings of a measurement; the defaults are the full protocol."""
 
     batch_sizes: tuple[int, ...] = (1, 32, 128)
     lengths: tuple[int, ...] = (32, 128)
     precisions: tuple[str, ...] = ("fp32", "bf16")
     warm_ups: int = 20  # rounds before those that count
     repeats: int = 200  # rounds that count
-    seconds_per_cell: float = 0.0  # a cell stops after so many, whatever its rounds; 0 never does
+    seconds_per_cell: float = 0.0  # limit of a cell's time, whatever its rounds; 0 sets none
     threads: int = 0  # of torch or ONNX Runtime on the CPU; 0 leaves it to them
     device: Literal["cpu", "cuda"] = "cpu"
 
@@ -203,8 +202,7 @@ def token_ids(batch: int, length: int, vocabulary: int) -> NDArray[np.int64]:
 
 
 def take_turns(arms: Arms, protocol: Protocol) -> Seconds:
-    """Run all arms in rounds, in an order that turns by one each round and is every second time
-    reversed; gives the seconds of each, without the warm-ups."""
+    """Run all arms in rounds and return the seconds of each, without the warm-ups."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
     for order in itertools.islice(orders(tuple(arms)), protocol.warm_ups):
         for name in order:
@@ -219,7 +217,7 @@ def take_turns(arms: Arms, protocol: Protocol) -> Seconds:
 
 
 def orders(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Orders in which every name stands at every place, and before each other, equally often."""
+    """Orders in which every name has every position, and precedes every other, equally often."""
     for turn in itertools.count():
         shift = turn // 2 % len(names)
         order = names[shift:] + names[:shift]
@@ -233,8 +231,8 @@ def _timed(arm: Callable[[], object]) -> tuple[float, float]:
 
 
 def cell(batch: int, length: int, seconds: Seconds) -> dict[str, Any]:
-    """What is told of a cell: ``selector`` over ``plain``, and where there are four arms the parts
-    of it, all in percent of ``plain``."""
+    """The numbers of a cell: ``selector`` over ``plain`` and, with four arms, its parts, all in
+    percent of ``plain``."""
     found: dict[str, Any] = {
         "batch_size": batch,
         "length": length,
@@ -252,8 +250,8 @@ def cell(batch: int, length: int, seconds: Seconds) -> dict[str, Any]:
 
 
 def _added(seconds: Seconds, arm: str, base: str) -> dict[str, float | None]:
-    """What ``arm`` takes more than ``base``, in percent of ``plain``: by the clock, with the
-    quartiles over rounds, and of the processor's time."""
+    """The time of ``arm`` minus that of ``base`` in percent of ``plain``: wall time, with quartiles
+    over rounds, and processor time."""
     rounds = list(zip(seconds[arm], seconds[base], seconds["plain"], strict=True))
     clock = [100 * (a[0] - b[0]) / plain[0] for a, b, plain in rounds]
     processor = [100 * (a[1] - b[1]) / plain[1] for a, b, plain in rounds if plain[1] > 0]
@@ -267,7 +265,7 @@ def _added(seconds: Seconds, arm: str, base: str) -> dict[str, float | None]:
 
 
 def circumstances(protocol: Protocol, packages: Sequence[str]) -> dict[str, Any]:
-    """What was used: the protocol, the machine, the versions."""
+    """The protocol, the machine and the versions of a measurement."""
     machine = {"processor": _processor(), "system": platform.platform(), "device": protocol.device}
     if protocol.device == "cuda":
         import torch
@@ -278,7 +276,7 @@ def circumstances(protocol: Protocol, packages: Sequence[str]) -> dict[str, Any]
 
 
 def _processor() -> str:
-    """The processor's name, where Linux tells it."""
+    """The processor's name from /proc/cpuinfo, or the machine type."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -286,7 +284,7 @@ def _processor() -> str:
 
 
 def one_line(found: Mapping[str, Any]) -> str:
-    """A cell, as it is printed."""
+    """A cell as a line of the log."""
     parts = [f"{found['precision']} {found['batch_size']} x {found['length']}"]
     for name in ("selector", "hidden_states", "selector_alone", "selector_by_token"):
         if name in found:
@@ -299,7 +297,7 @@ def one_line(found: Mapping[str, Any]) -> str:
 
 
 def share_of_parameters(counts: Mapping[str, float]) -> str:
-    """The selector's and the backbone's numbers of parameters, as they are printed."""
+    """One line with the numbers of parameters of the selector and the backbone."""
     return (
         f"{counts['selector']:,} parameters beside {counts['backbone']:,}: "
         f"{counts['share_percent']:.4f} %"

@@ -1,9 +1,8 @@
-"""Semantic textual similarity: how well cosines rank sentence pairs, against people's scores.
+"""Scores semantic textual similarity: Spearman's correlation of cosines and gold scores.
 
 SentEval's tasks in the setting that SimCSE (arXiv 2104.08821, appendix B) calls "all": the
-subsets of a year are put together and ranked once, by Spearman's correlation of cosine and gold
-score. Texts are their whitespace-separated tokens joined by single spaces; nothing is cut but by
-the encoder's own limit.
+subsets of a year are concatenated and ranked once. Texts are their whitespace-separated tokens
+joined by single spaces; only the encoder's own limit truncates them.
 """
 
 import statistics
@@ -28,7 +27,7 @@ TASKS = {
     "STS-B": "stsb-test.tsv",
     "SICK-R": "sickr-test.tsv",
 }
-DEV_FILE = "stsb-dev.tsv"  # for choosing checkpoints, and for nothing else
+DEV_FILE = "stsb-dev.tsv"  # used to choose checkpoints only
 AVERAGE = "average"  # of the tasks, beside their names
 COLUMNS = ("subset", "score", "sentence1", "sentence2")
 
@@ -49,7 +48,7 @@ class SentencePairs:
 
 
 class Remembered:
-    """An encoder that embeds each text once, however often it is asked for it."""
+    """An encoder with a cache: each text is embedded once."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -113,7 +112,7 @@ def score(encode: Encode, folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> 
 
 
 def average(scores: Mapping[str, float]) -> float:
-    """The mean over the tasks, of the scores as they are: rounding is for printing."""
+    """The mean of the unrounded scores of the tasks."""
     return statistics.fmean(scores.values())
 
 

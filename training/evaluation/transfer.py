@@ -1,18 +1,18 @@
-"""Transfer: how well a linear classifier does on frozen embeddings, on SentEval's seven tasks.
+"""Scores transfer: a linear classifier on frozen embeddings, on SentEval's seven tasks.
 
 Accuracy x 100 of logistic regression. MR, CR, SUBJ and MPQA: the mean over ten folds. SST2: trained
 on its train set, strength of the penalty chosen on its dev set. TREC and MRPC: trained on their
 train sets, strength chosen by folds within it. A pair (a, b) of MRPC is [|a - b|; a * b].
 
-What differs from SentEval (arXiv 1803.05449, with ``usepytorch`` and ``nhid`` 0):
+Differences from SentEval (arXiv 1803.05449, with ``usepytorch`` and ``nhid`` 0):
 
 * the optimum of the penalised loss (scikit-learn's L-BFGS) instead of Adam stopped early;
-* features are standardised by what they are in the training part, as the penalty would otherwise
-  depend on the length of embeddings; C is one of `STRENGTHS` instead of l2 from 1e-5 to 1e-2;
-* SST2's train set is its 6,920 sentences without the phrases they are made of.
+* features are standardised on the training part, because the penalty would otherwise depend on the
+  length of embeddings; C is one of `STRENGTHS` instead of l2 from 1e-5 to 1e-2;
+* SST2's train set is its 6,920 sentences without their phrases.
 
 The ten folds are stratified and shuffled by the seed, as SentEval's are. Its files of CR and MPQA
-hold a few rows without text; they count, and are embedded as ".", as SentEval's examples do.
+have a few rows without text; they count and are embedded as ".", as in SentEval's examples.
 """
 
 import statistics
@@ -31,8 +31,8 @@ from training.evaluation.sts import Encode, distinct
 
 SEED = 1111  # SentEval's
 FOLDS = 10
-LEAST_ROWS = 12  # of a label: of fewer, the folds within nine tenths could not all have one
-STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # C, the inverse of the penalty; of equals the first wins
+LEAST_ROWS = 12  # of a label, so that every nested fold has one
+STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # C, the inverse of the penalty; the first of equals is taken
 NO_TEXT = "."
 
 Features = NDArray[np.float32]  # [n, F]
@@ -42,7 +42,7 @@ Fold = tuple[NDArray[np.int64], NDArray[np.int64]]  # rows to fit on, rows to ju
 
 @dataclass(frozen=True)
 class Task:
-    """Where a task's rows are; without ``test`` accuracy is the mean over folds of ``train``."""
+    """The files of a task; without ``test`` accuracy is the mean over folds of ``train``."""
 
     train: tuple[str, ...]
     dev: str | None = None
@@ -103,7 +103,7 @@ def score_transfer(
 
 
 def combine(first: Features, second: Features | None = None) -> Features:
-    """What is classified: embeddings [n, D] as they are, or [n, 2 D] of pairs of them."""
+    """The features of a classifier: embeddings [n, D], or [n, 2 D] for pairs of them."""
     return first if second is None else np.hstack([abs(first - second), first * second])
 
 
@@ -183,7 +183,7 @@ def _read_task(task: Task, folder: Path) -> dict[str, LabelledTexts]:
 
 
 def _accuracy(parts: dict[str, tuple[Features, Labels]], *, seed: int) -> float:
-    """Accuracy x 100 of a task, as the parts it has say."""
+    """Accuracy x 100 of a task, by folds, dev set or test set as it has them."""
     x, y = parts["train"]
     if "test" not in parts:
         return statistics.fmean(
@@ -221,8 +221,8 @@ def _fit_and_judge(
 ) -> float:
     """Accuracy x 100 on the test rows of the classifier fitted to the others.
 
-    Few rows of float32 can be too coarse for the search of the best weights, depending on the
-    processor; it is then done again in float64.
+    In float32 the optimiser may not converge on few rows, depending on the processor; the fit is
+    then repeated in float64.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression

@@ -1,1 +1,5 @@
-"""What a run optimises, one module per family of objectives."""
+"""The training objectives: one module per family, found by `families`.
+
+The module of a family builds the encoder, the loss and the columns of the data set, so that
+`training.train` is the same for every objective.
+"""

@@ -1,4 +1,4 @@
-"""Teachers' embeddings of the corpus, computed once and kept between runs."""
+"""Computes the teachers' embeddings of the corpus, and keeps them in a cache folder."""
 
 import hashlib
 import logging
@@ -18,7 +18,7 @@ from training.evaluation.sts import Encode
 log = logging.getLogger(__name__)
 
 PROBES = ["A man plays the guitar.", "Two dogs run along the river in the snow."]
-TEXTS_A_TURN = 2048
+TEXTS_PER_CALL = 2048
 
 
 def teachers_embeddings(
@@ -26,10 +26,10 @@ def teachers_embeddings(
 ) -> Tensor:
     """Embeddings [M, C, E] of the C texts of each corpus row, whose cosines are the teachers' mean.
 
-    They are the teachers' unit-norm embeddings side by side. ``bf16`` computes matrix products in
-    that precision where a teacher runs in torch. ``cache`` is a folder that keeps what was
-    computed, under a hash of the texts and of what the teacher makes of two probes. Raises
-    `EncoderError` when there is no such encoder.
+    They are the teachers' unit-norm embeddings, concatenated. ``bf16`` computes matrix products in
+    that precision where a teacher runs in torch. ``cache`` is a folder for computed embeddings,
+    named by a hash of the texts and of the teacher's embeddings of two probes. Raises
+    `EncoderError` for a name that is not an encoder.
     """
     rows = [row for part in corpus.parts.values() for row in part]
     texts = [text for row in rows for text in row]
@@ -49,14 +49,14 @@ def _embeddings(encode: Encode, texts: list[str], cache: Path | None) -> NDArray
         cache.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial.npy")
         np.save(partial, _encode_all(encode, texts))
-        partial.rename(path)  # an interrupted run leaves no file that looks whole
+        partial.rename(path)  # an interrupted run leaves no incomplete file
     kept: NDArray[np.float32] = np.load(path)
     return kept
 
 
 def _encode_all(encode: Encode, texts: list[str]) -> NDArray[np.float32]:
     parts = []
-    for start in range(0, len(texts), TEXTS_A_TURN):
-        parts.append(encode(texts[start : start + TEXTS_A_TURN]))
-        log.info("the teacher read %d of %d texts", start + len(parts[-1]), len(texts))
+    for start in range(0, len(texts), TEXTS_PER_CALL):
+        parts.append(encode(texts[start : start + TEXTS_PER_CALL]))
+        log.info("the teacher has embedded %d of %d texts", start + len(parts[-1]), len(texts))
     return np.concatenate(parts).astype(np.float32)

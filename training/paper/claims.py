@@ -1,8 +1,8 @@
-"""What the paper claims, held against the numbers of our runs: nothing is decided beforehand.
+"""Tests the paper's claims against the scores of our runs.
 
-A claim of "more" holds where the means are so ordered and Welch's t-test says so at `LEVEL`; where
-they are so ordered only, it is not significant. A claim of "the same" or "flat" holds where means
-are within `FLAT` of each other, as no test can show equality.
+A claim of "more" holds where the means have that order and Welch's t-test is significant at
+`LEVEL`; without the latter it is not significant. A claim of "the same" or "flat" holds where the
+means are within `FLAT` of each other.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from training.paper.configurations import (
 
 LEVEL = 0.05
 FLAT = 0.5  # points of Spearman x 100
-COLLAPSE = 3.0  # points that CLS loses at least; the paper prints 9.3 and 15.5
+COLLAPSE = 3.0  # least loss of CLS in points; the paper prints 9.3 and 15.5
 SMALL = 0.5  # percent of parameters and of time
 FLAT_REDUCTIONS = (4, 8, 12, 16, 24)
 
@@ -38,7 +38,7 @@ WORST_FIRST: tuple[Verdict, ...] = ("does not hold", "not run", "not significant
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, or a part of one, with the numbers it was judged by."""
+    """The verdict on a claim or a part of one, with its numbers."""
 
     claim: str
     verdict: Verdict
@@ -46,14 +46,14 @@ class Finding:
 
 
 def welch(first: Sequence[float], second: Sequence[float]) -> float | None:
-    """The two-sided p of Welch's t-test; None where either has no variance to be judged by."""
+    """The two-sided p of Welch's t-test; None where the variance cannot be estimated."""
     if min(len(first), len(second)) < 2 or stdev(first) == stdev(second) == 0:
         return None
     return float(ttest_ind(first, second, equal_var=False).pvalue)
 
 
 def describe(values: Sequence[float]) -> str:
-    """Mean, standard deviation and number, as they are printed."""
+    """Mean, standard deviation and number of values as text."""
     if not values:
         return "not run"
     spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
@@ -61,8 +61,11 @@ def describe(values: Sequence[float]) -> str:
 
 
 def findings(scores: Scores, overhead: Mapping[str, float | None]) -> list[Finding]:
-    """Every claim. ``overhead`` is in percent: ``parameters`` and ``latency``, None for what was
-    not measured; ``latency_lower`` and ``latency_upper`` are its quartiles, if it has any."""
+    """The verdicts on all claims.
+
+    ``overhead`` is in percent: ``parameters`` and ``latency``, None for what was not measured;
+    ``latency_lower`` and ``latency_upper`` are the quartiles of the latter, if known.
+    """
     last = {n: [f"last{n}-{kind}" for kind in ("2d", "1d", "avg")] for n in (3, 6)}
     none, gap, low4, low8 = (cell.name for cell in SQUEEZES.values())
     return [
@@ -100,7 +103,7 @@ def findings(scores: Scores, overhead: Mapping[str, float | None]) -> list[Findi
 
 
 def _all(claim: str, *parts: Finding) -> Finding:
-    """A claim that holds where all its parts do."""
+    """A claim with several parts; its verdict is the worst of theirs."""
     verdict = min((part.verdict for part in parts), key=WORST_FIRST.index)
     return Finding(claim, verdict, "; ".join(part.numbers for part in parts))
 

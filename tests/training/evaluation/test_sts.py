@@ -230,7 +230,7 @@ def test_a_busy_service_is_asked_again() -> None:
     [
         ([(404, {}, b"<html>")], "/info answered 404: the body is not an S2Sent service's"),
         ([(200, {}, b"hello")], "/info is not what an S2Sent service answers: check the URL"),
-        ([INFO, BUSY], "/embed put us off 60 times"),
+        ([INFO, BUSY], "/embed answered 429 60 times"),
         ([INFO, (424, {}, b'{"error": "It failed."}')], "/embed answered 424: It failed."),
         ([INFO, (200, {}, b"[[1]]")], "/embed answered 5 bytes that are no embeddings"),
         ([INFO, (200, {"x-embedding-shape": "2,1"}, bytes(8))], "2 embeddings for 1 texts"),
