@@ -1,0 +1,61 @@
+"""Result files with made-up scores, for tests of tables and claims."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.evaluation.sts import TASKS
+from training.paper.configurations import S2SENT
+from training.paper.experiments import EXPERIMENTS
+from training.paper.results import Results, read_results
+from training.record import write_json
+
+NOTHING: dict[str, float | None] = {}
+
+
+def made_up(name: str, seed: int, average: float) -> dict[str, Any]:
+    recipe = EXPERIMENTS["table 2"].configurations.get(name, S2SENT)
+    tasks = {task: average + shift for shift, task in enumerate(TASKS, start=-3)}
+    cosines = {f"{low}-{low + 1}": [0.1 * low, 0.1 * low + 0.2] for low in range(5)}
+    return {
+        "configuration": name,
+        "objective": "simcse",
+        "seed": seed,
+        "recipe": recipe.recipe(
+            objective="simcse", backbone="pypi:some", budget="short", seed=seed
+        ).as_table(),
+        "corpus_sha256": "a" * 64,
+        "dev": average + 5,
+        "step": 50,
+        "curve": [[0, 80.0]],
+        "seconds": 60.0,
+        "mean_block_weights": None if name == "last1" else [0.2, 0.3, 0.5],
+        "scores": {**tasks, "average": average},
+        "by_gold": {"groups": {name: {"mean": 0.5} for name in cosines}, "spread": 0.2},
+        "cosines": cosines,
+        "geometry": {"alignment": 0.2, "uniformity": -2.0, "pos_over_random": 0.1},
+        "parameters": {"backbone": 1000, "selector": 0 if name == "last1" else 2},
+        "versions": {"torch": "2"},
+    }
+
+
+def write_made_up(folder: Path, averages: Mapping[str, Sequence[float]]) -> Results:
+    for name, values in averages.items():
+        for seed, value in enumerate(values, start=1):
+            write_json(folder / "simcse" / f"{name}.seed{seed}.json", made_up(name, seed, value))
+    return read_results(folder, "simcse")
+
+
+BASE, SELECTED = [78.0, 78.4, 78.2], [79.0, 79.5, 79.1]
+
+
+def around(mean: float) -> list[float]:
+    return [mean - 0.1, mean, mean + 0.1]
+
+
+ORDERED = {
+    "last1": around(76.0),
+    "last3-avg": around(76.2),
+    "last3-1d": around(77.0),
+    "last3-2d": around(78.0),
+}

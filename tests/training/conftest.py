@@ -1,0 +1,37 @@
+"""A tiny backbone, a tiny data folder and a short recipe on them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import tiny_data
+from tests.support.tiny_recipes import QUICK
+from training.recipe import (
+    BackboneConfig,
+    CorpusPart,
+    Recipe,
+    SimCSE,
+)
+
+
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_backbone(tmp_path_factory.mktemp("backbone") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def recipe(backbone: Path) -> Recipe:
+    return Recipe(
+        seed=3,
+        backbone=BackboneConfig(name=str(backbone), max_seq_length=32),
+        corpus=[CorpusPart(source="captions"), CorpusPart(source="wikisplit", limit=20)],
+        objective=SimCSE(),
+        training=QUICK,
+        selector={"reduction": 4},
+    )

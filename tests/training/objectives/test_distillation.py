@@ -1,0 +1,85 @@
+"""Distillation: the losses against hand calculations, and several teachers as their mean."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers.util import cos_sim
+
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_recipes import with_objective
+from training.corpus import read_corpus
+from training.encoder import new_encoder
+from training.evaluation.encoders import open_encoder
+from training.objectives.distillation import PairDistillationLoss, SimilarityDistillationLoss
+from training.objectives.teacher import teachers_embeddings
+from training.recipe import (
+    CorpusPart,
+    Distillation,
+    PairDistillation,
+    Recipe,
+)
+
+
+def test_distillation_follows_the_teacher_by_hand(recipe: Recipe, backbone: Path) -> None:
+    """The mean over rows of KL(teacher || student) over the other rows, and InfoNCE beside it."""
+    objective = Distillation(
+        teachers=["unused"],
+        temperature=0.1,
+        teacher_temperature=0.2,
+        weight=2,
+        contrastive_weight=0.5,
+    )
+    encoder = new_encoder(recipe)
+    teacher = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
+    loss = SimilarityDistillationLoss(encoder, objective, teacher, gather=False)
+    rows = torch.tensor([4, 0, 7])
+    columns = [encoder.preprocess(["a cat", "two dogs", "he reads"]) for _ in range(2)]
+    student = torch.from_numpy(encoder.encode(["a cat", "two dogs", "he reads"]))
+    ours = cos_sim(student, student).double().numpy() / 0.1
+    guide = cos_sim(teacher[rows], teacher[rows]).double().numpy() / 0.2
+    expected = 0.0
+    for row in range(3):
+        others = [other for other in range(3) if other != row]
+        p, q = (np.exp(m[row, others]) / np.exp(m[row, others]).sum() for m in (guide, ours))
+        contrast = np.log(np.exp(ours[row]).sum()) - ours[row, row]
+        expected += (2 * (p * np.log(p / q)).sum() + 0.5 * contrast) / 3
+    assert loss(columns, rows).item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_pair_distillation_is_the_squared_error_of_cosines_by_hand(
+    recipe: Recipe, backbone: Path
+) -> None:
+    """Over the two texts of a row, and over every two texts; and no dropout blurs it."""
+    objective = PairDistillation(teachers=[str(backbone)])
+    encoder = new_encoder(with_objective(recipe, objective)).train()
+    teacher = torch.randn(5, 2, 7, generator=torch.Generator().manual_seed(0))
+    loss = PairDistillationLoss(encoder, teacher, gather=False)
+    rows = torch.tensor([3, 1])
+    texts = [("a cat", "a small cat sleeps"), ("two dogs", "he reads")]
+    columns = [encoder.preprocess(list(column)) for column in zip(*texts, strict=True)]
+    flat = [text for row in texts for text in row]
+    student = torch.from_numpy(encoder.encode(flat))
+    guide = teacher[rows].flatten(0, 1)
+    errors = (cos_sim(student, student) - cos_sim(guide, guide)).square().double().numpy()
+    related = (errors[0, 1] + errors[2, 3]) / 2
+    everything = errors[~np.eye(4, dtype=bool)].mean()
+    encoder.train()
+    assert loss(columns, rows).item() == pytest.approx(related + everything, rel=1e-4)
+
+
+def test_two_teachers_are_the_mean_of_their_cosines(
+    backbone: Path, data: Path, tmp_path: Path
+) -> None:
+    """Each counts alike, however long its vectors; what was computed is read back the next time."""
+    wider = tiny_backbone(tmp_path / "wider", width=64, seed=5)
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
+    names = [str(backbone), str(wider)]
+    both = teachers_embeddings(names, corpus, tmp_path / "cache")
+    alone = [torch.from_numpy(open_encoder(name)(corpus.texts())) for name in names]
+    expected = (cos_sim(alone[0], alone[0]) + cos_sim(alone[1], alone[1])) / 2
+    torch.testing.assert_close(cos_sim(both[:, 0], both[:, 0]), expected, rtol=0, atol=1e-5)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
+    assert len(list((tmp_path / "cache").iterdir())) == 2

@@ -1,0 +1,49 @@
+"""The encoder that training starts from: the start of its gate, and a frozen backbone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from model.network.encoder import get_selector, load_encoder
+from tests.support.tiny_recipes import QUICK
+from training.encoder import new_encoder
+from training.recipe import (
+    Recipe,
+)
+from training.train import train
+
+
+@pytest.mark.parametrize(("kind", "distinct"), [("blocks", 3), ("features", 96)])
+def test_a_static_gate_learns_weights_that_do_not_see_the_input(
+    recipe: Recipe, data: Path, tmp_path: Path, kind: str, distinct: int
+) -> None:
+    """One weight per block, or one per block and feature, for whatever text; the control of X1."""
+    train(replace(recipe, selector={"reduction": 4, "static": kind}), data, tmp_path / "out")
+    gate = get_selector(load_encoder(tmp_path / "out")).spatial_selection
+    assert gate is not None
+    bias = gate.expand.bias.detach()
+    assert len(set(bias.tolist())) == distinct
+    one, two = gate(torch.zeros(32), 3), gate(torch.full((32,), 9.0), 3)
+    assert torch.equal(one, two)
+
+
+def test_a_gate_can_start_near_the_last_block(recipe: Recipe) -> None:
+    encoder = new_encoder(replace(recipe, selector={"reduction": 4, "initial_bias": 3.0}))
+    gate = get_selector(encoder).spatial_selection
+    assert gate is not None
+    weights = gate(torch.zeros(32), 3).mean(-1)
+    np.testing.assert_allclose(weights.detach(), [0.2237, 0.2237, 0.5527], atol=1e-3)
+
+
+def test_a_frozen_backbone_does_not_move(recipe: Recipe, data: Path, tmp_path: Path) -> None:
+    recipe = replace(recipe, training=replace(QUICK, freeze_backbone=True))
+    untrained = new_encoder(recipe)
+    train(recipe, data, tmp_path / "out")
+    trained = load_encoder(tmp_path / "out")
+    for name, value in untrained[0].state_dict().items():
+        assert torch.equal(trained[0].state_dict()[name], value), name
+    expand = "spatial_selection.expand.weight"
+    assert not torch.equal(trained[1].state_dict()[expand], untrained[1].state_dict()[expand])

@@ -1,0 +1,159 @@
+"""The trainer: dev scores, precision, learning rates, clipping, batches over processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from model.network.encoder import load_encoder
+from tests.support.tiny_recipes import QUICK, with_objective
+from training.encoder import new_encoder
+from training.errors import ConfigError
+from training.evaluation.encoders import torch_encode
+from training.evaluation.sts import read_sentence_pairs, spearman
+from training.recipe import (
+    Objective,
+    PromptBERT,
+    Recipe,
+    SimCSE,
+)
+from training.train import PRECISION_VARIABLE, train
+from training.trainer import MAX_GRADIENT_NORM, Trainer
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_training_reads_short_and_dev_reads_to_the_limit(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts are cut in training only, and the checkpoint keeps its own limit."""
+    recipe = replace(recipe, training=replace(QUICK, max_seq_length=5, steps=2))
+    lengths: list[int] = []
+    step = Trainer.training_step
+
+    def watched(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
+        lengths.append(inputs["anchor_input_ids"].shape[1])
+        loss: torch.Tensor = step(self, model, inputs, *args)
+        return loss
+
+    monkeypatch.setattr(Trainer, "training_step", watched)
+    train(recipe, data, tmp_path / "out")
+    assert lengths == [5, 5]
+    assert load_encoder(tmp_path / "out").max_seq_length == 32
+
+
+def test_dev_is_scored_in_full_precision_whatever_training_computes_in(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """What chooses the checkpoint is what the checkpoint will score: to the last digits."""
+    half = replace(recipe, training=replace(QUICK, precision="bf16"))
+    outcome = train(half, data, tmp_path / "out")
+    assert PRECISION_VARIABLE not in os.environ  # the next run has a precision of its own
+    dev = read_sentence_pairs(data / "sts" / "stsb-dev.tsv")
+    encode = torch_encode(load_encoder(tmp_path / "out"))
+    score = spearman(encode(dev.first), encode(dev.second), dev.gold)
+    assert score == pytest.approx(outcome.dev, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [SimCSE(projection=True, temperature=1e-3), PromptBERT(temperature=1e-3)],
+    ids=["head", "prompt"],
+)
+def test_the_gradients_of_a_head_are_clipped_with_the_encoders(
+    recipe: Recipe, data: Path, tmp_path: Path, objective: Objective
+) -> None:
+    """The norm over all trained weights is at most the limit when the optimiser steps."""
+    norms: list[float] = []
+
+    class WatchNorm(TrainerCallback):
+        def on_pre_optimizer_step(
+            self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+        ) -> None:
+            groups = kwargs["optimizer"].param_groups
+            grads = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+            norms.append(float(torch.nn.utils.get_total_norm(grads)))
+
+    steep = with_objective(recipe, objective)
+    train(steep, data, tmp_path / "out", callbacks=[WatchNorm()])
+    assert norms == pytest.approx([MAX_GRADIENT_NORM] * QUICK.steps, rel=1e-3)
+
+
+def test_the_selector_can_have_a_learning_rate_of_its_own(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """Adam's first step is the learning rate, whatever the gradient's size."""
+    one_step = replace(
+        QUICK, steps=1, eval_every=1, learning_rate=1e-4, selector_learning_rate=1e-2
+    )
+    recipe = replace(recipe, training=one_step)
+    torch.manual_seed(recipe.seed)
+    before = new_encoder(recipe).state_dict()
+    train(recipe, data, tmp_path / "out")
+    after = load_encoder(tmp_path / "out").state_dict()
+    moved = {
+        name: float((after[name] - before[name]).abs().max())
+        for name in before
+        if "norms" not in name
+    }
+    assert moved["1.spatial_selection.expand.weight"] == pytest.approx(1e-2, rel=0.02)
+    backbone = {name: step for name, step in moved.items() if name.startswith("0.")}
+    assert max(backbone.values()) == pytest.approx(1e-4, rel=0.05)
+
+
+@pytest.mark.parametrize("objective", ["supervised", "distillation", "pair_distillation"])
+def test_two_processes_share_a_batch_as_if_they_were_one(
+    backbone: Path, data: Path, tmp_path: Path, objective: str
+) -> None:
+    """2 x 8 rows under torchrun give the gradients of 1 x 16: negatives come from both."""
+    still = shutil.copytree(backbone, tmp_path / "still")
+    config = json.loads((still / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (still / "config.json").write_text(json.dumps(config))
+    teacher = f', teachers = ["{still}"]' if "distillation" in objective else ""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f"""seed = 3
+        backbone = {{ name = "{still}", max_seq_length = 32 }}
+        selector = {{ reduction = 4 }}
+        corpus = [{{ source = "captions" }}]
+        objective = {{ name = "{objective}"{teacher} }}
+        training = {{ steps = 1, batch_size = 16, eval_every = 1 }}"""
+    )
+    gradients = []
+    for processes in (1, 2):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        out = tmp_path / f"out{processes}"
+        arguments = [str(recipe), str(data), str(out), f"{out}.pt"]
+        done = subprocess.run(
+            [sys.executable, *launch, "-m", "tests.support.gradients_of_two", *arguments],
+            cwd=ROOT,
+            env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert (out / "training.json").is_file()
+        gradients.append(torch.load(f"{out}.pt"))
+    one, two = gradients
+    assert one.keys() == two.keys()
+    assert any("spatial_selection" in name for name in one)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def test_a_batch_that_processes_cannot_share_is_refused(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(ConfigError, match="batch_size = 8 cannot be shared by 3 processes"):
+        train(recipe, data, tmp_path / "out")
