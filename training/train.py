@@ -97,20 +97,26 @@ def train(
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     _claim(partial, recipe, corpus, resume=resume)
     started = time.monotonic()
+    stopped = _run(trainer, resume=resume and _has_state(partial))
+    outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
+    if trainer.is_world_process_zero():
+        _save(encoder, recipe, output, outcome, dev)
+        shutil.rmtree(partial)
+    return outcome
+
+
+def _run(trainer: Trainer, *, resume: bool) -> bool:
+    """Train to the last step; whether a signal came in it. Raises `Interrupted` for one before."""
     with stop_at_signal(trainer) as stop, warnings.catch_warnings():
-        # Checkpoints of the trainer are then ordered by their step.
+        # The trainer's own checkpoints are then ordered by their step.
         warnings.filterwarnings("ignore", message="mtime may not be reliable")
-        trainer.train(resume_from_checkpoint=resume and _has_state(partial))
+        trainer.train(resume_from_checkpoint=resume)
     if stop.interrupted_at is not None:
         raise Interrupted(
             f"Interrupted at step {stop.interrupted_at} of {trainer.state.max_steps}: "
             "run the same command with --resume to go on."
         )
-    outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stop.asked)
-    if trainer.is_world_process_zero():
-        _save(encoder, recipe, output, outcome, dev)
-        shutil.rmtree(partial)
-    return outcome
+    return stop.asked
 
 
 def _outcome(

@@ -20,6 +20,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     import torch
 
     from model.network.selector import S2SentSelector
-    from model.runtime.encoder import OnnxEncoder
 
 log = logging.getLogger(__name__)
 
@@ -178,7 +178,7 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
     cells = []
     for batch, length in itertools.product(protocol.batch_sizes, protocol.lengths):
         ids = token_ids(batch, length, vocabulary).tolist()
-        arms = {name: _running(encoder, ids) for name, encoder in encoders.items()}
+        arms = {name: partial(encoder.run, ids) for name, encoder in encoders.items()}
         precision = opened["selector"].manifest.precision
         cells.append({"precision": precision, **cell(batch, length, take_turns(arms, protocol))})
         log.info("%s", one_line(cells[-1]))
@@ -189,10 +189,6 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
         **circumstances(protocol, ("onnxruntime",)),
         "cells": cells,
     }
-
-
-def _running(encoder: "OnnxEncoder", ids: list[list[int]]) -> Callable[[], object]:
-    return lambda: encoder.run(ids)
 
 
 def token_ids(batch: int, length: int, vocabulary: int) -> NDArray[np.int64]:
