@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 class Progress(TrainerCallback):
     """Shows steps, loss, dev score, rows per second and the time left, in the first process only.
 
-    ``metric`` names the dev score among the evaluation's metrics. The rate
-    includes the time of scoring dev.
+    ``metric`` names the dev score among the evaluation's metrics. The rate includes the
+    time of scoring dev.
     """
 
     def __init__(self, metric: str, batch_size: int) -> None:

@@ -1,8 +1,8 @@
-"""A recipe: one TOML file that says all of what a training run does.
+"""Reads a recipe: one TOML file with all settings of a training run.
 
-Where the data lies and where the checkpoint goes are arguments of the run, not part of the
-recipe. A key that does not exist, is missing or has the wrong type is an error that names the
-file and the key: a misspelt option must not quietly train something else.
+The folders of the data and of the checkpoint are arguments of the run, not part of the recipe. An
+unknown, missing or mistyped key is an error that names the file and the key, so that a misspelt
+option never trains something else.
 """
 
 import tomllib
@@ -17,7 +17,7 @@ from training.errors import ConfigError
 T = TypeVar("T")
 
 ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
-TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector]; they leave no trace in its config
+TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class SupervisedSimCSE:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptBERT:
-    """PromptBERT (arXiv 2201.04337): two templates make the views, their own part is taken off."""
+    """PromptBERT (arXiv 2201.04337): two templates make the views, less their own vectors."""
 
     example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["prompt"] = "prompt"
@@ -124,8 +124,8 @@ class PairDistillation:
     """Cosines of related texts follow the teachers', without dropout.
 
     A row is a pair of related texts. The mean squared error between the student's cosines and the
-    mean of the teachers', over the pairs and over all texts of the batch, is the loss. Targets are
-    exact, so dropout would only blur what is compared.
+    mean of the teachers', over the pairs and over all texts of the batch, is the loss. Dropout
+    would only add noise to exact targets.
     """
 
     example_kind: ClassVar[ExampleKind] = "related"
@@ -168,12 +168,12 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything that decides a run's result, but for the data's content.
+    """All settings that determine a run's result, apart from the data.
 
     ``selector`` holds a preset, `SelectorConfig`'s options, and two of training alone:
     ``initial_bias`` starts the gate with its last block's logit at +initial_bias and the others at
-    -initial_bias, near the last block, where a tuned backbone has its embedding; ``static`` takes
-    the input from the gate, which then learns one weight per block ("blocks") or one per block and
+    -initial_bias, near the last block, from which a tuned backbone is pooled; ``static`` makes the
+    gate independent of its input: it learns one weight per block ("blocks") or one per block and
     feature ("features"). Without the table the backbone is trained alone.
     """
 
@@ -203,12 +203,12 @@ class Recipe:
 
     @property
     def initial_bias(self) -> Any:
-        """How far the gate starts from a plain average, in logits; 0 is the average."""
+        """The gate's first logit of the last block; 0 starts from a plain average."""
         return (self.selector or {}).get("initial_bias", 0.0)
 
     @property
     def static(self) -> Any:
-        """What a gate that does not see its input learns a weight for; None for one that does."""
+        """What a static gate learns a weight for; None for a gate that depends on its input."""
         return (self.selector or {}).get("static")
 
     def selector_config(self, width: int) -> SelectorConfig | None:
