@@ -1,20 +1,14 @@
-"""Rows waiting for the encoder, and which of them run together next.
+"""A queue of texts, bounded in tokens, from which inference threads take batches.
 
-Order. Each row carries a start tag: the tokens the batcher had handed out when its request came,
-plus the tokens of the same request in front of it. The row with the lowest tag leads the next
-batch. A text that comes alone thus goes before all but the first rows of a request of two thousand
-texts, and nobody starves: the tokens handed out only grow, so from some moment on every newcomer
-has a higher tag than the row that waits. This is start-time fair queueing (Goyal, Vin and Cheng,
-1996) with the served work itself as the virtual clock; unlike an order by due time it needs no
-measured rate and no clock.
+Order: start-time fair queueing (Goyal, Vin and Cheng, 1996) with the tokens served as virtual time.
+A text's start tag is the number of tokens handed out when its request came, plus the tokens of the
+same request before it. The text with the lowest tag leads the next batch: a short request goes
+before most of a long one, and nothing starves, since later requests have ever higher tags.
 
-Lengths. A batch is padded to its longest row, so the leader is joined by the rows nearest to it in
-length, until the batch is full or its padding costs as much as a run of its own would. That is far
-more padding where the encoder works on packed tokens (`model.export.packing`) and pads in
-attention only.
+Length: a batch is padded to its longest text, so the texts nearest in length join the leader, until
+the batch is full or its padding costs as much as another run would.
 
-Depths. A run stops at one depth, so only rows of the leader's depth join it. A token counts the
-same at every depth.
+Depth: a run stops at one depth, so only texts of the leader's depth join it.
 """
 
 import asyncio
@@ -30,32 +24,30 @@ from numpy.typing import NDArray
 
 Shape = tuple[int | None, int]  # depth and length
 
-# Work is split between idle takers in parts of at least so many times what a run costs by itself.
+# What waits is split between idle threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
 
-# What a token of padding costs an encoder that packs, in tokens. Attention over short rows is cheap
-# next to the matrix products of a token, and grows with the rows. Measured with MiniLM on a CPU, in
-# batches with one row longer than the others: 0.07 to 0.15 up to 64 tokens, 0.17 to 0.26 at 128,
-# 0.3 to 0.7 at 256. With mixed traffic 0.2 did better than 0.1.
+# What a token of padding costs an encoder on packed tokens (`model.export.packing`), in tokens: it
+# pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in batches
+# with one text longer than the others: 0.07 to 0.15 up to 64 tokens, 0.17 to 0.26 at 128, 0.3 to
+# 0.7 at 256. With mixed traffic 0.2 was faster than 0.1.
 PACKED_PADDING_COST = 0.2
-PACKED_PADDING_COST_1_AT = 512  # tokens of the longest row
+PACKED_PADDING_COST_1_AT = 512  # tokens of the longest text
 
-
-# So many batches after the last that met another, a batch counts as alone. A run with all the cores
-# takes more of their time than one with a single core, and one that is met halfway has to share
-# them after all.
+# After a batch that met another, so many in a row must meet none until one is exclusive again: an
+# exclusive run takes more processor time, and all cores even if another batch comes meanwhile. 0
+# makes every batch exclusive that meets no other.
 QUIET_BATCHES = 8
 
 
 class PendingRequest:
-    """One caller's texts on their way through the engine, and the one future it waits for.
+    """The texts of one request in the queue, and the future its caller waits for.
 
-    ``positions`` are the sequences to embed, all of them unless some embeddings are known already.
-    ``depth`` is where the encoder stops, None for nowhere.
+    ``positions`` are those of the sequences to embed: all, unless some embeddings are known.
+    ``depth`` is the last block to run; None runs all.
 
-    The inference thread writes rows of ``embeddings``; all else that changes after submission is
-    changed either under the batcher's lock (``waiting_*``, ``started``, ``dropped``) or on the
-    event loop (``unanswered``, ``*_seconds``).
+    Threads: an inference thread writes ``embeddings``. ``waiting_*``, ``started`` and ``dropped``
+    change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event loop.
     """
 
     __slots__ = (
@@ -83,7 +75,7 @@ class PendingRequest:
         self.tokens = sum(len(sequences[position]) for position in self.positions)
         self.waiting_texts = 0
         self.waiting_tokens = 0
-        self.started = False  # a row of it has been handed to the encoder
+        self.started = False  # a text of it has been handed to the encoder
         self.dropped = False  # nobody waits for it any more
         self.unanswered = len(self.positions)
         self.queue_seconds = 0.0  # summed over its texts
@@ -91,7 +83,7 @@ class PendingRequest:
 
 
 class QueuedText(NamedTuple):
-    """One text of a request. Rows compare by tag; ``number`` is unique, so never by request."""
+    """A text in the queue, compared by ``tag``, then by ``number``, which is unique."""
 
     tag: int
     number: int
@@ -104,10 +96,9 @@ class QueuedText(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of one depth, or none; ``alone`` says that no other batch runs or waits meanwhile, and
-    that this has been so for the last QUIET_BATCHES."""
+    """Texts of one depth, or none; ``exclusive`` when no other batch is expected meanwhile."""
 
-    rows: list[QueuedText]
+    texts: list[QueuedText]
     exclusive: bool
 
 
@@ -115,14 +106,12 @@ NO_BATCH = Batch([], exclusive=True)
 
 
 class Batcher:
-    """A queue bounded in tokens that hands out batches. Safe to share between threads.
+    """Forms a batch when a thread asks for one, so that it has what came during the last run.
 
-    A batch is formed when a thread comes for it, never earlier, so that what arrives while one
-    runs can join the next. Forming costs O(lengths * log(lengths) + rows taken * log(rows
-    waiting)), where lengths are the distinct ones that wait, of all depths.
-    ``run_cost_tokens`` is what a run costs beyond its tokens, in tokens: the padding worth taking,
-    or what costs as much where ``packed`` says that the encoder packs. It may be set at any time.
-    Where several threads take batches (``takers``), what waits is shared between the idle ones.
+    Safe to share between threads. ``run_cost_tokens`` is the fixed cost of a run in tokens: the
+    padding worth taking to save a run. ``packed``, which may be set at any time, says that the
+    encoder works on packed tokens. Forming a batch takes O(lengths * log(lengths) + batch *
+    log(waiting)) steps, where lengths are the distinct ones that wait, of all depths.
     """
 
     def __init__(
@@ -142,8 +131,8 @@ class Batcher:
         self._num_workers = num_workers
         self._clock = clock
         self._lock = threading.Lock()
-        self._idle: list[threading.Condition] = []  # of the takers that wait, the last one last
-        self._heaps: dict[Shape, list[QueuedText]] = {}  # no heap is empty
+        self._idle: list[threading.Condition] = []  # one per waiting thread, in order of waiting
+        self._heaps: dict[Shape, list[QueuedText]] = {}  # none is empty
         self._waiting: dict[PendingRequest, None] = {}  # an ordered set, oldest first
         self._numbers = 0
         self._served_tokens = 0
@@ -160,19 +149,19 @@ class Batcher:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing at all would be admitted now."""
+        """Whether no request would be admitted now."""
         return self.tokens >= self._max_queue_tokens
 
     def oldest_seconds(self) -> float:
-        """Returns how long the oldest waiting request has waited, 0 when none does."""
+        """Return how long the oldest waiting request has waited, 0 when none does."""
         with self._lock:
             oldest = next(iter(self._waiting), None)
             return 0.0 if oldest is None else self._clock() - oldest.arrival
 
     def submit(self, request: PendingRequest) -> bool:
-        """Queues all rows of ``request``, or none and returns False when they do not fit.
+        """Queue all texts of ``request``; return False, and queue none, when they do not fit.
 
-        An empty queue takes any request: one above the limit would otherwise never be served.
+        An empty queue takes a request of any size, which would never be served otherwise.
         """
         with self._lock:
             if self.tokens and self.tokens + request.tokens > self._max_queue_tokens:
@@ -182,49 +171,49 @@ class Batcher:
             return True
 
     def drop(self, request: PendingRequest) -> None:
-        """Forgets the rows of ``request`` that wait and gives their room back at once."""
+        """Remove the texts of ``request`` that wait."""
         with self._lock:
             request.dropped = True
             if not request.waiting_texts:
                 return
             shapes = {(request.depth, len(sequence)) for sequence in request.sequences}
             for shape in shapes & self._heaps.keys():
-                rest = [row for row in self._heaps[shape] if row.request is not request]
+                rest = [text for text in self._heaps[shape] if text.request is not request]
                 heapq.heapify(rest)
                 self._heaps[shape] = rest
             self._remove_empty_heaps()
             self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
 
-    def next_batch(self, patience_seconds: float | None = None) -> Batch | None:
-        """Waits for rows and returns the next batch of them; None once the batcher is closed.
+    def next_batch(self, idle_seconds: float | None = None) -> Batch | None:
+        """Wait for texts and return the next batch; None once the batcher is closed.
 
-        The batch is empty when nothing has come for ``patience_seconds``.
+        The batch has no texts when none came for ``idle_seconds``; None waits for ever.
         """
-        bell = threading.Condition(self._lock)
+        woken = threading.Condition(self._lock)
         with self._lock:
             while not (self.texts or self._closed):
-                self._idle.append(bell)
-                if not bell.wait(patience_seconds) and bell in self._idle:
-                    self._idle.remove(bell)
+                self._idle.append(woken)
+                if not woken.wait(idle_seconds) and woken in self._idle:
+                    self._idle.remove(woken)
                     return NO_BATCH
             if self._closed:
                 return None
-            rows = self._form(self._share())
+            batch = self._form(self._share())
             exclusive = not self.texts and len(self._idle) == self._num_workers - 1
             self._quiet_batches = self._quiet_batches + 1 if exclusive else 0
             if self.texts:
-                self._wake()  # the rest is another taker's share
-            return Batch(rows, self._quiet_batches > QUIET_BATCHES)
+                self._wake()  # for its share of the rest
+            return Batch(batch, self._quiet_batches > QUIET_BATCHES)
 
     def close(self) -> None:
-        """Makes every call of `next_batch` return None from now on."""
+        """Make every call of `next_batch` return None from now on."""
         with self._lock:
             self._closed = True
             while self._idle:
                 self._wake()
 
     def _wake(self) -> None:
-        """Wakes the taker that has waited the shortest: what it needs is still in the caches."""
+        """Wake the thread that has waited the shortest: its data is still in the caches."""
         if self._idle:
             self._idle.pop().notify()
 
@@ -243,39 +232,40 @@ class Batcher:
         self._waiting[request] = None
 
     def _share(self) -> int:
-        """How many rows one of the idle takers should have; a share is worth a few runs' cost."""
+        """How many texts an idle thread should take; a share is worth the cost of a few runs."""
         worth_sharing = self.tokens // (SHARE_RUN_COSTS * self._run_cost_tokens or 1)
         shares = max(1, min(len(self._idle) + 1, worth_sharing))
         return min(self._max_batch_texts, -(-self.texts // shares))
 
     def _form(self, max_texts: int) -> list[QueuedText]:
+        """Take the leader, then the texts nearest to it in length while padding is worth it."""
         depth, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
         heaps = {length: heap for (at, length), heap in self._heaps.items() if at == depth}
         lengths = sorted(heaps)
         shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
         longer = shorter + 1
-        rows = [heapq.heappop(heaps[longest])]
+        batch = [heapq.heappop(heaps[longest])]
         padding = 0
-        while len(rows) < max_texts:
+        while len(batch) < max_texts:
             while shorter >= 0 and not heaps[lengths[shorter]]:
                 shorter -= 1
             while longer < len(lengths) and not heaps[lengths[longer]]:
                 longer += 1
             below = lengths[shorter] if shorter >= 0 else 0
             above = lengths[longer] if longer < len(lengths) else 0
-            length, added = self._nearest(longest, len(rows), below, above)
+            length, added = self._nearest(longest, len(batch), below, above)
             padding += added
             longest = max(longest, length)
             if not length or padding * self._padding_cost(longest) > self._run_cost_tokens:
                 break
-            rows.append(heapq.heappop(heaps[length]))
+            batch.append(heapq.heappop(heaps[length]))
         self._remove_empty_heaps()
-        self._account(rows)
-        return rows
+        self._account(batch)
+        return batch
 
     def _nearest(self, longest: int, count: int, below: int, above: int) -> tuple[int, int]:
-        """Which of two waiting lengths fits with less padding, and that padding; 0 is for none."""
-        room = self._max_batch_tokens // (count + 1)  # the longest row that one more row allows
+        """The waiting length that fits with less padding, and that padding; (0, 0) if none fits."""
+        room = self._max_batch_tokens // (count + 1)  # the longest text that one more text allows
         best = (0, 0)
         if below and longest <= room:
             best = (below, longest - below)
@@ -286,17 +276,17 @@ class Batcher:
         return best
 
     def _padding_cost(self, longest: int) -> float:
-        """What a token of padding costs, in tokens, in a batch with a row of ``longest`` tokens."""
+        """What a token of padding costs, in tokens, where the longest text has ``longest``."""
         if not self.packed:
             return 1.0
         return min(1.0, max(PACKED_PADDING_COST, longest / PACKED_PADDING_COST_1_AT))
 
-    def _account(self, rows: list[QueuedText]) -> None:
-        for row in rows:
-            row.request.started = True
-            length = len(row.sequence)
+    def _account(self, batch: list[QueuedText]) -> None:
+        for text in batch:
+            text.request.started = True
+            length = len(text.sequence)
             self._served_tokens += length
-            self._take_from_queue(row.request, 1, length)
+            self._take_from_queue(text.request, 1, length)
 
     def _take_from_queue(self, request: PendingRequest, texts: int, tokens: int) -> None:
         request.waiting_texts -= texts

@@ -1,12 +1,12 @@
-"""How many CPU cores this process may really use, and how its threads stay on them.
+"""How the CPU cores are divided between threads: counting, runs side by side, pinning.
 
-The number of cores of the host is the wrong answer in a container: a session with 64 threads
-under a quota of two cores spends its time being throttled.
+In a container the host's number of cores is the wrong one: a session with 64 threads under a quota
+of two cores is throttled most of the time.
 
-Staying. A thread that is woken need not get a core to itself: on a virtual machine Linux takes a
-core that has gone to sleep for one that its host has taken away, and puts two threads on the one
-that is awake until it balances its load, some milliseconds later. A short text's run is over by
-then, and took twice as long. Threads that each have a core of their own are not put together.
+Pinning: on a virtual machine Linux takes a core that sleeps for one that the host has taken away,
+and puts two woken threads on the core that is awake, until it balances the load some milliseconds
+later. A short text's run then takes twice as long. Threads pinned to cores of their own are not put
+together.
 """
 
 import os
@@ -25,8 +25,7 @@ MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How the machine is divided: threads of a run that is alone, runs side by side, and the cores
-    that threads stay on, if they do."""
+    """Threads of an exclusive run, the number of runs side by side, and the cores for pinning."""
 
     threads: int
     concurrent_runs: int
@@ -34,18 +33,18 @@ class Parallelism:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What the settings say, and where they say 0 what suits the cores there are."""
+        """What the settings say; for each 0 a number that suits the cores there are."""
         threads = settings.threads or usable_cpus()
         most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
         runs = settings.concurrent_runs or most
-        # Of more cores than runs some may be halves of one; which, the system knows.
+        # With fewer runs than cores, two pinned threads could get the halves of one core.
         fits = settings.processor == "cpu" and runs in (1, threads)
         cpus = own_cpus(threads) if settings.pin_threads and fits else ()
         return cls(threads, runs, cpus)
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
-    """Returns the cores left by the affinity mask and the cgroup quota, at least 1.
+    """Return the cores left by the affinity mask and the cgroup quota, at least 1.
 
     A quota of 2.5 cores gives 2: a third thread would only be throttled, and threads that work
     in step wait for the slowest. ``root`` is the file system's root; tests give another one.
@@ -55,10 +54,10 @@ def usable_cpus(root: Path = Path("/")) -> int:
 
 
 def own_cpus(threads: int, root: Path = Path("/")) -> tuple[int, ...]:
-    """Returns a core for each of ``threads`` threads to stay on, by the system's numbers, or none.
+    """Return the number of a core for each of ``threads`` threads, or none at all.
 
-    There are some only where the threads are as many as the cores, and no quota is below that:
-    elsewhere others use the same cores, and every process would choose the same of them.
+    Only where the threads are as many as the cores and no quota is lower: elsewhere other processes
+    use the same cores, and each would choose the same ones.
     """
     if threads < 2 or threads != usable_cpus(root) or not hasattr(os, "sched_setaffinity"):
         return ()
@@ -67,10 +66,10 @@ def own_cpus(threads: int, root: Path = Path("/")) -> tuple[int, ...]:
 
 
 class CorePin:
-    """The core of one inference thread: ``cpus[place]`` in a crowd and the first when it is alone.
+    """The core of one inference thread: ``cpus[place]``, and the first for an exclusive run.
 
-    A run that is alone has the threads of a session beside it, which stay on the other cores
-    (`model.runtime.sessions`). Without ``cpus`` the thread goes where the system puts it.
+    An exclusive run has the session's threads beside it, which are pinned to the other cores
+    (`model.runtime.sessions`). Without ``cpus`` the thread is not pinned.
     """
 
     def __init__(self, cpus: Sequence[int], place: int) -> None:
@@ -79,7 +78,7 @@ class CorePin:
         self._pinned: int | None = None
 
     def pin(self, *, exclusive: bool) -> None:
-        """Moves the calling thread there, unless it is there already."""
+        """Pin the calling thread, unless it is there already."""
         if not self._cpus:
             return
         cpu = self._cpus[0 if exclusive else self._place % len(self._cpus)]
@@ -88,7 +87,7 @@ class CorePin:
         try:
             os.sched_setaffinity(0, (cpu,))  # 0 is the calling thread
             self._pinned = cpu
-        except OSError:  # the core was taken away from this process: it is not ours to choose
+        except OSError:  # the core was taken away from this process
             self._cpus = ()
 
 

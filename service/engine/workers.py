@@ -1,7 +1,7 @@
-"""The inference threads: they take batches, run them, hand out the rows; replaced when they die.
+"""The inference threads and their supervision: they run batches and are replaced when they die.
 
-Threads. They run the encoder and write embeddings. Everything that callers see (futures, counters
-of a request, restarts) happens on the event loop, to which a thread posts once a batch.
+A thread runs the encoder and writes embeddings. What callers see (futures, counters of a request,
+restarts) changes on the event loop only, to which a thread posts once per batch.
 """
 
 import asyncio
@@ -26,24 +26,23 @@ from service.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-# A thread that dies once has met a bug; one that dies again and again has lost its device.
+# One death may be a bug met by one batch; so many within the window mean that the device is lost.
 MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 60.0
 
-
+# Added to the niceness of the inference threads; 0 changes nothing.
 INFERENCE_NICENESS = 5
-# Idle so long, a thread gives back the memory its runs have left it with: a hundred megabytes after
-# a busy moment. The next run pays for what it takes of it with some microseconds a page.
-REST_SECONDS = 1.0
+# An inference thread that has been idle so long releases the memory its runs have freed, some
+# 100 MB after heavy load. The next run takes it back at some microseconds a page. None never does.
+REST_SECONDS: float | None = 1.0
 
 
 class InferenceWorkers:
     """``count`` threads that share one model, and their supervision on the event loop.
 
-    ``verify`` raises when the encoder is not to be trusted. It is run by each thread that replaces
-    a dead one, before it takes a batch, and by a thread that could embed no row of a batch.
-    Where there are ``cpus`` each thread is pinned to one of them
-    (`service.engine.parallelism.CorePin`).
+    ``verify`` raises when the encoder cannot be trusted. A thread that replaces a dead one calls it
+    before its first batch, and any thread after a batch of which no text could be embedded.
+    With ``cpus`` each thread is pinned to one of them (`service.engine.parallelism.CorePin`).
     ``on_fatal`` is called with a sentence, on the loop, when threads have died too often.
     """
 
@@ -71,23 +70,23 @@ class InferenceWorkers:
         self._cpus = cpus
         self._threads: set[threading.Thread] = set()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS + 1)
-        self._running_since: dict[int, float] = {}  # by thread
+        self._running_since: dict[int, float] = {}  # by thread identifier
         self._ended = asyncio.Event()
         self._throughput = throughput
-        self.fault: str | None = None  # why it does not serve now, None when it does
+        self.fault: str | None = None  # why it cannot serve now; None when it can
 
     def running_seconds(self) -> float:
-        """Returns how long the longest run of this moment has taken, 0 when none is under way."""
+        """Return how long the longest of the current runs has taken, 0 when there is none."""
         began = list(self._running_since.values())
         return self._clock() - min(began) if began else 0.0
 
     def start(self) -> None:
-        """Starts the threads."""
+        """Start the threads."""
         for place in range(self._count):
             self._spawn(place, verify=lambda: None)
 
     async def ended(self, timeout_seconds: float) -> bool:
-        """Waits for the threads to end after `Batcher.close`, and returns whether they did."""
+        """Wait for the threads to end after `Batcher.close`; return whether they did."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout_seconds)
         return self._ended.is_set()
@@ -99,7 +98,7 @@ class InferenceWorkers:
         exclusive: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
-        """Runs the encoder once and measures it. Raises WrongShape, or what the encoder raises."""
+        """Run the encoder once and measure it. Raises WrongShape, or what the encoder raises."""
         thread, started = threading.get_ident(), self._clock()
         self._running_since[thread] = started
         try:
@@ -107,7 +106,7 @@ class InferenceWorkers:
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
-        # A run that is not alone has its share of the machine, and so have the others.
+        # A run that is not exclusive has a share of the machine, as have the others.
         self._throughput.add(
             sum(map(len, sequences)), seconds if exclusive else seconds / self._count
         )
@@ -134,13 +133,14 @@ class InferenceWorkers:
     def _died(
         self, thread: threading.Thread, place: int, reason: str, batch: Sequence[QueuedText]
     ) -> None:
-        """Answers the batch a thread left behind, and replaces the thread unless it is hopeless.
+        """Answer the requests of the batch a thread died with, and replace the thread.
 
-        `fault` stays set until the new thread has proved the encoder right.
+        It is not replaced when threads have died too often. `fault` stays set until the new thread
+        has verified the encoder.
         """
         self._threads.discard(thread)
         message = "The inference engine died while it ran this request. Send it again."
-        for request in {row.request for row in batch}:
+        for request in {text.request for text in batch}:
             self._fail_request(request, NotReady(message, retry_after_seconds=1), "engine_died")
         now = self._clock()
         self._deaths.append(now)
@@ -157,23 +157,23 @@ class InferenceWorkers:
         self._spawn(place, self._verify)
 
     def _answer(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
-        for request, rows in Counter(row.request for row in done).items():
-            request.queue_seconds += rows * (started - request.arrival)
-            request.inference_seconds += rows * seconds
-            request.unanswered -= rows
+        for request, count in Counter(text.request for text in done).items():
+            request.queue_seconds += count * (started - request.arrival)
+            request.inference_seconds += count * seconds
+            request.unanswered -= count
             if not request.unanswered and not request.future.done():
                 request.future.set_result(None)
-        # Behind the tasks that have just been woken: no answer waits for a number.
+        # After the tasks that were just woken, so that no answer waits for the metrics.
         self._loop.call_soon(self._observe, done, seconds)
 
-    def _observe(self, rows: Sequence[QueuedText], seconds: float) -> None:
-        lengths = [len(row.sequence) for row in rows]
-        tokens, padded = sum(lengths), len(rows) * max(lengths)
-        self._metrics.batch_texts.observe(len(rows))
+    def _observe(self, batch: Sequence[QueuedText], seconds: float) -> None:
+        lengths = [len(text.sequence) for text in batch]
+        tokens, padded = sum(lengths), len(batch) * max(lengths)
+        self._metrics.batch_texts.observe(len(batch))
         self._metrics.batch_tokens.observe(tokens)
         self._metrics.batch_padding_ratio.observe(1 - tokens / padded)
         self._metrics.batch_duration.observe(seconds)
-        self._metrics.texts.inc(len(rows))
+        self._metrics.texts.inc(len(batch))
         self._metrics.tokens.inc(tokens)
 
     def _fail_request(self, request: PendingRequest, error: ServiceError, reason: str) -> None:
@@ -193,14 +193,14 @@ class InferenceWorkers:
             while taken := self._next_batch():
                 batch = taken
                 core_pin.pin(exclusive=batch.exclusive)
-                if not self._process(batch.rows, batch.exclusive):
-                    self._verify()  # was it the rows, or is it the encoder?
+                if not self._process(batch.texts, batch.exclusive):
+                    self._verify()  # whether the texts are at fault or the encoder
                 batch = NO_BATCH
             self._post(self._finished, thread)
-        except BaseException as error:  # SystemExit too must not pass in silence
+        except BaseException as error:  # SystemExit and panics are deaths too
             logger.critical("an inference thread died", exc_info=True)
             reason = str(error) if isinstance(error, EngineStartFailed) else type(error).__name__
-            self._post(self._died, thread, place, reason, batch.rows)
+            self._post(self._died, thread, place, reason, batch.texts)
 
     def _next_batch(self) -> Batch | None:
         batch = self._batcher.next_batch(REST_SECONDS)
@@ -209,54 +209,54 @@ class InferenceWorkers:
             batch = self._batcher.next_batch()
         return batch
 
-    def _process(self, rows: list[QueuedText], exclusive: bool) -> bool:
-        """Runs rows and answers them; halves a batch that fails, until the guilty row is alone.
+    def _process(self, batch: list[QueuedText], exclusive: bool) -> bool:
+        """Run texts and answer them; halve a batch that fails, until the text at fault is alone.
 
         Returns whether the encoder embedded any of them, or had nothing to do.
         """
-        rows = [row for row in rows if not row.request.dropped]
-        if not rows:
+        batch = [text for text in batch if not text.request.dropped]
+        if not batch:
             return True
-        places: dict[tuple[int, ...], int] = {}  # a text that comes twice is run once
-        place_of = [places.setdefault(tuple(row.sequence), len(places)) for row in rows]
+        row_of: dict[tuple[int, ...], int] = {}  # a text that comes twice is run once
+        rows = [row_of.setdefault(tuple(text.sequence), len(row_of)) for text in batch]
         started = self._clock()
         try:
-            depth = rows[0].request.depth
-            embeddings = self.run(list(places), exclusive=exclusive, depth=depth)[place_of]
+            depth = batch[0].request.depth
+            embeddings = self.run(list(row_of), exclusive=exclusive, depth=depth)[rows]
         except Exception as error:  # whatever the encoder raises, MemoryError too
-            logger.exception("a batch of %d texts failed", len(rows))
-            wrong_shape = isinstance(error, WrongShape)  # no row is to blame, halving finds none
-            if wrong_shape or len(rows) == 1:
-                self._fail_texts(rows, "wrong_shape" if wrong_shape else "inference_error")
+            logger.exception("a batch of %d texts failed", len(batch))
+            wrong_shape = isinstance(error, WrongShape)  # the encoder is at fault, not a text
+            if wrong_shape or len(batch) == 1:
+                self._fail_texts(batch, "wrong_shape" if wrong_shape else "inference_error")
                 return False
-            middle = len(rows) // 2
-            first, second = rows[:middle], rows[middle:]
+            middle = len(batch) // 2
+            first, second = batch[:middle], batch[middle:]
             return self._process(first, exclusive) | self._process(second, exclusive)
-        self._metrics.coalesced_texts.inc(len(rows) - len(places))
-        return self._deliver(rows, embeddings, started, self._clock() - started)
+        self._metrics.coalesced_texts.inc(len(batch) - len(row_of))
+        return self._deliver(batch, embeddings, started, self._clock() - started)
 
     def _deliver(
         self,
-        rows: list[QueuedText],
+        batch: list[QueuedText],
         embeddings: NDArray[np.float32],
         started: float,
         seconds: float,
     ) -> bool:
-        """Hands out what is finite and returns whether anything was."""
+        """Write the finite embeddings into their requests; return whether there were any."""
         finite = np.isfinite(embeddings).all(axis=1)
         if not finite.all():
             broken = np.flatnonzero(~finite)
-            logger.error("%d of %d embeddings are not finite", len(broken), len(rows))
-            self._fail_texts([rows[position] for position in broken], "non_finite")
-        for row, embedding in zip(rows, embeddings, strict=True):
-            row.request.embeddings[row.position] = embedding
-        self._post(self._answer, rows, started, seconds)
+            logger.error("%d of %d embeddings are not finite", len(broken), len(batch))
+            self._fail_texts([batch[position] for position in broken], "non_finite")
+        for text, embedding in zip(batch, embeddings, strict=True):
+            text.request.embeddings[text.position] = embedding
+        self._post(self._answer, batch, started, seconds)
         return bool(finite.any())
 
-    def _fail_texts(self, rows: Sequence[QueuedText], reason: str) -> None:
-        """Fails the requests of these rows; what else of them waits is not run in vain."""
+    def _fail_texts(self, texts: Sequence[QueuedText], reason: str) -> None:
+        """Fail the requests of these texts; their other texts leave the queue."""
         message = "The encoder failed on a text of this request. Other requests are not affected."
-        for request in {row.request for row in rows}:
+        for request in {text.request for text in texts}:
             self._batcher.drop(request)
             self._post(self._fail_request, request, InferenceFailed(message), reason)
 
@@ -268,9 +268,9 @@ class InferenceWorkers:
 
 
 def _lower_priority() -> None:
-    """Lets the event loop go first where both want a core: it needs little, and everybody waits.
+    """Let the event loop run first where both want a core: it needs little time, often.
 
-    On Linux a thread has a priority of its own (sched(7)); elsewhere nothing is changed.
+    On Linux a thread has a niceness of its own (sched(7)); elsewhere nothing is changed.
     """
     if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), INFERENCE_NICENESS)
+        os.nice(INFERENCE_NICENESS)  # of the calling thread

@@ -30,7 +30,7 @@ def batcher(**limits: Any) -> Batcher:
 def take(rows: Batcher) -> list[QueuedText]:
     batch = rows.next_batch()
     assert batch is not None
-    return batch.rows
+    return batch.texts
 
 
 def lengths_of(batch: list[QueuedText]) -> list[int]:
@@ -231,7 +231,7 @@ def test_much_work_is_shared_between_idle_workers() -> None:
     rows.submit(request(*[10] * 20))
     batches = takers.until_taken(2)
     takers.end()
-    assert [len(batch.rows) for batch in batches] == [10, 10]
+    assert [len(batch.texts) for batch in batches] == [10, 10]
     assert [batch.exclusive for batch in batches] == [False, False]
 
 
@@ -241,7 +241,7 @@ def test_little_work_is_not_shared_and_runs_alone() -> None:
     rows.submit(request(10, 10))
     batches = takers.until_taken(1)
     takers.end()
-    assert [(len(batch.rows), batch.exclusive) for batch in batches] == [(2, True)]
+    assert [(len(batch.texts), batch.exclusive) for batch in batches] == [(2, True)]
 
 
 def test_a_batch_is_not_alone_while_another_runs() -> None:
@@ -272,7 +272,7 @@ def test_an_empty_batch_says_that_nothing_came() -> None:
     rows = batcher(num_workers=2)
     batch = rows.next_batch(0.001)
     assert batch is not None
-    assert batch.rows == []
+    assert batch.texts == []
     assert rows.idle_workers == 0
     rows.submit(request(10))
     assert len(take(rows)) == 1
