@@ -1,9 +1,9 @@
-"""The process: one socket, one event loop, and an orderly end.
+"""The server process: one socket, one event loop, graceful shutdown.
 
 After SIGTERM or SIGINT the port stays open while the engine drains: /ready turns red, new work is
-answered 503, /health goes on, and what was accepted is finished within its deadline. Only then is
-the server told to close, which ends idle connections and waits for answers still being sent. A
-second signal ends the process without waiting.
+answered 503, /health still answers, and accepted requests finish within their deadlines. Only then
+does the server close idle connections and wait for answers still being sent. A second signal ends
+the process without waiting.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# What the drain leaves is the sending of finished answers; a client that does not read them is
-# not waited for longer than this.
+# After the drain only finished answers are still being sent; the server waits so long for clients
+# that do not read theirs.
 SEND_TIMEOUT_SECONDS = 5
 # Longer than the idle time of common load balancers and connection pools (60 s), so that they and
 # not this server close a connection, and no request meets one that is just being closed.

@@ -1,7 +1,9 @@
 """Every accepted request is answered once, with its own vectors or an error of its own."""
 
 import asyncio
+import hashlib
 import json
+import shutil
 import time
 from itertools import chain
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from model.artifact.manifest import Manifest
+from model.artifact.manifest import TOKENIZER, Manifest
 from model.artifact.reader import Artifact
 from service.engine import workers as worker
 from service.engine.engine import Engine
@@ -616,6 +618,37 @@ async def test_warm_up_that_fails_is_a_sentence_and_no_start() -> None:
     with pytest.raises(EngineStartFailed, match="the first run of 1 x 1 tokens failed"):
         await harness.engine.start()
     assert harness.engine.readiness().reason == "engine could not start"
+
+
+# The library panics on it instead of raising an error.
+PANICKING_TOKENIZER: dict[str, Any] = {
+    "version": "1.0",
+    "truncation": None,
+    "padding": None,
+    "added_tokens": [],
+    "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+    "pre_tokenizer": None,
+    "post_processor": None,
+    "decoder": None,
+    "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+}
+
+
+async def test_a_tokenizer_file_that_makes_the_library_panic_fails_the_start(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_artifact.path, tmp_path / "artifact")
+    content = json.dumps(PANICKING_TOKENIZER).encode()
+    (folder / TOKENIZER).write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    digest = hashlib.sha256(content).hexdigest()
+    manifest["files"][TOKENIZER] = {"sha256": digest, "bytes": len(content)}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    engine = Engine(Settings(artifact=folder, threads=1), Metrics())
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(EngineStartFailed, match="cannot be loaded: .*charsmap"):
+            await engine.start()
+    assert await engine.drain(PATIENCE_SECONDS)
 
 
 async def test_a_panic_of_the_tokenizer_while_starting_fails_the_start() -> None:
