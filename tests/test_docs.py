@@ -195,3 +195,12 @@ def test_every_optimisation_that_is_listed_is_where_it_is_said_to_be() -> None:
 
 def test_every_block_of_yaml_is_yaml() -> None:
     assert [type(yaml.safe_load(block)) for block in yaml_blocks()] == [dict] * 3
+
+
+def test_every_page_that_the_code_names_exists() -> None:
+    for folder in ("benchmarks", "deploy", "model", "service", "training"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for page in re.findall(
+                r"\b(?:docs|benchmarks/journal)/[\w./-]+\.md\b", path.read_text()
+            ):
+                assert (ROOT / page).exists(), f"{path.name} names {page}"

@@ -72,7 +72,7 @@ def fuse(
     Runtime's one-kernel CUDA attention (and cuDNN's, on Hopper and later) takes only lengths. Rows
     padded on the left then give wrong results. The residual sum is fused with its LayerNorm for
     a GPU only: ONNX Runtime 1.31's CPU kernel for both is scalar, and takes an eighth of MiniLM's
-    time (docs/performance.md).
+    time (benchmarks/journal/2026-11-21-throughput.md).
     """
     encoder.producer_name = "pytorch"  # the optimiser asks who traced the graph
     logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)

@@ -12,7 +12,7 @@ Packing also makes the products for query, key and value one matrix product each
 batch. ONNX Runtime's Attention operator multiplies per text and head, with few rows per product.
 
 This is for CPUs. On a GPU the fast attention kernels take lengths (`model.export.graph.fuse`), and
-the CPU would have to wait for the GPU's token count. docs/performance.md has the gain.
+the CPU would have to wait for the GPU's token count. docs/artifact.md has the gain.
 """
 
 from collections.abc import Sequence
