@@ -81,6 +81,7 @@ def create_app(
         openapi_url=None,  # service/api/docs_page.py has these routes
         redirect_slashes=False,  # a redirect has no error envelope, and repeats the Host header
         telemetry=telemetry_config(tracer_provider),
+        # Not include_router, which matches every request twice: against the router, then its route.
         routes=[route for router in ROUTERS for route in router.routes],
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_ready, on_fatal),
     )

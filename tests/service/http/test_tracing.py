@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from fastapi import APIRouter
 from opentelemetry import trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -134,6 +135,22 @@ async def test_probes_and_unknown_paths_make_no_span(path: str) -> None:
     traced = Traced(FakeEngine())
     await traced.client.get(path)
     assert traced.spans() == []
+
+
+def test_tracing_leaves_the_path_of_a_request_through_the_application_as_it_is() -> None:
+    """So what is measured without traces holds with them."""
+
+    def layers(provider: TracerProvider | None) -> list[type]:
+        app = create_app(Settings(), engine=FakeEngine(), tracer_provider=provider)
+        layer: Any = app.build_middleware_stack()
+        found = []
+        while layer is not None:
+            found.append(type(layer))
+            layer = getattr(layer, "app", None) or getattr(layer, "_app", None)
+        return found
+
+    assert APIRouter in layers(None)
+    assert layers(TracerProvider(shutdown_on_exit=False)) == layers(None)
 
 
 async def test_off_means_that_nothing_is_traced() -> None:
