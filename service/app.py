@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -38,6 +38,13 @@ logger = logging.getLogger(__name__)
 
 ROUTERS = tuple(module.router for module in (native, openai, tokenize, operations, docs_page))
 
+ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+ERROR_HANDLERS: dict[int | type[Exception], ErrorHandler] = {
+    ServiceError: on_service_error,
+    HTTPException: on_http_exception,
+    ClientDisconnect: on_client_disconnect,
+}
+
 OnReady = Callable[[], None]
 OnFatal = Callable[[str], None]
 
@@ -67,9 +74,8 @@ def create_app(
     The engine starts in the background when the application does: /health answers at once, /ready
     when the model is loaded. ``model`` is a model that is already being opened. ``on_ready`` is
     called when the engine has started, ``on_fatal`` with one sentence when it cannot start or has
-    failed for good. Raises
-    SettingsError when tracing is enabled and its packages are not installed, and when the file of
-    API keys cannot be used.
+    failed for good. Raises SettingsError when tracing is enabled and its packages are not
+    installed, and when the file of API keys cannot be used.
     """
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
@@ -83,13 +89,11 @@ def create_app(
         telemetry=telemetry_config(tracer_provider),
         # Not include_router, which matches every request twice: against the router, then its route.
         routes=[route for router in ROUTERS for route in router.routes],
+        exception_handlers=ERROR_HANDLERS,
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_ready, on_fatal),
     )
     app.state.service = Service(settings, engine, metrics, BodyReader(settings, metrics))
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
-    app.add_exception_handler(ServiceError, on_service_error)
-    app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_exception_handler(ClientDisconnect, on_client_disconnect)
     _add_middleware(app, settings, metrics, traced=tracer_provider is not None)
     return app
 
