@@ -77,7 +77,7 @@ def run_rounds(
         if number and options.budget and gone + expected > 60 * options.budget:
             print(f"no time for round {number + 1}", file=sys.stderr)
             break
-        turn = number % len(systems)
+        turn = number * len(systems) // options.rounds
         turned = [*systems[turn:], *systems[:turn]]
         results["rounds"].append(run_round(turned, plan, results["not_measured"]))
         results["settings"]["minutes"] = (time.monotonic() - started) / 60

@@ -10,13 +10,11 @@ alone, for its start-up time and its memory. Needs wrk (https://github.com/wg/wr
 
 import argparse
 import json
-import shlex
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -27,17 +25,14 @@ from benchmarks.load.idle import measure_idle_ms
 from benchmarks.load.texts import Texts, prepare_texts
 from benchmarks.load.window import Window, run_window
 from benchmarks.machine import describe_machine
-from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import NotMeasured, Running, running
 from benchmarks.systems.system import (
     DEFAULT_ARTIFACT,
-    NO_CHECK,
-    PORT,
-    ROOT,
     SERVICE_ROUTE,
     System,
 )
 from benchmarks.systems.usage import memory_mb
+from benchmarks.systems.variants import Variant, read_environment
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import Tokenizer
 
@@ -49,62 +44,6 @@ START_SECONDS = 4  # of one start and stop, for the estimate
 WAIT_SECONDS = 0.5  # until a server is idle, for the estimate
 
 Samples = dict[str, list[tuple[float, float]]]  # by figure: (a, b) of each turn
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One side: what was given for it on the command line."""
-
-    name: str
-    given: str
-    options: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-    def open(self, artifact: Path, scratch: Path) -> System:
-        """The system to start; a git revision is written into ``scratch`` first.
-
-        Raises `NotMeasured` when it is neither a folder, a command nor a revision.
-        """
-        words = shlex.split(self.given)
-        if PORT in words:
-            return System(
-                self.name,
-                self.given,
-                tuple(words),
-                NO_CHECK,
-                replace(SERVICE_ROUTE, ready="/health"),  # what other servers have too
-                environment=self.environment,
-            )
-        folder = Path(self.given)
-        if not folder.is_dir():
-            folder = write_revision(self.given, scratch / self.name)
-        options = shlex.split(self.options)
-        service = our_service(artifact.resolve(), options=options)
-        return System(
-            self.name,
-            f"{self.given} {self.options}".strip(),
-            service.command,
-            NO_CHECK,
-            SERVICE_ROUTE,
-            folder=folder.resolve(),
-            environment=self.environment,
-        )
-
-
-def write_revision(revision: str, folder: Path) -> Path:
-    """The files of a git revision of this repository, in ``folder``.
-
-    Raises `NotMeasured` when there is no such revision.
-    """
-    folder.mkdir(parents=True)
-    archive = folder / "archive.tar"
-    command = ["git", "-C", str(ROOT), "archive", f"--output={archive}", revision]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise NotMeasured(f"{revision} is no folder, no command with {PORT} and no git revision.")
-    subprocess.run(["tar", "-xf", str(archive), "-C", str(folder)], check=True)
-    archive.unlink()
-    return folder
 
 
 @dataclass(frozen=True)
@@ -219,15 +158,6 @@ def _spread(values: Sequence[float]) -> str:
     digits = 0 if median(values) >= 100 else 2
     middle, low, high = (f"{v:.{digits}f}" for v in (median(values), min(values), max(values)))
     return f"{middle} ({low} to {high})"
-
-
-def read_environment(pairs: Iterable[str]) -> dict[str, str]:
-    """KEY=VALUE words as a mapping; exits with a message at any other word."""
-    split = [pair.partition("=") for pair in pairs]
-    wrong = [key for key, sign, _ in split if not (key and sign)]
-    if wrong:
-        sys.exit(f"{wrong[0]!r} is not KEY=VALUE.")
-    return {key: value for key, _, value in split}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.load.closed_loop import BY_NAME, Load, run_load, write_bodies
+from benchmarks.load.idle import measure_idle_ms, wait_until_idle
 from benchmarks.load.texts import read_texts
 from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import Running, running
@@ -48,8 +49,12 @@ def main() -> None:
         bodies = Path(folder) / "bodies.jsonl"
         write_bodies(SERVICE_ROUTE, read_texts(arguments.texts), 1, bodies)
         with running(system, Path(folder) / "log") as service:
-            run_load(service, LOADS[-1], bodies, WARM_UP_SECONDS)
-            columns = [profile(service, load, bodies, arguments.seconds) for load in LOADS]
+            idle_ms = measure_idle_ms(service)
+            columns = []
+            for load in LOADS:
+                run_load(service, load, bodies, WARM_UP_SECONDS)
+                wait_until_idle(service, idle_ms)
+                columns.append(profile(service, load, bodies, arguments.seconds))
     print(f"| mean ms of a request | {' | '.join(load.label for load in LOADS)} |")
     print(f"|---|{'---:|' * len(LOADS)}")
     for stage in columns[0]:

@@ -2,47 +2,40 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmarks.load.closed_loop import LOADS
 from benchmarks.report.page import RESULTS, write_report
 from benchmarks.report.results import Results
 
 
-def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) -> None:
-    loads = {load.name: {"texts_per_second": 123.4, "p50_ms": 5.0, "p99_ms": 9.0} for load in LOADS}
-    system = {"label": "S2Sent", "is_server": True, "command": ["serve"], "versions": {}}
-    results = {
+def without_rounds(**settings: Any) -> Results:
+    """What a run knows before its first round."""
+    return {
         "date": "2026-01-01",
         "commit": "0123456789abc",
         "dirty": True,
-        "settings": {
-            "command": "python -m benchmarks",
-            "seconds": 2,
-            "answers": 7,
-            "minutes": 3.2,
-        },
+        "settings": {"command": "python -m benchmarks", "seconds": 2, **settings},
         "machine": {"cpu": "a CPU", "cores": 2, "memory_gb": 8, "system": "Linux"},
         "tokens": {kind: {"mean": 14, "longest": 40} for kind in ("short", "long")},
         "systems": {
-            "s2sent": system,
-            "raw": system | {"label": "raw limit"},
-            "tei": system | {"label": "TEI"},
+            name: {"label": label, "is_server": True, "command": ["serve"], "versions": {}}
+            for name, label in (("s2sent", "S2Sent"), ("raw", "raw limit"), ("tei", "TEI"))
         },
+        "not_measured": {},
+        "rounds": [],
+    }
+
+
+def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) -> None:
+    figures = {"texts_per_second": 123.4, "p50_ms": 5.0, "p99_ms": 9.0}
+    slower = {"texts_per_second": 99.6, "p50_ms": 6.0, "p99_ms": 9.0, "others_share": 0.25}
+    loads = {load.name: figures for load in LOADS}
+    results = without_rounds(answers=7, minutes=3.2) | {
         "not_measured": {"raw": "it is not there."},
         "rounds": [
             {"s2sent": {"loads": loads, "open_loop": {"50": {"p99_ms": 8.0}}}},
-            {
-                "s2sent": {
-                    "loads": {
-                        "c1": {
-                            "texts_per_second": 99.6,
-                            "p50_ms": 6.0,
-                            "p99_ms": 9.0,
-                            "others_share": 0.25,
-                        }
-                    }
-                }
-            },
+            {"s2sent": {"loads": {"c1": slower}}},
             {"tei": {"loads": {"c1": {"not_measured": "3 answers in 60 s"}}}},
         ],
     }
@@ -65,16 +58,7 @@ def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) 
 
 
 def test_fewer_than_three_rounds_are_no_result(tmp_path: Path) -> None:
-    results: Results = {
-        "date": "2026-01-01",
-        "commit": None,
-        "settings": {"command": "python -m benchmarks", "seconds": 2},
-        "machine": {"cpu": "a CPU", "cores": 2, "memory_gb": 8, "system": "Linux"},
-        "tokens": {kind: {"mean": 14, "longest": 40} for kind in ("short", "long")},
-        "systems": {},
-        "not_measured": {},
-        "rounds": [],
-    }
+    results = without_rounds()
     (tmp_path / RESULTS).write_text(json.dumps(results))
     text = write_report(tmp_path)
     assert "not a result" in text

@@ -12,7 +12,8 @@ from benchmarks.load.texts import Texts
 from benchmarks.load.window import Window
 from benchmarks.systems.running import NotMeasured
 from benchmarks.systems.system import DEFAULT_ARTIFACT, PORT, ROOT
-from benchmarks.turns import Plan, Variant, read_environment, to_markdown
+from benchmarks.systems.variants import Variant, read_environment
+from benchmarks.turns import Plan, to_markdown
 from tests.support import http_embedder
 
 TEXTS = Texts(["one", "two"], ["long"], {})
