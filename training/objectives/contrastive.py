@@ -73,7 +73,7 @@ def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
 def text_columns(corpus: Corpus, *, numbered: bool = False) -> Dataset | DatasetDict:
     """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
 
-    A single text stands in both columns: each is embedded separately, so dropout or the template
+    A single text is in both columns: each is embedded separately, so dropout or the template
     makes them two views. ``numbered`` adds the example's number in the corpus as ``label``.
     """
     parts, start = {}, 0
@@ -104,7 +104,7 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
 
     In a tuned encoder the gradients of the columns almost cancel. One pass sums them in full
     precision; separate passes would round each to bfloat16 first. With ``projection``
-    a Linear + tanh stands between encoder and loss in training (SimCSE's ``mlp_only_train``).
+    a Linear + tanh is applied between encoder and loss in training (SimCSE's ``mlp_only_train``).
     """
 
     def __init__(

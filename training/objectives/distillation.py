@@ -83,7 +83,7 @@ class SimilarityDistillationLoss(nn.Module):
         student, others = embeddings
         guide = self.teacher[labels]
         first, all_others, all_guides = 0, others, guide
-        if self.gather:  # the rows of this process stand at `first` among those of all
+        if self.gather:  # `first` is the position of this process's rows among all
             first = torch.distributed.get_rank() * len(student)
             all_others, all_guides = all_gather_with_grad(others), all_gather_with_grad(guide)
         own = torch.arange(len(student), device=student.device)
