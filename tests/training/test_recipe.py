@@ -147,3 +147,11 @@ def test_a_selector_that_cannot_be_built_is_a_config_error(tmp_path: Path) -> No
     recipe = read_recipe(write(tmp_path, MINIMAL.replace("reduction = 4", "num_frequencies = 3")))
     with pytest.raises(ConfigError, match="num_frequencies is 3"):
         recipe.selector_config(32)
+
+
+def test_the_paper_preset_of_one_block_can_be_trained_with_a_warning(tmp_path: Path) -> None:
+    text = MINIMAL.replace("reduction = 4", 'preset = "paper"\nnum_blocks = 1')
+    with pytest.warns(UserWarning, match="the selector changes nothing"):
+        config = read_recipe(write(tmp_path, text)).selector_config(32)
+    assert config is not None
+    assert config.num_blocks == 1
