@@ -44,7 +44,8 @@ class Others:
     def __exit__(self, *_: object) -> None:
         others = (_busy_seconds() - self._busy) - (self._count_own() - self._own)
         elapsed = max(1e-9, _now() - self._started)
-        self.share = max(0.0, others / (elapsed * (os.cpu_count() or 1)))
+        share = others / (elapsed * (os.cpu_count() or 1))
+        self.share = min(1.0, max(0.0, share))  # the kernel counts in ticks of some milliseconds
 
     def _count_own(self) -> float:
         """Of the system, and of what was started and has ended, such as wrk."""
