@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from starlette.requests import Request
 
+from model.artifact.identity import vector_fingerprint
 from model.artifact.manifest import Manifest
 from service.api.input_types import Text
 from service.api.schemas import EmbedOptions
@@ -27,6 +28,7 @@ class Service:
     metrics: Metrics
     bodies: BodyReader
     started_at: int = field(default_factory=lambda: int(time.time()))  # seconds since the epoch
+    _fingerprints: dict[int | None, str] = field(default_factory=dict)  # by depth
 
     @property
     def manifest(self) -> Manifest:
@@ -42,6 +44,13 @@ class Service:
     def compute_type(self) -> str:
         """``gpu`` or ``cpu``, by the provider that the encoder runs on."""
         return "cpu" if self.engine.provider == "CPUExecutionProvider" else "gpu"
+
+    def fingerprint(self, depth: int | None = None) -> str:
+        """The identity of the vectors of a depth (`model.artifact.identity`)."""
+        known = self._fingerprints.get(depth)
+        if known is None:
+            known = self._fingerprints[depth] = vector_fingerprint(self.manifest, depth)
+        return known
 
     def prompt(self, name: str | None) -> str:
         """The text put before every input; raises InvalidInput for a name the model lacks."""
@@ -105,6 +114,7 @@ async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) 
         timeout_seconds=remaining_seconds(request),
     )
     context.characters = sum(map(len, texts))
+    context.depth = options.depth
     if context.span is not None:
         context.span.set_attribute("s2sent.texts", len(texts))
     began_ns = time.time_ns()

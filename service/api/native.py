@@ -6,6 +6,7 @@ import time
 import numpy as np
 from fastapi import APIRouter, Request, Response
 
+from service.api.details import DetailedEmbeddings, details_as_json
 from service.api.embedding import embed, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.responses import RAW, embedding_response, list_as_json, little_endian_bytes
@@ -25,6 +26,7 @@ from service.api.vectors import (
     to_unit,
     truncate_and_normalize,
 )
+from service.errors import InvalidInput
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 
@@ -34,19 +36,33 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
     "/embed",
     summary="Embed texts",
     openapi_extra=request_body(EmbedBody),
-    responses={200: success(list[list[float]], "One embedding per text.", cost=True, raw=True)},
+    responses={
+        200: success(
+            list[list[float]] | DetailedEmbeddings,
+            "One embedding per text; with details an object.",
+            embeddings=True,
+            raw=True,
+        )
+    },
 )
 async def embed_texts(request: Request) -> Response:
     """One embedding per text, in order; raw float32 if ``Accept`` names octet-stream."""
     service = service_of(request)
     body = await service.bodies.read(request, EmbedBody)
     service.check_dimensions(body.dimensions)
+    raw = RAW in request.headers.get("accept", "")
+    if raw and body.details:
+        raise InvalidInput(
+            f"details is true and Accept is {RAW}, which has no room for them."
+            " Ask for application/json, or leave details out.",
+            param="details",
+        )
     result = await embed(request, body.inputs, body)
     since = time.perf_counter()
     embeddings = truncate_and_normalize(
         result.embeddings, dimensions=body.dimensions, normalize=body.normalize
     )
-    if RAW in request.headers.get("accept", ""):
+    if raw:
         return embedding_response(
             request,
             result,
@@ -56,6 +72,9 @@ async def embed_texts(request: Request) -> Response:
             headers={"x-embedding-shape": f"{embeddings.shape[0]},{embeddings.shape[1]}"},
         )
     content = await list_as_json(embeddings)
+    if body.details:
+        details = details_as_json(request, result)
+        content = b'{"embeddings":%b,"details":%b}' % (content, details)
     return embedding_response(request, result, content, serialized_since=since)
 
 
@@ -67,7 +86,7 @@ async def embed_texts(request: Request) -> Response:
         200: success(
             list[float] | list[list[RankedDocument]],
             "A cosine per sentence or pair, or per query its documents, best first.",
-            cost=True,
+            embeddings=True,
         )
     },
 )

@@ -5,9 +5,10 @@ from typing import Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from service import errors
+from service.api.details import Details, details_as_json
 from service.api.embedding import embed, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.responses import JSON, as_base64, embedding_response, list_as_json
@@ -40,6 +41,7 @@ class EmbeddingList(BaseModel):
     data: list[Embedding]
     model: str
     usage: Usage
+    details: Details | None = Field(None, description="Only where the request asks for details.")
 
 
 class Model(BaseModel):
@@ -49,6 +51,8 @@ class Model(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    fingerprint: str = Field(description="As the header x-model-fingerprint, for full depth.")
+    fingerprints_by_depth: dict[int, str] = Field(description="Likewise for each depth.")
 
 
 class ModelList(BaseModel):
@@ -65,7 +69,7 @@ class ModelList(BaseModel):
     openapi_extra=request_body(OpenAIEmbeddingsBody),
     responses={
         **failures(*EMBEDDING_ERRORS, openai=True),
-        200: success(EmbeddingList, "One normalised embedding per text.", cost=True),
+        200: success(EmbeddingList, "One normalised embedding per text.", embeddings=True),
     },
 )
 async def create_embeddings(request: Request) -> Response:
@@ -79,7 +83,8 @@ async def create_embeddings(request: Request) -> Response:
         result.embeddings, dimensions=body.dimensions, normalize=True
     )
     data = await list_as_json(_data(embeddings, body.encoding_format))
-    content = _embedding_list(data, service.model_name, sum(result.tokens))
+    details = details_as_json(request, result) if body.details else None
+    content = _embedding_list(data, service.model_name, sum(result.tokens), details)
     return embedding_response(request, result, content, serialized_since=since)
 
 
@@ -99,7 +104,12 @@ async def list_models(request: Request) -> Response:
     """The served model, as a list of one."""
     service = service_of(request)
     model = Model(
-        id=service.model_name, object="model", created=service.started_at, owned_by="s2sent"
+        id=service.model_name,
+        object="model",
+        created=service.started_at,
+        owned_by="s2sent",
+        fingerprint=service.fingerprint(),
+        fingerprints_by_depth={d: service.fingerprint(d) for d in service.manifest.depths},
     )
     return Response(ModelList(object="list", data=[model]).model_dump_json(), media_type=JSON)
 
@@ -117,7 +127,9 @@ def _data(
     ]
 
 
-def _embedding_list(data: bytes, model: str, tokens: int) -> bytes:
-    """An EmbeddingList as JSON; ``data`` is JSON already."""
+def _embedding_list(data: bytes, model: str, tokens: int, details: bytes | None) -> bytes:
+    """An EmbeddingList as JSON; ``data`` and ``details`` are JSON already."""
     usage = orjson.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
-    return b'{"object":"list","data":%b,"model":%b,"usage":%b}' % (data, orjson.dumps(model), usage)
+    more = b',"details":%b' % details if details else b""
+    parts = data, orjson.dumps(model), usage, more
+    return b'{"object":"list","data":%b,"model":%b,"usage":%b%b}' % parts

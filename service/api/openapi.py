@@ -81,7 +81,7 @@ RETRY_AFTER = {
         "schema": {"type": "integer", "minimum": 0},
     }
 }
-COST_HEADERS = {
+EMBEDDING_HEADERS = {
     "x-compute-type": "Where the encoder runs: cpu or gpu.",
     "x-compute-time": "Milliseconds since the body was read.",
     "x-compute-characters": "Characters embedded; for token ids their number.",
@@ -90,6 +90,8 @@ COST_HEADERS = {
     "x-tokenization-time": "Milliseconds of tokenising.",
     "x-queue-time": "Milliseconds a text waited for its batch, the mean over the texts.",
     "x-inference-time": "Milliseconds a text's batch ran, the mean over the texts.",
+    "x-truncated": "Texts that were cut because they were too long.",
+    "x-model-fingerprint": "Equal exactly when embeddings can be compared with each other.",
 }
 RAW_HEADERS = {"x-embedding-shape": "rows,components; only with application/octet-stream."}
 _RAW_CONTENT = {
@@ -112,10 +114,10 @@ def request_body(schema: type[BaseModel]) -> dict[str, Any]:
 
 
 def success(
-    model: Any, description: str, *, cost: bool = False, raw: bool = False
+    model: Any, description: str, *, embeddings: bool = False, raw: bool = False
 ) -> dict[str, Any]:
-    """Declare a 200; ``cost`` adds the cost headers, ``raw`` the octet-stream form."""
-    texts = (COST_HEADERS if cost else {}) | (RAW_HEADERS if raw else {})
+    """Declare a 200; ``embeddings`` adds their headers, ``raw`` the octet-stream form."""
+    texts = (EMBEDDING_HEADERS if embeddings else {}) | (RAW_HEADERS if raw else {})
     headers = REQUEST_ID | {
         name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()
     }

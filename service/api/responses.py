@@ -58,7 +58,7 @@ def embedding_response(
     media_type: str = JSON,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """A 200 with ``body`` and the cost headers.
+    """A 200 with ``body``, the cost headers, and which model made it of how many cut texts.
 
     ``serialized_since`` is when writing the body began, on the clock of `time.perf_counter`.
     """
@@ -67,7 +67,12 @@ def embedding_response(
     service.metrics.serialize_duration.observe(seconds)
     if context.span is not None:
         trace_serialize(context.span, seconds)
-    cost = {"x-compute-type": service.compute_type, **cost_headers(context, result)}
+    cost = {
+        "x-compute-type": service.compute_type,
+        **cost_headers(context, result),
+        "x-truncated": str(sum(result.truncated)),
+        "x-model-fingerprint": service.fingerprint(context.depth),
+    }
     return Response(body, headers=cost | (headers or {}), media_type=media_type)
 
 

@@ -135,14 +135,23 @@ class EmbedOptions(_Body):
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
-class EmbedBody(EmbedOptions):
+class AnswerOptions(_Body):
+    """Options of the answer of a route that returns embeddings."""
+
+    details: bool = Field(
+        default=False,
+        description="Tell each text's tokens, whether it was cut, and the model's fingerprint.",
+    )
+    dimensions: Dimensions | None = Field(
+        default=None, description="Keep only the first components; cut before normalising."
+    )
+
+
+class EmbedBody(EmbedOptions, AnswerOptions):
     """Body of /embed."""
 
     inputs: Inputs
     normalize: bool = Field(default=True, description="Scale every embedding to length 1.")
-    dimensions: Dimensions | None = Field(
-        default=None, description="Keep only the first components; cut before normalising."
-    )
 
 
 class SourceForm(_Body):
@@ -224,16 +233,13 @@ class SimilarityBody(_Body):
         return self
 
 
-class OpenAIEmbeddingsBody(_Body):
+class OpenAIEmbeddingsBody(AnswerOptions):
     """Body of /v1/embeddings."""
 
     input: OpenAIInput
     model: str | None = Field(None, description="Accepted and ignored: one model is served.")
     encoding_format: Literal["float", "base64"] = Field(
         default="float", description="base64 is that of little-endian float32."
-    )
-    dimensions: Dimensions | None = Field(
-        default=None, description="Keep only the first components; cut before normalising."
     )
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 

@@ -26,6 +26,7 @@ class RequestContext:
     characters: int = 0  # sent by the client; for token ids their number
     key_name: str | None = None  # of the API key it came with, where the key has one
     result: EmbedResult | None = None  # once the engine has answered
+    depth: int | None = None  # the last block that was run; None for all
 
     @classmethod
     def attach(cls, scope: Scope, request_id: str, span: Span | None) -> "RequestContext":

@@ -22,6 +22,7 @@ from service.settings import Settings
 Result = TypeVar("Result")
 
 DIM = 8
+MAX_TOKENS = 128  # a text with more counts as cut
 
 
 @dataclass
@@ -96,7 +97,8 @@ class FakeEngine:
         if rows is None:
             rows = np.stack([vector_of(text, self.dim) for text in texts])
         tokens = [count_tokens(text) for text in texts]
-        return EmbedResult(rows, tokens, [False] * len(tokens), 0.002, 0.003, 0.004)
+        truncated = [count > MAX_TOKENS for count in tokens]
+        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004)
 
     async def tokenize(
         self,
@@ -154,7 +156,7 @@ def manifest(dim: int) -> Manifest:
     return Manifest(
         name="tiny-s2sent",
         dim=dim,
-        max_seq_length=128,
+        max_seq_length=MAX_TOKENS,
         pooling="mean",
         normalize=True,
         precision="weight-int8",

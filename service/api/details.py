@@ -1,0 +1,40 @@
+"""What an answer tells of each text when ``details`` is true."""
+
+import orjson
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from service.api.embedding import service_of
+from service.engine.types import EmbedResult
+from service.http.context import context_of
+
+
+class TextDetails(BaseModel):
+    """What became of one text."""
+
+    tokens: int = Field(description="Tokens embedded, special tokens included.")
+    truncated: bool = Field(description="Whether the text was cut because it is too long.")
+
+
+class Details(BaseModel):
+    """What an answer tells besides the embeddings."""
+
+    model_fingerprint: str = Field(description="As the header x-model-fingerprint.")
+    texts: list[TextDetails] = Field(description="One per text, in order.")
+
+
+class DetailedEmbeddings(BaseModel):
+    """Answer of /embed with ``details``."""
+
+    embeddings: list[list[float]]
+    details: Details
+
+
+def details_as_json(request: Request, result: EmbedResult) -> bytes:
+    """A `Details` as JSON."""
+    texts = [
+        {"tokens": tokens, "truncated": truncated}
+        for tokens, truncated in zip(result.tokens, result.truncated, strict=True)
+    ]
+    fingerprint = service_of(request).fingerprint(context_of(request).depth)
+    return orjson.dumps({"model_fingerprint": fingerprint, "texts": texts})

@@ -1,0 +1,39 @@
+"""Vectors have one identity exactly where they can be compared."""
+
+import dataclasses
+
+import pytest
+
+from model.artifact.identity import vector_fingerprint
+from model.artifact.manifest import CONFIG, MODEL, TOKENIZER, FileEntry, Manifest
+from tests.support.small_artifact import a_manifest
+
+FILES = {name: FileEntry(name, 1) for name in (MODEL, TOKENIZER, CONFIG)}
+BASE = dataclasses.replace(a_manifest(), files=FILES, backbone={"num_blocks": 6}, depths=(2, 4))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(
+            dataclasses.replace(BASE, files=FILES | {name: FileEntry("0", 1)})
+            for name in (MODEL, TOKENIZER)
+        ),
+        dataclasses.replace(BASE, precision="another"),
+    ],
+)
+def test_another_graph_tokenizer_or_precision_is_another_identity(other: Manifest) -> None:
+    assert vector_fingerprint(other) != vector_fingerprint(BASE)
+
+
+def test_what_leaves_vectors_as_they_are_leaves_the_identity() -> None:
+    other = dataclasses.replace(
+        BASE, name="renamed", scores={"STS12": 1.0}, prompts={"query": "q: "}, training={"a": 1},
+        files=FILES | {CONFIG: FileEntry("0", 1)},
+    )  # fmt: skip
+    assert vector_fingerprint(other) == vector_fingerprint(BASE)
+
+
+def test_each_depth_is_an_identity_and_the_last_block_is_full_depth() -> None:
+    assert len({vector_fingerprint(BASE, depth) for depth in (None, 2, 4)}) == 3
+    assert vector_fingerprint(BASE, 6) == vector_fingerprint(BASE)
