@@ -137,6 +137,7 @@ def _lifespan(
             starting.cancel()
             await asyncio.wait((starting,))
             await engine.drain(settings.drain_timeout_seconds)
+            metrics.deferred.run()
             if tracer_provider:
                 await asyncio.to_thread(close_provider, tracer_provider)
 

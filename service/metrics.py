@@ -23,6 +23,8 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from service.deferred import DeferredCalls
+
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 STAGES = ("tokenize", "queue", "inference")
@@ -55,9 +57,10 @@ class Metrics:
     def __init__(self) -> None:
         # A creation time beside each counter doubles the exposition, and no dashboard reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no type
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
+        self._registry = CollectorRegistry()
+        self.deferred = DeferredCalls()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
         self._declare_requests()
         self._declare_stages()
         self._declare_batches()
@@ -65,6 +68,12 @@ class Metrics:
         self._declare_outcomes()
         self._declare_reuse()
         self._declare_engine()
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """The registry, in which everything that was deferred is recorded."""
+        self.deferred.run()
+        return self._registry
 
     def render(self) -> bytes:
         """The current values in Prometheus' text format (media type CONTENT_TYPE)."""
@@ -213,10 +222,10 @@ class Metrics:
         self.build_info.labels(package_version(), python, onnxruntime).set(1)
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
-        return Counter(name, help_text, labels, registry=self.registry)
+        return Counter(name, help_text, labels, registry=self._registry)
 
     def _gauge(self, name: str, help_text: str, *labels: str) -> Gauge:
-        return Gauge(name, help_text, labels, registry=self.registry)
+        return Gauge(name, help_text, labels, registry=self._registry)
 
     def _histogram(
         self,
@@ -225,7 +234,7 @@ class Metrics:
         buckets: Sequence[float] = DURATION_BUCKETS,
         *labels: str,
     ) -> Histogram:
-        return Histogram(name, help_text, labels, buckets=buckets, registry=self.registry)
+        return Histogram(name, help_text, labels, buckets=buckets, registry=self._registry)
 
 
 def package_version() -> str:

@@ -92,9 +92,6 @@ class Settings(BaseSettings):
         0, "Model", "Batches run side by side; 0 for one per thread, at most 16, on a GPU 2.",
         ge=0, le=64,
     )  # fmt: skip
-    pin_threads: bool = _setting(
-        True, "Model", "Keep the encoder's threads on a core each where they are as many as cores."
-    )
     auto_truncate: bool = _setting(
         True, "Model", "Cut texts that are too long when a request does not say; if not, 422."
     )

@@ -1,15 +1,16 @@
 """Packing: the encoder's blocks process a batch's tokens without the padding between the texts.
 
     embeddings [batch, length, width] -> pack [tokens, width] -> block, block, ... -> unpack
-    within a block: query, key, value [tokens, width] -> unpack -> attention -> pack
+    within a block: query, key and value side by side [tokens, 3 width] -> unpack -> split
+                    -> attention -> pack
 
 All operators of a block but attention treat each token separately, so their work on padding is
 wasted; in a batch of mixed lengths that is more than half of the work. Attention needs the tokens
 of a text together: it gets padded rows, in which arbitrary tokens fill the places of padding and
 the mask hides them.
 
-Packing also makes the products for query, key and value one matrix product each for the whole
-batch. ONNX Runtime's Attention operator multiplies per text and head, with few rows per product.
+Packing also makes query, key and value one matrix product for the whole batch. ONNX Runtime's
+Attention operator multiplies per text and head, with few rows per product.
 
 This is for CPUs. On a GPU the fast attention kernels take lengths (`model.export.graph.fuse`), and
 the CPU would have to wait for the GPU's token count. docs/artifact.md has the gain.
@@ -18,7 +19,6 @@ the CPU would have to wait for the GPU's token count. docs/artifact.md has the g
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from model.export.graph import drop_unread, replace_nodes
@@ -55,14 +55,14 @@ def pack(graph: GraphProto) -> bool:
     packed = _values_of_blocks(graph, entry)
     if not packed:
         return False
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    width = weights[attentions[0].input[1]].shape[0]
+    shapes = {tensor.name: tensor.dims for tensor in graph.initializer}
+    width = shapes[attentions[0].input[1]][0]
     outputs = {value.name for value in graph.output}
     nodes = _find_tokens(graph, width)
     for node in graph.node:
         made = [*node.output]
         if node.op_type == "Attention":
-            nodes += _attend(graph, node, weights)
+            nodes += _attend(node)
         else:
             nodes.append(node if packed.isdisjoint(node.input) else _on_packed(node, packed))
         for name in made:
@@ -139,22 +139,11 @@ def _find_tokens(graph: GraphProto, width: int) -> list[NodeProto]:
     ]
 
 
-def _attend(
-    graph: GraphProto, node: NodeProto, weights: dict[str, NDArray[np.float32]]
-) -> list[NodeProto]:
-    """An Attention operator as three products of packed tokens and attention over padded rows."""
+def _attend(node: NodeProto) -> list[NodeProto]:
+    """An Attention operator as one product of packed tokens and attention over padded rows."""
     states, weight, bias, mask = node.input[:_ATTENTION_INPUTS]
     result = node.output[0]
-    parts = [f"{result}/{part}" for part in ("query", "key", "value")]
-    columns = np.split(weights[weight], 3, axis=1)
-    biases = np.split(weights[bias], 3)
-    nodes = []
-    for part, matrix, vector in zip(parts, columns, biases, strict=True):
-        names = [f"{part}_weight", f"{part}_bias"]
-        for name, values in zip(names, (matrix, vector), strict=True):
-            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), name))
-        nodes.append(helper.make_node("Gemm", [_packed(states), *names], [_packed(part)], part))
-        nodes.append(_unpack(_packed(part), part))
+    joint, parts = f"{result}/joint", [f"{result}/{part}" for part in ("query", "key", "value")]
     attention = helper.make_node(
         "MultiHeadAttention",
         [*parts, "", mask],
@@ -163,7 +152,13 @@ def _attend(
         domain="com.microsoft",
     )
     attention.attribute.extend(node.attribute)
-    return [*nodes, attention, *_pack(f"{result}/padded", _packed(result))]
+    return [
+        helper.make_node("Gemm", [_packed(states), weight, bias], [_packed(joint)], joint),
+        _unpack(_packed(joint), joint),
+        helper.make_node("Split", [joint], parts, f"{joint}/split", axis=-1, num_outputs=3),
+        attention,
+        *_pack(f"{result}/padded", _packed(result)),
+    ]
 
 
 def _on_packed(node: NodeProto, packed: set[str]) -> NodeProto:

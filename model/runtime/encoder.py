@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 from model.artifact.manifest import TOKENIZER
 from model.artifact.reader import Artifact
 from model.runtime.providers import PROVIDERS, Device, TensorRTPlan
-from model.runtime.sessions import open_sessions, run_bound
+from model.runtime.sessions import memory_returning_options, open_sessions, run_bound
 from model.runtime.tokenizer import Tokenizer
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
+
+# Padded tokens of an exclusive run up to which the session keeps the run's memory for the next run.
+KEPT_TOKENS = 256
 
 
 class OnnxEncoder:
@@ -24,8 +27,6 @@ class OnnxEncoder:
     With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
     thread, which uses the cores better than threads that work in step; an exclusive run gets all
     ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
-    Where ``cpus`` has a core for each thread, the session's own threads are pinned to all of them
-    but the first, which is the caller's.
     """
 
     def __init__(
@@ -35,7 +36,6 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
-        cpus: Sequence[int] = (),
         tensorrt: TensorRTPlan | None = None,
     ) -> None:
         manifest = artifact.manifest
@@ -47,8 +47,9 @@ class OnnxEncoder:
         threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
             threads.append(1)
-        sessions = open_sessions(artifact, device, threads=threads, cpus=cpus, tensorrt=tensorrt)
+        sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
+        self._return_memory = memory_returning_options()
         self._has_device_memory = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
@@ -76,21 +77,29 @@ class OnnxEncoder:
         session = self._exclusive_session if exclusive else self._shared_session
         if self._has_device_memory:
             return run_bound(session, POOLED_OUTPUT, inputs)
-        embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs)[0]
+        options = (
+            self._return_memory if exclusive and inputs["input_ids"].size > KEPT_TOKENS else None
+        )
+        embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs, options)[0]
         return embeddings
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
         """The graph's inputs for ``sequences``: int64 [n, longest] each, padded on the right."""
-        lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
-        attention_mask = np.arange(lengths.max()) < lengths[:, None]  # [n, longest] bool
-        input_ids = np.full(attention_mask.shape, self._pad_id, dtype=np.int64)
-        input_ids[attention_mask] = np.concatenate([np.asarray(ids) for ids in sequences])
+        lengths = [len(sequence) for sequence in sequences]
+        if min(lengths) == max(lengths):
+            input_ids = np.array(sequences, dtype=np.int64)
+            attention_mask = np.ones(input_ids.shape, dtype=np.int64)
+        else:
+            is_token = np.arange(max(lengths)) < np.array(lengths)[:, None]  # [n, longest] bool
+            input_ids = np.full(is_token.shape, self._pad_id, dtype=np.int64)
+            input_ids[is_token] = np.concatenate([np.asarray(ids) for ids in sequences])
+            attention_mask = is_token.astype(np.int64)
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": input_ids,
-            "attention_mask": attention_mask.astype(np.int64),
+            "attention_mask": attention_mask,
         }
         if self._takes_token_types:
-            inputs["token_type_ids"] = np.zeros_like(input_ids)
+            inputs["token_type_ids"] = np.zeros(input_ids.shape, dtype=np.int64)
         return inputs
 
     def encode(

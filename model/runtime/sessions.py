@@ -40,8 +40,6 @@ ENCODER_OPERATORS = frozenset(
     + ("Gelu", "BiasGelu", "FastGelu", "Erf")
 )
 
-SPIN_MICROSECONDS = "50"
-
 # Fusions of ONNX Runtime that make a graph slower; `model.export.graph.fuse` gives the reason.
 UNWANTED_FUSIONS: dict[Device, list[str]] = {
     "cpu": ["SkipLayerNormFusion"],
@@ -55,20 +53,18 @@ def open_sessions(
     device: Device,
     *,
     threads: Sequence[int] = (0,),
-    cpus: Sequence[int] = (),
     tensorrt: TensorRTPlan | None = None,
 ) -> list[ort.InferenceSession]:
     """Open a session on ``device`` for each count of ``threads``; 0 is one thread for each core.
 
-    On a CPU the sessions share their lookup tables. A session with as many threads as there are
-    ``cpus`` pins its own threads to all of these but the first, which is the caller's. Raises
-    ProviderUnavailable when the device cannot be used, or not for this graph.
+    On a CPU the sessions share their lookup tables. Raises ProviderUnavailable when the device
+    cannot be used, or not for this graph.
     """
     _require_provider(device)
     require_artifact_fits(artifact.manifest, device)
     if device != "cpu":
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
-    options = [_session_options(artifact, count, cpus) for count in threads]
+    options = [_session_options(artifact, count) for count in threads]
     with closing(artifact.take_graph()) as graph:
         tables = {
             name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
@@ -98,6 +94,16 @@ def run_bound(
     return embeddings
 
 
+def memory_returning_options() -> ort.RunOptions:
+    """Options of a run at whose end the session's arena returns the memory it does not use.
+
+    https://onnxruntime.ai/docs/get-started/with-c.html (memory arena shrinkage)
+    """
+    options = ort.RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
+
+
 def _require_provider(device: Device) -> None:
     available = ort.get_available_providers()
     if PROVIDERS[device][0] not in available:
@@ -108,22 +114,15 @@ def _require_provider(device: Device) -> None:
         )
 
 
-def _session_options(
-    artifact: Artifact, threads: int, cpus: Sequence[int] = ()
-) -> ort.SessionOptions:
+def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
-    if len(cpus) == threads > 1:  # the caller is the first of the threads
-        others = ";".join(str(cpu + 1) for cpu in cpus[1:])  # ONNX Runtime counts from 1
-        options.add_session_config_entry("session.intra_op_thread_affinities", others)
     options.inter_op_num_threads = 1
-    # Batches differ in shape, so a memory plan made for one shape is of no use to the next, and an
-    # arena would keep the memory of the largest batch for ever.
-    options.enable_mem_pattern = False
-    options.enable_cpu_mem_arena = False
-    # How long a thread spins for the next operator before it sleeps. The default, more than a
-    # millisecond, takes time from the event loop and from other runs; 0 slows a lone run.
-    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN_MICROSECONDS)
+    if threads == 1:
+        # Without an arena memory returns to the system; with one, each of the runs side by side
+        # keeps what its largest batch took.
+        options.enable_mem_pattern = False
+        options.enable_cpu_mem_arena = False
     if artifact.manifest.depths:
         options.log_severity_level = 3  # it warns that depth has a default, which is intended
     return options

@@ -64,7 +64,7 @@ def embedding_response(
     """
     seconds = time.perf_counter() - serialized_since
     service, context = service_of(request), context_of(request)
-    service.metrics.serialize_duration.observe(seconds)
+    service.metrics.deferred.add(service.metrics.serialize_duration.observe, seconds)
     if context.span is not None:
         trace_serialize(context.span, seconds)
     cost = {

@@ -261,7 +261,6 @@ class Engine:
             self._metrics,
             self._throughput,
             count=self._parallelism.concurrent_runs,
-            cpus=self._parallelism.cpus,
             verify=lambda: model.check_canary(workers.run),
             on_fatal=self._on_workers_lost,
             clock=self._clock,

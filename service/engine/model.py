@@ -75,7 +75,6 @@ class LoadedModel:
                     device=settings.device,
                     intra_op_num_threads=parallelism.threads,
                     concurrent_runs=parallelism.concurrent_runs,
-                    cpus=parallelism.cpus,
                     tensorrt=TensorRTPlan(
                         max_batch_texts=settings.max_batch_texts,
                         max_batch_tokens=settings.max_batch_tokens,

@@ -1,16 +1,11 @@
-"""How the CPU cores are divided between threads: counting, runs side by side, pinning.
+"""How the CPU cores are divided between threads: counting, and runs side by side.
 
 In a container the host's number of cores is the wrong one: a session with 64 threads under a quota
 of two cores is throttled most of the time.
-
-Pinning: on a virtual machine Linux takes a core that sleeps for one that the host has taken away,
-and puts two woken threads on the core that is awake, until it balances the load some milliseconds
-later. A short text's run then takes twice as long. Threads pinned to cores of their own are not put
-together.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -25,11 +20,10 @@ MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Threads of an exclusive run, the number of runs side by side, and the cores for pinning."""
+    """Threads of an exclusive run, and the number of runs side by side."""
 
     threads: int
     concurrent_runs: int
-    cpus: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -37,10 +31,7 @@ class Parallelism:
         threads = settings.threads or usable_cpus()
         most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
         runs = settings.concurrent_runs or most
-        # With fewer runs than cores, two pinned threads could get the halves of one core.
-        fits = settings.processor == "cpu" and runs in (1, threads)
-        cpus = own_cpus(threads) if settings.pin_threads and fits else ()
-        return cls(threads, runs, cpus)
+        return cls(threads, runs)
 
 
 def usable_cpus(root: Path = Path("/")) -> int:
@@ -51,44 +42,6 @@ def usable_cpus(root: Path = Path("/")) -> int:
     """
     quotas = [int(quota) for quota in (*_quotas_v2(root), *_quotas_v1(root))]
     return max(1, min([_affinity(), *quotas]))
-
-
-def own_cpus(threads: int, root: Path = Path("/")) -> tuple[int, ...]:
-    """Return the number of a core for each of ``threads`` threads, or none at all.
-
-    Only where the threads are as many as the cores and no quota is lower: elsewhere other processes
-    use the same cores, and each would choose the same ones.
-    """
-    if threads < 2 or threads != usable_cpus(root) or not hasattr(os, "sched_setaffinity"):
-        return ()
-    cpus = sorted(os.sched_getaffinity(0))
-    return tuple(cpus) if len(cpus) == threads else ()
-
-
-class CorePin:
-    """The core of one inference thread: ``cpus[place]``, and the first for an exclusive run.
-
-    An exclusive run has the session's threads beside it, which are pinned to the other cores
-    (`model.runtime.sessions`). Without ``cpus`` the thread is not pinned.
-    """
-
-    def __init__(self, cpus: Sequence[int], place: int) -> None:
-        self._cpus = cpus
-        self._place = place
-        self._pinned: int | None = None
-
-    def pin(self, *, exclusive: bool) -> None:
-        """Pin the calling thread, unless it is there already."""
-        if not self._cpus:
-            return
-        cpu = self._cpus[0 if exclusive else self._place % len(self._cpus)]
-        if cpu == self._pinned:
-            return
-        try:
-            os.sched_setaffinity(0, (cpu,))  # 0 is the calling thread
-            self._pinned = cpu
-        except OSError:  # the core was taken away from this process
-            self._cpus = ()
 
 
 def _affinity() -> int:

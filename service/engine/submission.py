@@ -67,8 +67,11 @@ class Submission:
             request.queue_seconds / len(rows),
             request.inference_seconds / len(rows),
         )
+        self._metrics.deferred.add(self._observe, result)
+        return result
+
+    def _observe(self, result: EmbedResult) -> None:
         self._metrics.tokenize_duration.observe(result.tokenize_seconds)
         self._metrics.queue_duration.observe(result.queue_seconds)
         self._metrics.inference_duration.observe(result.inference_seconds)
         self._metrics.truncated_texts.inc(sum(result.truncated))
-        return result

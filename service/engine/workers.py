@@ -6,8 +6,6 @@ restarts) changes on the event loop only, to which a thread posts once per batch
 
 import asyncio
 import logging
-import os
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -20,7 +18,6 @@ from numpy.typing import NDArray
 from service.engine.admission import ThroughputEstimate
 from service.engine.batcher import NO_BATCH, Batch, Batcher, PendingRequest, QueuedText
 from service.engine.model import EngineStartFailed, LoadedModel, WrongShape
-from service.engine.parallelism import CorePin
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.metrics import Metrics
 
@@ -31,7 +28,6 @@ MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 60.0
 
 # Added to the niceness of the inference threads; 0 changes nothing.
-INFERENCE_NICENESS = 5
 # An inference thread that has been idle so long releases the memory its runs have freed, some
 # 100 MB after heavy load. The next run takes it back at some microseconds a page. None never does.
 REST_SECONDS: float | None = 1.0
@@ -42,7 +38,6 @@ class InferenceWorkers:
 
     ``verify`` raises when the encoder cannot be trusted. A thread that replaces a dead one calls it
     before its first batch, and any thread after a batch of which no text could be embedded.
-    With ``cpus`` each thread is pinned to one of them (`service.engine.parallelism.CorePin`).
     ``on_fatal`` is called with a sentence, on the loop, when threads have died too often.
     """
 
@@ -54,7 +49,6 @@ class InferenceWorkers:
         throughput: ThroughputEstimate,
         *,
         count: int,
-        cpus: Sequence[int] = (),
         verify: Callable[[], None],
         on_fatal: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
@@ -67,7 +61,6 @@ class InferenceWorkers:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._count = count
-        self._cpus = cpus
         self._threads: set[threading.Thread] = set()
         self._deaths: deque[float] = deque(maxlen=MAX_DEATHS + 1)
         self._running_since: dict[int, float] = {}  # by thread identifier
@@ -82,8 +75,8 @@ class InferenceWorkers:
 
     def start(self) -> None:
         """Start the threads."""
-        for place in range(self._count):
-            self._spawn(place, verify=lambda: None)
+        for _ in range(self._count):
+            self._spawn(verify=lambda: None)
 
     async def ended(self, timeout_seconds: float) -> bool:
         """Wait for the threads to end after `Batcher.close`; return whether they did."""
@@ -114,10 +107,8 @@ class InferenceWorkers:
 
     # --- on the event loop ---
 
-    def _spawn(self, place: int, verify: Callable[[], None]) -> None:
-        thread = threading.Thread(
-            target=self._main, args=(place, verify), name="inference", daemon=True
-        )
+    def _spawn(self, verify: Callable[[], None]) -> None:
+        thread = threading.Thread(target=self._main, args=(verify,), name="inference", daemon=True)
         self._threads.add(thread)
         thread.start()
 
@@ -130,9 +121,7 @@ class InferenceWorkers:
     def _serving(self) -> None:
         self.fault = None
 
-    def _died(
-        self, thread: threading.Thread, place: int, reason: str, batch: Sequence[QueuedText]
-    ) -> None:
+    def _died(self, thread: threading.Thread, reason: str, batch: Sequence[QueuedText]) -> None:
         """Answer the requests of the batch a thread died with, and replace the thread.
 
         It is not replaced when threads have died too often. `fault` stays set until the new thread
@@ -154,7 +143,7 @@ class InferenceWorkers:
             return
         self.fault = f"engine thread died: restarting ({reason})"
         self._metrics.engine_restarts.inc()
-        self._spawn(place, self._verify)
+        self._spawn(self._verify)
 
     def _answer(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
         for request, count in Counter(text.request for text in done).items():
@@ -163,8 +152,7 @@ class InferenceWorkers:
             request.unanswered -= count
             if not request.unanswered and not request.future.done():
                 request.future.set_result(None)
-        # After the tasks that were just woken, so that no answer waits for the metrics.
-        self._loop.call_soon(self._observe, done, seconds)
+        self._metrics.deferred.add(self._observe, done, seconds)
 
     def _observe(self, batch: Sequence[QueuedText], seconds: float) -> None:
         lengths = [len(text.sequence) for text in batch]
@@ -183,16 +171,13 @@ class InferenceWorkers:
 
     # --- in the thread ---
 
-    def _main(self, place: int, verify: Callable[[], None]) -> None:
+    def _main(self, verify: Callable[[], None]) -> None:
         thread, batch = threading.current_thread(), NO_BATCH
-        core_pin = CorePin(self._cpus, place)
-        _lower_priority()
         try:
             verify()
             self._post(self._serving)
             while taken := self._next_batch():
                 batch = taken
-                core_pin.pin(exclusive=batch.exclusive)
                 if not self._process(batch.texts, batch.exclusive):
                     self._verify()  # whether the texts are at fault or the encoder
                 batch = NO_BATCH
@@ -200,7 +185,7 @@ class InferenceWorkers:
         except BaseException as error:  # SystemExit and panics are deaths too
             logger.critical("an inference thread died", exc_info=True)
             reason = str(error) if isinstance(error, EngineStartFailed) else type(error).__name__
-            self._post(self._died, thread, place, reason, batch.texts)
+            self._post(self._died, thread, reason, batch.texts)
 
     def _next_batch(self) -> Batch | None:
         batch = self._batcher.next_batch(REST_SECONDS)
@@ -265,12 +250,3 @@ class InferenceWorkers:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:  # the loop is closed: nobody waits for an answer any more
             logger.warning("the event loop ended before the inference thread")
-
-
-def _lower_priority() -> None:
-    """Let the event loop run first where both want a core: it needs little time, often.
-
-    On Linux a thread has a niceness of its own (sched(7)); elsewhere nothing is changed.
-    """
-    if sys.platform == "linux":
-        os.nice(INFERENCE_NICENESS)  # of the calling thread

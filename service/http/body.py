@@ -60,7 +60,8 @@ class BodyReader:
             body = parse()
         else:
             body = await asyncio.get_running_loop().run_in_executor(self._executor, parse)
-        self._metrics.parse_duration.observe(time.perf_counter() - context.body_read)
+        seconds = time.perf_counter() - context.body_read
+        self._metrics.deferred.add(self._metrics.parse_duration.observe, seconds)
         return body
 
     async def _collect(self, request: Request) -> bytes:

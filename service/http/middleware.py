@@ -45,8 +45,7 @@ class ObserveRequests:
             return
         span = trace.get_current_span() if self._traced else None
         context = RequestContext.attach(scope, _request_id(scope), span)
-        trace_id = trace_id_of(span) if span else None
-        token = log_fields.set({"request_id": context.request_id, "trace_id": trace_id})
+        token = log_fields.set(_identity(context))
         status = CLIENT_CLOSED_REQUEST  # unless a response begins
 
         async def send_with_id(message: Message) -> None:
@@ -69,15 +68,17 @@ class ObserveRequests:
             await error_response(scope["path"], error)(scope, receive, send_with_id)
         finally:
             self._metrics.requests_in_flight.dec()
-            self._record(scope, context, status)
+            seconds = context.elapsed_seconds()
+            self._metrics.deferred.add(self._record, scope, context, status, seconds)
             log_fields.reset(token)
 
-    def _record(self, scope: Scope, context: RequestContext, status: int) -> None:
-        route, seconds = _route_label(scope), context.elapsed_seconds()
+    def _record(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
+        route = _route_label(scope)
         self._metrics.requests.labels(route, status).inc()
         self._metrics.request_duration[route].observe(seconds)
         level = logging.DEBUG if route in _PROBES else logging.INFO
         if self._log_requests and logger.isEnabledFor(level):
+            log_fields.set(_identity(context))  # of this call's own context, not of a request's
             fields = {
                 "method": scope["method"],
                 "route": route,
@@ -87,6 +88,12 @@ class ObserveRequests:
                 **_work(context),
             }
             logger.log(level, "request", extra={"fields": fields})
+
+
+def _identity(context: RequestContext) -> dict[str, str | None]:
+    """The log fields that say which request a line is about."""
+    trace_id = trace_id_of(context.span) if context.span else None
+    return {"request_id": context.request_id, "trace_id": trace_id}
 
 
 def new_request_id() -> str:

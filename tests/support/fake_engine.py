@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import httpx
 import numpy as np
+from fastapi import FastAPI
 from numpy.typing import NDArray
 
 from model.artifact.manifest import Manifest
@@ -17,6 +18,7 @@ from model.runtime.tokenizer import TokenSpan, TruncationDirection
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady
+from service.metrics import Metrics
 from service.settings import Settings
 
 Result = TypeVar("Result")
@@ -174,7 +176,22 @@ def manifest(dim: int) -> Manifest:
     )
 
 
+class InProcess(httpx.ASGITransport):
+    """The application's answers, each of them recorded and logged before it is returned."""
+
+    def __init__(self, app: FastAPI) -> None:
+        super().__init__(app)
+        self._metrics: Metrics = app.state.service.metrics
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request."""
+        try:
+            return await super().handle_async_request(request)
+        finally:
+            self._metrics.deferred.run()
+
+
 def client_of(engine: FakeEngine, **settings: Any) -> httpx.AsyncClient:
     """A client of the application around ``engine``. Nothing starts: the engine is a fake."""
     app = create_app(Settings(**settings), engine=engine)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+    return httpx.AsyncClient(transport=InProcess(app), base_url="http://test")

@@ -1,8 +1,6 @@
 """Sessions are opened as the device needs it, and one that would not run there is refused."""
 
 import gc
-import os
-import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -189,32 +187,6 @@ def test_tables_live_as_long_as_any_session_that_reads_them(
     del second
     gc.collect()
     assert all(table() is None for table in tables)
-
-
-def threads_that_stay_on(cpu: int) -> int:
-    """Threads of this process that may run on this core and on no other."""
-    status = (path / "status" for path in Path("/proc/self/task").iterdir())
-    return sum(f"\nCpus_allowed_list:\t{cpu}\n" in path.read_text() for path in status)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says where a thread may run")
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one core")
-def test_a_session_s_own_threads_stay_on_all_cores_but_the_first(tiny_artifact: Artifact) -> None:
-    first, second = sorted(os.sched_getaffinity(0))[:2]
-    before = threads_that_stay_on(first), threads_that_stay_on(second)
-    opened = open_sessions(tiny_artifact, "cpu", threads=(2, 1), cpus=(first, second))
-    assert threads_that_stay_on(first) == before[0]
-    assert threads_that_stay_on(second) == before[1] + 1
-    del opened
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says where a thread may run")
-def test_threads_stay_nowhere_unless_there_is_a_core_for_each(tiny_artifact: Artifact) -> None:
-    cpu = max(os.sched_getaffinity(0))
-    before = threads_that_stay_on(cpu)
-    opened = open_sessions(tiny_artifact, "cpu", threads=(2,), cpus=(cpu,))
-    assert threads_that_stay_on(cpu) == before
-    del opened
 
 
 def test_nothing_is_shared_on_a_gpu(

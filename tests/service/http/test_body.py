@@ -19,7 +19,7 @@ class Exchange:
     def __init__(self, engine: FakeEngine, **settings: Any) -> None:
         app = create_app(Settings(**settings), engine=engine)
         service: Service = app.state.service
-        self.registry: CollectorRegistry = service.metrics.registry
+        self._metrics = service.metrics
         self.incoming: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
         self.task = asyncio.ensure_future(app(_scope(), self.incoming.get, self._send))
@@ -32,6 +32,10 @@ class Exchange:
 
     def client_leaves(self) -> None:
         self.incoming.put_nowait({"type": "http.disconnect"})
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self._metrics.registry
 
     def count(self, status: str) -> float | None:
         labels = {"route": "/embed", "status": status}

@@ -27,7 +27,7 @@ from service.http.otlp import HideQuery, collector_provider
 from service.http.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
 from service.logs import logging_to
 from service.settings import Settings, SettingsError, load_settings
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine, InProcess
 from tests.support.server_process import running_server
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -43,7 +43,7 @@ class Traced:
         provider.add_span_processor(HideQuery())
         provider.add_span_processor(SimpleSpanProcessor(self._exporter))
         app = create_app(Settings(**settings), engine=engine, tracer_provider=provider)
-        transport = httpx.ASGITransport(app)
+        transport = InProcess(app)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
     def spans(self) -> list[ReadableSpan]:
@@ -162,7 +162,7 @@ async def test_off_means_that_nothing_is_traced() -> None:
             return await super().embed(*args, **options)
 
     app = create_app(Settings(), engine=Engine())
-    transport = httpx.ASGITransport(app)
+    transport = InProcess(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         response = await client.post("/embed", json={"inputs": "a"}, headers=TRACEPARENT)
     assert response.status_code == 200
@@ -173,7 +173,7 @@ def test_off_means_that_the_sdk_is_not_imported_whatever_the_environment_says() 
     code = (
         "import sys; from service.app import create_app; from service.settings import Settings;"
         "from fastapi.testclient import TestClient\n"
-        "from tests.support.fake_engine import FakeEngine\n"
+        "from tests.support.fake_engine import FakeEngine, InProcess\n"
         "with TestClient(create_app(Settings(), engine=FakeEngine())) as c: c.get('/info')\n"
         "sys.exit(any(name.startswith(('opentelemetry.sdk', 'opentelemetry.exporter'))"
         " for name in sys.modules))"
