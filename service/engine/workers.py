@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -146,10 +146,11 @@ class InferenceWorkers:
         self._spawn(self._verify)
 
     def _answer(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
-        for request, count in Counter(text.request for text in done).items():
-            request.queue_seconds += count * (started - request.arrival)
-            request.inference_seconds += count * seconds
-            request.unanswered -= count
+        for text in done:
+            request = text.request
+            request.queue_seconds += started - request.arrival
+            request.inference_seconds += seconds
+            request.unanswered -= 1
             if not request.unanswered and not request.future.done():
                 request.future.set_result(None)
         self._metrics.deferred.add(self._observe, done, seconds)
