@@ -1,4 +1,4 @@
-"""The ``s2sent`` command: serve, settings, hash-key, healthcheck.
+"""The ``s2sent`` command: serve, embed, settings, hash-key, healthcheck.
 
 The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 """
@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from service.bulk.command import embed
 from service.process import tune_process
 from service.settings import (
     Settings,
@@ -95,6 +96,7 @@ def _serve(settings: Settings) -> None:
 
 
 app.command("serve")(_with_settings(_serve))
+app.command("embed")(embed)
 
 
 @app.command("settings")

@@ -1,0 +1,266 @@
+"""The command line of `s2sent embed`. What does the work is imported when it is needed."""
+
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+from service.bulk.job import (
+    BulkError,
+    Dtype,
+    Format,
+    InputFormat,
+    Job,
+    Options,
+    Shard,
+    Stopped,
+)
+from service.settings import DEFAULT_ARTIFACT, environment_name
+
+if TYPE_CHECKING:
+    from service.bulk.job import Embedder
+    from service.bulk.output import OutputFolder
+    from service.bulk.progress import Progress
+
+ProgressKind = Literal["bar", "json", "none"]
+
+
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="INPUT...",
+        help="Files of texts (.txt .csv .tsv .jsonl .parquet, each also .gz), globs, or -.",
+    ),
+]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Folder for the embeddings.")]
+TextColumn = Annotated[str, typer.Option(help="Column or key of the text.")]
+IdColumn = Annotated[
+    str | None, typer.Option(help="Column or key of an id to keep beside each embedding.")
+]
+GivenFormat = Annotated[
+    InputFormat | None, typer.Option(help="By default what a file's name ends with.")
+]
+OutputFormat = Annotated[Format, typer.Option("--format", help="Format of the output.")]
+RowsPerShard = Annotated[
+    int, typer.Option(min=1, help="Rows of a part: a file, and the unit of resuming.")
+]
+ShardOfRun = Annotated[str, typer.Option(help="Do only this of n shards, as in 0/4.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on where a run was cut.")]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Delete what the output folder holds.")
+]
+Artifact = Annotated[
+    Path, typer.Option(envvar=environment_name("artifact"), help="Folder of the model.")
+]
+Dimensions = Annotated[int | None, typer.Option(min=1, help="Keep only the first components.")]
+Depth = Annotated[
+    int | None, typer.Option(min=1, help="Stop after this block, one of the model's depths.")
+]
+PromptName = Annotated[
+    str | None, typer.Option(help="A prompt of the model, put before every text.")
+]
+StoredType = Annotated[Dtype, typer.Option(help="Type of the stored components.")]
+OnError = Annotated[
+    Literal["stop", "null"],
+    typer.Option(help="At a row that cannot be embedded: stop, or leave its embedding out."),
+]
+Server = Annotated[
+    str | None, typer.Option(help="Embed by the service at this URL instead of here.")
+]
+KeyFile = Annotated[Path | None, typer.Option(help="File with the API key for --server.")]
+RayAddress = Annotated[
+    str | None, typer.Option(help="Run on the Ray cluster at this address; local starts one.")
+]
+Threads = Annotated[
+    int, typer.Option(min=0, help="Cores to use; 0 for all that this process may use.")
+]
+ShownProgress = Annotated[ProgressKind, typer.Option(help="How progress is shown.")]
+
+
+def embed(
+    inputs: Inputs,
+    output: Output,
+    text_column: TextColumn = "text",
+    id_column: IdColumn = None,
+    input_format: GivenFormat = None,
+    format_: OutputFormat = "parquet",
+    rows_per_shard: RowsPerShard = 100_000,
+    shard: ShardOfRun = "0/1",
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    artifact: Artifact = DEFAULT_ARTIFACT,
+    dimensions: Dimensions = None,
+    depth: Depth = None,
+    prompt_name: PromptName = None,
+    dtype: StoredType = "float32",
+    on_error: OnError = "stop",
+    server: Server = None,
+    server_key_file: KeyFile = None,
+    ray: RayAddress = None,
+    threads: Threads = 0,
+    progress: ShownProgress = "bar",
+) -> None:
+    """Embed files of texts into files of embeddings, resumable."""
+    # numpy is here for small sums; its threads would be started at once and spin for work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    options = Options(
+        format_, dtype, dimensions, depth, prompt_name, text_column, id_column, rows_per_shard
+    )
+    with _errors_as_sentences():
+        part = Shard.parse(shard)
+        _check_together(part, resume, overwrite, inputs, server, ray)
+        from service.bulk.inputs import find_inputs
+
+        names = tuple(find_inputs(inputs))
+        job = Job(names, output, artifact, options, input_format, threads, on_error == "null")
+        run = _Run(job, part, resume, overwrite, progress)
+        run.on_ray(ray) if ray else run.here(server, server_key_file)
+
+
+@contextmanager
+def _errors_as_sentences() -> Iterator[None]:
+    try:
+        with _stoppable():
+            yield
+    except Stopped as stopped:
+        _say(f"Stopped. Committed parts are kept; go on with: {_resuming_command()}")
+        raise typer.Exit(128 + stopped.number) from None
+    except BulkError as error:
+        _stop(str(error))
+    except ModuleNotFoundError as error:
+        extra = {"pyarrow": "bulk", "ray": "ray"}.get(str(error.name).partition(".")[0])
+        if not extra:
+            raise
+        _stop(f"{error.name} is not installed. Run: pip install 's2sent[{extra}]'.")
+
+
+class _Run:
+    """A job with how to begin and how to show it."""
+
+    def __init__(
+        self, job: Job, shard: Shard, resume: bool, overwrite: bool, progress: ProgressKind
+    ) -> None:
+        self._job = job
+        self._shard = shard
+        self._resume = resume
+        self._overwrite = overwrite
+        self._progress = _progress(progress)
+
+    def on_ray(self, address: str) -> None:
+        from service.bulk.ray_job import run_on_ray
+
+        output = run_on_ray(
+            self._job, address, self._progress, resume=self._resume, overwrite=self._overwrite
+        )
+        _report(output)
+
+    def here(self, server: str | None, key_file: Path | None) -> None:
+        from service.bulk.inputs import scan
+        from service.bulk.output import OutputFolder
+        from service.bulk.runner import Runner
+
+        job = self._job
+        files = scan(job.inputs, job.options, given=job.input_format)
+        embedder = self._embedder(server, key_file)
+        output = OutputFolder(job.output, embedder.model, job.options, files)
+        try:
+            output.begin(self._shard, resume=self._resume, overwrite=self._overwrite)
+            if not output.is_complete:
+                Runner(output, embedder, job.null_errors, self._progress).run(self._shard)
+                output.finish()
+            _report(output)
+        finally:
+            embedder.close()
+            self._progress.end()
+            output.close()
+
+    def _embedder(self, server: str | None, key_file: Path | None) -> "Embedder":
+        if server:
+            from service.bulk.remote import RemoteEmbedder
+
+            return RemoteEmbedder(server, self._job.options, key=_read_key(key_file))
+        from service.bulk.local import LocalEmbedder
+
+        return LocalEmbedder(self._job.artifact, self._job.options, threads=self._job.threads)
+
+
+def _progress(kind: ProgressKind) -> "Progress":
+    from service.bulk.progress import BarProgress, JsonProgress, Progress
+
+    kinds: dict[ProgressKind, type[Progress]] = {"bar": BarProgress, "json": JsonProgress}
+    return kinds.get(kind, Progress)()
+
+
+def _check_together(
+    shard: Shard,
+    resume: bool,
+    overwrite: bool,
+    inputs: list[str],
+    server: str | None,
+    ray: str | None,
+) -> None:
+    if resume and overwrite:
+        raise BulkError("--resume keeps what --overwrite deletes. Give one of them.")
+    if overwrite and shard.count > 1:
+        raise BulkError(
+            f"--overwrite with --shard {shard} would delete what other shards have written."
+            " Delete the folder first."
+        )
+    if ray and (server or shard.count > 1 or "-" in inputs):
+        raise BulkError(
+            "--ray divides the work itself and reads files. Leave out --server, --shard and -."
+        )
+
+
+def _read_key(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise BulkError(f"--server-key-file {path} cannot be read: {error.strerror}.") from None
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """SIGTERM and Ctrl-C raise Stopped in the main thread."""
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough: the clean-up is quick
+        raise Stopped(number)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _resuming_command() -> str:
+    words = [word for word in sys.argv[1:] if word not in ("--resume", "--overwrite")]
+    return shlex.join(["s2sent", *words, "--resume"])
+
+
+def _report(output: "OutputFolder") -> None:
+    if output.is_complete:
+        _say(f"{output.path} is complete: {output.rows} rows in {output.parts} parts.")
+    else:
+        done = len(output.committed())
+        _say(f"{output.path} has {done} of {output.parts} parts; the other shards write the rest.")
+
+
+def _say(sentence: str) -> None:
+    typer.echo(sentence, err=True)
+
+
+def _stop(sentence: str) -> NoReturn:
+    _say(sentence)
+    raise typer.Exit(1)

@@ -1,0 +1,250 @@
+"""Input files: their identity and their rows, read forward with memory that does not grow.
+
+Text, CSV, TSV, JSON lines (the lines of OpenAI's batch files among them) and Parquet, each also
+gzipped. A problem of one row becomes the row's error; a problem of the file raises InputError.
+"""
+
+import csv
+import glob
+import gzip
+import hashlib
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, Self, cast, get_args
+
+from service.bulk.job import InputError, InputFormat, InputRow, Options
+from service.bulk.rows import (
+    BadRow,
+    Opened,
+    ParquetRecords,
+    Record,
+    check_text,
+    open_json_lines,
+    open_lines,
+    open_parquet,
+    open_table,
+)
+
+SUFFIXES: dict[str, InputFormat] = {
+    **{f".{name}": name for name in get_args(InputFormat)},
+    **{".text": "txt", ".ndjson": "jsonl", ".pq": "parquet"},
+}
+STDIN = "-"
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file to embed; ``source`` is where its bytes are, ``name`` what it was called."""
+
+    name: str
+    source: Path
+    format: InputFormat
+    gzipped: bool
+    bytes: int
+    sha256: str
+    rows: int
+    stamp: tuple[int, int]  # size and time of change, to notice one that changes meanwhile
+
+    def as_json(self) -> dict[str, Any]:
+        """Its identity for the manifest."""
+        return {
+            "name": self.name,
+            "bytes": self.bytes,
+            "sha256": self.sha256,
+            "rows": self.rows,
+            "format": self.format,
+        }
+
+
+def find_inputs(patterns: Sequence[str]) -> list[str]:
+    """The files that paths and globs name, those of a glob sorted; raises InputError."""
+    found: list[str] = []
+    for pattern in patterns:
+        if pattern == STDIN or Path(pattern).is_file():
+            found.append(pattern)
+        elif Path(pattern).is_dir():
+            raise InputError(f"{pattern} is a folder. Name its files, as in '{pattern}/*.jsonl'.")
+        elif matches := sorted(p for p in glob.glob(pattern, recursive=True) if Path(p).is_file()):
+            found += matches
+        else:
+            raise InputError(f"{pattern} is not there. Check the path.")
+    if found.count(STDIN) > 1:
+        raise InputError("- is given twice, and standard input can be read once. Give it once.")
+    return found
+
+
+def scan(
+    names: Iterable[str],
+    options: Options,
+    *,
+    given: InputFormat | None = None,
+    spool: Path | None = None,
+) -> list[InputFile]:
+    """Hash every file and count its rows; raises InputError for one that cannot be read to its end.
+
+    Standard input is copied to a file in the folder ``spool`` first.
+    """
+    return [_scan_one(name, options, given, spool) for name in names]
+
+
+def _scan_one(
+    name: str, options: Options, given: InputFormat | None, spool: Path | None
+) -> InputFile:
+    source = _spool_stdin(spool) if name == STDIN else Path(name)
+    with reading(name):
+        with source.open("rb") as file:
+            stat = source.stat()
+            head = file.read(2)
+            file.seek(0)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        gzipped = head == b"\x1f\x8b"
+        kind = given or _format_of(name, source, gzipped)
+        stamp = (stat.st_size, stat.st_mtime_ns)
+        file_ = InputFile(name, source, kind, gzipped, stat.st_size, digest, 0, stamp)
+        with RowReader(file_, options) as rows:
+            count = rows.skip(sys.maxsize)
+    return InputFile(name, source, kind, gzipped, stat.st_size, digest, count, stamp)
+
+
+def _spool_stdin(folder: Path | None) -> Path:
+    with tempfile.NamedTemporaryFile(
+        dir=folder, prefix=".stdin-", suffix=".tmp", delete=False
+    ) as copy:
+        shutil.copyfileobj(sys.stdin.buffer, copy, READ_BYTES)
+    return Path(copy.name)
+
+
+def _format_of(name: str, source: Path, gzipped: bool) -> InputFormat:
+    if name == STDIN:
+        with opened(source, gzipped) as file:
+            start = file.read(64).lstrip()
+        return "parquet" if start[:4] == b"PAR1" else "jsonl" if start[:1] == b"{" else "txt"
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes]
+    if suffixes and suffixes[-1] in (".gz", ".gzip"):
+        suffixes.pop()
+    if suffixes and suffixes[-1] in SUFFIXES:
+        return SUFFIXES[suffixes[-1]]
+    known = ", ".join(SUFFIXES)
+    raise InputError(
+        f"{name} has none of the endings {known}, so its format is not known. Give --input-format."
+    )
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what can go wrong with a file into InputError."""
+    import pyarrow
+
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(
+            f"{name} is gzip data that is cut or damaged: {error}. Copy the file again."
+        ) from None
+    except csv.Error as error:
+        raise InputError(f"{name} cannot be read as CSV: {error}. Mend the file.") from None
+    except (pyarrow.ArrowException, UnicodeError) as error:
+        raise InputError(
+            f"{name} is cut or damaged: {_first_line(error)}. Copy or write the file again."
+        ) from None
+    except OSError as error:  # pyarrow raises it for damaged pages as well
+        reason = error.strerror or _first_line(error)
+        raise InputError(
+            f"{name} cannot be read: {reason}. Copy or write the file again."
+        ) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0].rstrip(".")
+
+
+@contextmanager
+def opened(source: Path, gzipped: bool) -> Iterator[IO[bytes]]:
+    """The file's bytes, decompressed."""
+    if gzipped:
+        with gzip.open(source, "rb") as file:
+            yield cast(IO[bytes], file)
+    else:
+        with source.open("rb", buffering=READ_BYTES) as file:
+            yield file
+
+
+@contextmanager
+def _decompressed(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy, READ_BYTES)
+        yield cast(IO[bytes], copy)
+
+
+class RowReader:
+    """The rows of one file in order, to take or to skip. A context manager."""
+
+    def __init__(self, file: InputFile, options: Options) -> None:
+        self._file = file
+        self._options = options
+        self._stack = ExitStack()
+        self._position = 0
+
+    def __enter__(self) -> Self:
+        with reading(self._file.name):
+            stat = self._file.source.stat()
+            if (stat.st_size, stat.st_mtime_ns) != self._file.stamp:
+                raise InputError(
+                    f"{self._file.name} has changed since the run began. Begin again with"
+                    " --overwrite when it is written."
+                )
+            self._records, self._parse = self._open()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def skip(self, count: int) -> int:
+        """Pass over rows; returns how many there were, fewer at the end."""
+        with reading(self._file.name):
+            if isinstance(self._records, ParquetRecords):
+                skipped = self._records.skip(count)
+            else:
+                skipped = sum(1 for _ in islice(self._records, count))
+        self._position += skipped
+        return skipped
+
+    def take(self, count: int) -> list[InputRow]:
+        """The next rows, fewer at the end."""
+        rows = []
+        with reading(f"{self._file.name}, after row {self._position}"):
+            for record in islice(self._records, count):
+                self._position += 1
+                rows.append(self._row(record))
+        return rows
+
+    def _open(self) -> Opened:
+        name, options = self._file.name, self._options
+        file = self._stack.enter_context(opened(self._file.source, self._file.gzipped))
+        match self._file.format:
+            case "txt":
+                return open_lines(file)
+            case "jsonl":
+                return open_json_lines(file, options)
+            case "parquet":
+                if self._file.gzipped:  # Parquet is read from its end
+                    file = self._stack.enter_context(_decompressed(file))
+                return open_parquet(file, name, options)
+            case table:
+                return open_table(file, name, options, tabs=table == "tsv")
+
+    def _row(self, record: Record) -> InputRow:
+        place = f"{self._file.name}, row {self._position}"
+        try:
+            text, row_id = self._parse(record)
+        except BadRow as bad:
+            return InputRow("", bad.row_id, place, str(bad))
+        return InputRow(text, row_id, place, check_text(text))

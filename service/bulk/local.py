@@ -1,0 +1,140 @@
+"""Embedding in this process: one session, one thread a run, as many runs as there are cores.
+
+Batches are made of texts of close lengths and depend only on the texts, never on threads or time,
+so the same input gives the same bits.
+"""
+
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact.manifest import ArtifactError
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
+from model.runtime.providers import ProviderUnavailable
+from service.bulk.job import BulkError, Embedded, Model, Options
+from service.engine.model import EngineStartFailed, LoadedModel
+from service.engine.parallelism import usable_cpus
+
+BATCH_TOKENS = 1_024  # padded, in one run
+BATCH_TEXTS = 128
+
+Tokens = NDArray[np.int32]
+
+
+class LocalEmbedder:
+    """An artifact on ``threads`` cores, by default all that this process may use.
+
+    Raises BulkError when the artifact cannot be opened or does not reproduce its canary.
+    """
+
+    def __init__(self, artifact: Path, options: Options, *, threads: int = 0) -> None:
+        opened = _open(artifact)
+        manifest = opened.manifest
+        self.model = _describe(opened)
+        options.check(self.model)
+        self.threads = threads or usable_cpus()
+        # The tokenizer's own threads; they are started with the first call.
+        os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))
+        self._encoder = _verified_encoder(opened)
+        self._depth = options.depth
+        self._prompt = manifest.prompts[options.prompt_name] if options.prompt_name else ""
+        self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
+
+    def start(self, texts: list[str]) -> "_Window":
+        """Tokenise texts and queue their batches, longest first."""
+        rows = self._encoder.tokenizer.tokenize(texts, prompt=self._prompt)
+        # As arrays: a list of ids takes ten times the memory.
+        sequences = [np.array(row.input_ids, dtype=np.int32) for row in rows]
+        embedded = Embedded(
+            vectors=np.zeros((len(rows), self._encoder.dim), dtype=np.float32),
+            tokens=np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)),
+            truncated=np.fromiter((row.truncated for row in rows), dtype=np.bool_, count=len(rows)),
+            errors={},
+        )
+        window = _Window(sequences, embedded, [])
+        for batch in make_batches(embedded.tokens):
+            window.runs.append(self._executor.submit(self._run, window, batch))
+        return window
+
+    def close(self) -> None:
+        """Drop the batches that have not begun and wait for the others."""
+        self._executor.shutdown(cancel_futures=True)
+
+    def _run(self, window: "_Window", batch: NDArray[np.intp]) -> None:
+        try:
+            self._encode(window, batch)
+        except Exception:  # ONNX Runtime raises classes of its own; find the texts at fault
+            for at in batch:
+                try:
+                    self._encode(window, np.array([at]))
+                except Exception as error:  # as above
+                    kind = type(error).__name__
+                    window.embedded.errors[int(at)] = f"the encoder failed on the text ({kind})"
+
+    def _encode(self, window: "_Window", batch: NDArray[np.intp]) -> None:
+        sequences: list[Tokens] = [window.sequences[at] for at in batch]
+        vectors = self._encoder.run(sequences, exclusive=False, depth=self._depth)  # type: ignore[arg-type]  # arrays of ids are sequences of them
+        window.embedded.vectors[batch] = vectors
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Texts on their way through the encoder, with the runs they wait for."""
+
+    sequences: list[Tokens]
+    embedded: Embedded
+    runs: list["Future[None]"]
+
+    def result(self) -> Embedded:
+        """Wait for the embeddings."""
+        for run in self.runs:
+            run.result()
+        return self.embedded
+
+
+def make_batches(lengths: NDArray[np.int32]) -> list[NDArray[np.intp]]:
+    """Positions of texts by batch: close lengths together, the longest first.
+
+    A batch has at most BATCH_TEXTS rows and BATCH_TOKENS padded tokens, or one row.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    batches, start = [], 0
+    while start < len(order):
+        rows = max(1, min(BATCH_TEXTS, BATCH_TOKENS // max(1, int(lengths[order[start]]))))
+        batches.append(order[start : start + rows])
+        start += rows
+    return batches
+
+
+def describe(path: Path) -> Model:
+    """The model of an artifact; raises BulkError when it cannot be opened."""
+    return _describe(_open(path))
+
+
+def _describe(artifact: Artifact) -> Model:
+    manifest = artifact.manifest
+    return Model(
+        manifest.name, artifact.fingerprint, manifest.dim, manifest.depths, manifest.prompts
+    )
+
+
+def _open(path: Path) -> Artifact:
+    try:
+        return Artifact.open(path, keep_graph=True)
+    except ArtifactError as error:
+        raise BulkError(str(error)) from None
+
+
+def _verified_encoder(artifact: Artifact) -> OnnxEncoder:
+    """An encoder whose runs take one thread each; raises BulkError unless its canary is right."""
+    try:
+        encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
+        LoadedModel(encoder, encoder.tokenizer, artifact).check_canary(encoder.run)
+    except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
+        raise BulkError(f"{artifact.path}: {error}") from None
+    return encoder

@@ -1,0 +1,154 @@
+"""The progress of a run: a bar for people, a JSON line a second for machines, or nothing."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+import orjson
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+INTERVAL_SECONDS = 1.0
+
+
+@dataclass
+class Progress:
+    """Counts what is done; this one shows nothing.
+
+    Rows and parts that an earlier run committed are counted as done, and not in the rates.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    rows: int = 0
+    rows_total: int = 0
+    rows_before: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    failed: int = 0
+    parts: int = 0
+    parts_total: int = 0
+    began: float = field(default=0.0, init=False)
+
+    def begin(self, *, rows: int, rows_before: int, parts: int, parts_before: int) -> None:
+        """Start the clock."""
+        self.rows_total, self.rows, self.rows_before = rows, rows_before, rows_before
+        self.parts_total, self.parts = parts, parts_before
+        self.began = self.clock()
+        self.show()
+
+    def add(self, *, rows: int, tokens: int, truncated: int, failed: int) -> None:
+        """Count rows that are embedded."""
+        self.rows += rows
+        self.tokens += tokens
+        self.truncated += truncated
+        self.failed += failed
+        self.show()
+
+    def committed(self) -> None:
+        """Count a part."""
+        self.parts += 1
+        self.show()
+
+    def end(self) -> None:
+        """Show the last state."""
+
+    def show(self) -> None:
+        """Show the state."""
+
+    def summary(self) -> dict[str, Any]:
+        """Counts, rates per second, and seconds left, None while unknown."""
+        seconds = max(self.clock() - self.began, 1e-9)
+        rate = (self.rows - self.rows_before) / seconds
+        left = round((self.rows_total - self.rows) / rate) if rate else None
+        return {
+            "rows": self.rows,
+            "rows_total": self.rows_total,
+            "parts": self.parts,
+            "parts_total": self.parts_total,
+            "tokens": self.tokens,
+            "truncated": self.truncated,
+            "failed": self.failed,
+            "seconds": round(seconds, 1),
+            "rows_per_second": round(rate, 1),
+            "tokens_per_second": round(self.tokens / seconds, 1),
+            "seconds_left": left,
+        }
+
+
+@dataclass
+class JsonProgress(Progress):
+    """A JSON object a line: one a second, by a thread of its own, and one at the end."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+    _ended: threading.Event = field(default_factory=threading.Event, init=False)
+    _thread: threading.Thread | None = field(default=None, init=False)
+
+    def begin(self, *, rows: int, rows_before: int, parts: int, parts_before: int) -> None:
+        """Start the clock and the lines."""
+        super().begin(rows=rows, rows_before=rows_before, parts=parts, parts_before=parts_before)
+        self._thread = threading.Thread(target=self._write_lines, name="progress", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Write the last line."""
+        self._ended.set()
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+            self._write()
+
+    def _write_lines(self) -> None:
+        while not self._ended.wait(INTERVAL_SECONDS):
+            self._write()
+
+    def _write(self) -> None:
+        self.stream.write(orjson.dumps(self.summary()).decode() + "\n")
+        self.stream.flush()
+
+
+@dataclass
+class BarProgress(Progress):
+    """A bar on standard error."""
+
+    console: Console = field(default_factory=lambda: Console(stderr=True))
+    _bar: Bar | None = field(default=None, init=False)
+    _task: TaskID = field(default=TaskID(0), init=False)
+
+    def begin(self, *, rows: int, rows_before: int, parts: int, parts_before: int) -> None:
+        """Show the bar."""
+        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self._bar = Bar(*columns, console=self.console)
+        self._task = self._bar.add_task("", total=rows, completed=rows_before)
+        self._bar.start()
+        super().begin(rows=rows, rows_before=rows_before, parts=parts, parts_before=parts_before)
+
+    def show(self) -> None:
+        """Move the bar."""
+        if self._bar:
+            self._bar.update(self._task, completed=self.rows, description=self._text())
+
+    def end(self) -> None:
+        """Leave the bar as it is."""
+        if self._bar:
+            self.show()
+            self._bar.stop()
+            self._bar = None
+
+    def _text(self) -> str:
+        now = self.summary()
+        left = "" if now["seconds_left"] is None else f", {_duration(now['seconds_left'])} left"
+        return (
+            f"{now['rows']:,}/{now['rows_total']:,} rows, {now['rows_per_second']:,.0f} rows/s,"
+            f" {now['tokens_per_second']:,.0f} tokens/s{left}; {now['parts']}/{now['parts_total']}"
+            f" parts, {now['truncated']:,} truncated, {now['failed']:,} failed"
+        )
+
+
+def _duration(seconds: int) -> str:
+    hours, rest = divmod(seconds, 3600)
+    minutes, rest = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

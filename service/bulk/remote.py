@@ -1,0 +1,190 @@
+"""Embedding through a running service: POST /embed over kept connections, with patience.
+
+429 and 503 are tried again after their ``Retry-After`` (RFC 9110, section 10.2.3), a broken
+connection or a 504 after a growing pause. A request that is refused for a text is halved until the
+text is found.
+"""
+
+import http.client
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.bulk.job import BulkError, Embedded, Model, Options
+
+RAW = "application/octet-stream"
+TEXTS_PER_REQUEST = 256
+BODY_BYTES = 1 << 20
+CONCURRENT_REQUESTS = 4
+TIMEOUT_SECONDS = 120.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+MAX_FAULTS = 8  # in a row, without an answer: a minute and a half
+TRY_LATER = (429, 503)
+REFUSED_TEXT = (400, 413, 422, 424)
+
+Sleep = Callable[[float], None]
+
+
+class Refused(Exception):
+    """The service does not embed these texts; the message is its own."""
+
+
+class RemoteEmbedder:
+    """A service at ``url``; raises BulkError when it does not answer or has another model."""
+
+    def __init__(
+        self, url: str, options: Options, *, key: str | None = None, sleep: Sleep = time.sleep
+    ) -> None:
+        self._url = urllib.parse.urlsplit(url.rstrip("/"))
+        if self._url.scheme not in ("http", "https") or not self._url.hostname:
+            raise BulkError(f"--server is {url!r}; write a URL as in http://127.0.0.1:8080.")
+        self._headers = {"Content-Type": "application/json", "x-priority": "bulk"}
+        if key:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._sleep = sleep
+        self._own = threading.local()  # a connection for each thread
+        self._closed = threading.Event()
+        info = orjson.loads(self._ask("GET", "/info", b"", "application/json"))
+        self.model = Model(
+            info["served_model_name"],
+            info["fingerprint"],
+            info["dim"],
+            tuple(info["depths"]),
+            info["prompts"],
+        )
+        options.check(self.model)
+        self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
+        # Cut and normalised here, as local embeddings are.
+        self._options: dict[str, bool | int | str] = {"normalize": False, "truncate": True}
+        if options.depth is not None:
+            self._options["depth"] = options.depth
+        if options.prompt_name is not None:
+            self._options["prompt_name"] = options.prompt_name
+        self._executor = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="request")
+
+    def start(self, texts: list[str]) -> "_Requests":
+        """Queue the requests for texts."""
+        embedded = Embedded(
+            vectors=np.zeros((len(texts), self.model.dim), dtype=np.float32),
+            tokens=np.full(len(texts), -1, dtype=np.int32),
+            truncated=np.zeros(len(texts), dtype=np.bool_),
+            errors={},
+        )
+        requests = _Requests(embedded, [])
+        for start, stop in self._slices(texts):
+            run = self._executor.submit(self._embed, texts[start:stop], start, embedded)
+            requests.runs.append(run)
+        return requests
+
+    def close(self) -> None:
+        """Drop the requests that have not begun; those that wait to be sent again give up."""
+        self._closed.set()
+        self._executor.shutdown(cancel_futures=True)
+
+    def _slices(self, texts: list[str]) -> list[tuple[int, int]]:
+        slices, start, size = [], 0, 0
+        for at, text in enumerate(texts):
+            if at > start and (at - start == self._most or size + len(text) > BODY_BYTES):
+                slices.append((start, at))
+                start, size = at, 0
+            size += len(text)
+        return [*slices, (start, len(texts))]
+
+    def _embed(self, texts: list[str], first: int, embedded: Embedded) -> None:
+        body = orjson.dumps({"inputs": texts, **self._options})
+        try:
+            answer = self._ask("POST", "/embed", body, RAW)
+        except Refused as refused:
+            if len(texts) == 1:
+                embedded.errors[first] = f"the service refused the text: {refused}"
+                return
+            half = len(texts) // 2
+            self._embed(texts[:half], first, embedded)
+            self._embed(texts[half:], first + half, embedded)
+            return
+        rows: NDArray[np.float32] = np.frombuffer(answer, "<f4").reshape(len(texts), -1)
+        embedded.vectors[first : first + len(texts)] = rows
+
+    def _ask(self, method: str, path: str, body: bytes, accept: str) -> bytes:
+        """One answer of status 200, however often it takes; raises Refused or BulkError."""
+        pause, faults = FIRST_PAUSE_SECONDS, 0
+        while True:
+            wait = pause
+            try:
+                status, retry_after, content = self._send(method, path, body, accept)
+            except (OSError, http.client.HTTPException) as error:
+                faults += 1
+                reason = f"no answer ({str(error) or type(error).__name__})"
+            else:
+                if status == http.client.OK:
+                    return content
+                reason = f"{status} {_message(content)}"
+                if status in REFUSED_TEXT and method == "POST":
+                    raise Refused(_message(content))
+                if status in TRY_LATER and retry_after is not None:
+                    wait, faults = retry_after, 0
+                elif status in (*TRY_LATER, 500, 502, 504):
+                    faults += 1
+                else:
+                    raise BulkError(f"{self._url.geturl()}{path} answered {reason}")
+            if faults > MAX_FAULTS or self._closed.is_set():
+                raise BulkError(
+                    f"{self._url.geturl()}{path}: {reason} after {faults} tries. Start the service"
+                    " and run the same command with --resume."
+                )
+            self._sleep(wait)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if faults else FIRST_PAUSE_SECONDS
+
+    def _send(
+        self, method: str, path: str, body: bytes, accept: str
+    ) -> tuple[int, float | None, bytes]:
+        """Status, ``Retry-After`` in seconds and body, over the thread's own connection."""
+        connection = getattr(self._own, "connection", None) or self._connect()
+        headers = {**self._headers, "Accept": accept}
+        try:
+            connection.request(method, f"{self._url.path}{path}", body or None, headers)
+            response = connection.getresponse()
+            content = response.read()
+        except (OSError, http.client.HTTPException):
+            self._own.connection = None
+            connection.close()
+            raise
+        seconds = response.headers.get("Retry-After", "")
+        return response.status, float(seconds) if seconds.isdecimal() else None, content
+
+    def _connect(self) -> http.client.HTTPConnection:
+        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+        host, port = self._url.hostname or "", self._url.port
+        self._own.connection = kinds[self._url.scheme](host, port, timeout=TIMEOUT_SECONDS)
+        connection: http.client.HTTPConnection = self._own.connection
+        return connection
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """Texts on their way through the service."""
+
+    embedded: Embedded
+    runs: list["Future[None]"]
+
+    def result(self) -> Embedded:
+        """Wait for the embeddings; raises BulkError when the service is gone."""
+        for run in self.runs:
+            run.result()
+        return self.embedded
+
+
+def _message(content: bytes) -> str:
+    """The sentence in an error's body, or the beginning of the body."""
+    try:
+        value = orjson.loads(content)
+        return str(value["error"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return content[:200].decode("utf-8", "replace")

@@ -1,0 +1,275 @@
+"""The run over one shard: read, embed and write at the same time, part after part.
+
+A thread reads rows and starts their embedding, the embedder's threads work, and the calling thread
+writes what is done. Two windows of rows wait between them at most, which bounds the memory.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from service.bulk.files import writing
+from service.bulk.inputs import InputFile, RowReader
+from service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
+from service.bulk.output import OutputFolder, PartRecord
+from service.bulk.progress import Progress
+from service.bulk.writers import Chunk, PartWriter, file_sha256, open_writer, prepare, to_stored
+
+# Rows that are sorted by length, and written, together: a part has some windows of equal size.
+MAX_WINDOW_ROWS = 4_096
+WAITING_WINDOWS = 2
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows of one part on their way; the texts among them stand at ``positions``."""
+
+    part: int
+    first_row: int
+    last_of_part: bool
+    rows: list[InputRow]
+    positions: list[int]
+    pending: Pending | None
+
+
+@dataclass
+class _Part:
+    """A part that is being written."""
+
+    number: int
+    writer: PartWriter
+    rows: int = 0
+    tokens: int = 0
+    truncated: int = 0
+    failed: int = 0
+
+
+@dataclass
+class Runner:
+    """One shard of a run. ``null_errors`` keeps rows that cannot be embedded, without a vector."""
+
+    output: OutputFolder
+    embedder: Embedder
+    null_errors: bool = False
+    progress: Progress = field(default_factory=Progress)
+
+    def run(self, shard: Shard) -> None:
+        """Commit every part of the shard that is not; raises BulkError at what stops it."""
+        committed = self.output.committed()
+        mine = shard.parts(self.output.parts)
+        todo = [part for part in mine if part not in committed]
+        rows = {part: len(self.output.rows_of(part)) for part in mine}
+        self.progress.begin(
+            rows=sum(rows.values()),
+            rows_before=sum(rows[part] for part in mine if part in committed),
+            parts=len(mine),
+            parts_before=len(mine) - len(todo),
+        )
+        if todo:
+            prepare(self.output)
+            with _Prefetch(self._windows(todo)) as windows:
+                self._write(windows)
+        self.progress.end()
+
+    def _windows(self, parts: list[int]) -> Iterator[Window]:
+        """The windows of the parts, in order; each is being embedded when it is handed out."""
+        size = window_rows(self.output.options)
+        with InputRows(self.output.inputs, self.output.options) as source:
+            for part in parts:
+                rows = self.output.rows_of(part)
+                source.skip_to(rows.start)
+                edges = [*range(rows.start, rows.stop, size), rows.stop]
+                for start, stop in pairwise(edges):
+                    taken = source.take(stop - start)
+                    yield self._start(part, start, stop == rows.stop, taken)
+
+    def _start(self, part: int, first_row: int, last: bool, rows: list[InputRow]) -> Window:
+        if not self.null_errors:
+            for row in rows:
+                if row.error:
+                    raise _bad_row(row, row.error)
+        positions = [at for at, row in enumerate(rows) if not row.error]
+        texts = [rows[at].text for at in positions]
+        pending = self.embedder.start(texts) if texts else None
+        return Window(part, first_row, last, rows, positions, pending)
+
+    def _write(self, windows: Iterator[Window]) -> None:
+        part: _Part | None = None
+        try:
+            for window in windows:
+                part = part or _Part(window.part, open_writer(self.output, window.part))
+                chunk = self._chunk(window)
+                part.writer.write(chunk)
+                self._count(part, chunk)
+                if window.last_of_part:
+                    self._commit(part)
+                    part = None
+        finally:
+            if part is not None:
+                part.writer.discard()
+
+    def _chunk(self, window: Window) -> Chunk:
+        options, rows = self.output.options, window.rows
+        width = options.stored_width(self.output.model)
+        errors = [row.error for row in rows]
+        tokens, truncated = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.bool_)
+        embedded = window.pending.result() if window.pending else None
+        dim = embedded.vectors.shape[1] if embedded else self.output.model.dim
+        vectors = np.zeros((len(rows), dim), np.float32)
+        if embedded:
+            at = window.positions
+            vectors[at], tokens[at], truncated[at] = (
+                embedded.vectors,
+                embedded.tokens,
+                embedded.truncated,
+            )
+            for position, error in embedded.errors.items():
+                errors[at[position]] = error
+        stored, usable = to_stored(vectors, options)
+        for index in np.flatnonzero(~usable):
+            errors[index] = errors[index] or "the embedding is zero or not finite"
+        if not self.null_errors:
+            for row, reason in zip(rows, errors, strict=True):
+                if reason:
+                    raise _bad_row(row, reason)
+        assert stored.shape == (len(rows), width)  # noqa: S101  # what the schema says
+        return Chunk(window.first_row, [row.id for row in rows], stored, tokens, truncated, errors)
+
+    def _count(self, part: _Part, chunk: Chunk) -> None:
+        known = chunk.tokens[chunk.tokens > 0]
+        failed = sum(error is not None for error in chunk.errors)
+        truncated = int(chunk.truncated.sum())
+        part.rows += len(chunk)
+        part.tokens += int(known.sum())
+        part.truncated += truncated
+        part.failed += failed
+        self.progress.add(
+            rows=len(chunk), tokens=int(known.sum()), truncated=truncated, failed=failed
+        )
+
+    def _commit(self, part: _Part) -> None:
+        path = part.writer.commit()
+        with writing(path):
+            size, digest = path.stat().st_size, file_sha256(path)
+        self.output.commit(
+            PartRecord(
+                part=part.number,
+                file=path.name,
+                first_row=self.output.rows_of(part.number).start,
+                rows=part.rows,
+                bytes=size,
+                sha256=digest,
+                tokens=part.tokens,
+                truncated=part.truncated,
+                failed=part.failed,
+            )
+        )
+        self.progress.committed()
+
+
+class InputRows:
+    """The rows of all input files, one after another."""
+
+    def __init__(self, files: list[InputFile], options: Options) -> None:
+        self._files = list(files)
+        self._options = options
+        self._next = 0  # the number of the row that comes next
+        self._left = 0  # rows of the open file that are not read
+        self._stack = ExitStack()
+        self._reader: RowReader | None = None
+
+    def __enter__(self) -> "InputRows":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stack.close()
+
+    def skip_to(self, row: int) -> None:
+        """Go forward to a row; whole files are passed over unread."""
+        while self._next < row:
+            if not self._left and self._files[0].rows <= row - self._next:
+                self._next += self._files.pop(0).rows
+                continue
+            self._move(self._open().skip(min(row - self._next, self._left)))
+
+    def take(self, count: int) -> list[InputRow]:
+        """The next ``count`` rows."""
+        rows: list[InputRow] = []
+        while len(rows) < count:
+            taken = self._open().take(min(count - len(rows), self._left))
+            self._move(len(taken))
+            rows += taken
+        return rows
+
+    def _open(self) -> RowReader:
+        while not self._left:
+            self._stack.close()
+            file = self._files.pop(0)
+            self._left = file.rows
+            self._reader = self._stack.enter_context(RowReader(file, self._options))
+        assert self._reader is not None  # noqa: S101  # there are rows left of it
+        return self._reader
+
+    def _move(self, rows: int) -> None:
+        if not rows:
+            raise InputError(
+                f"The input ended before row {self._next + 1}: it has changed since the run began."
+                " Begin again with --overwrite when it is written."
+            )
+        self._next += rows
+        self._left -= rows
+
+
+class _Prefetch:
+    """An iterator whose items are made by a thread, WAITING_WINDOWS ahead at most."""
+
+    def __init__(self, items: Iterator[Window]) -> None:
+        self._items = items
+        self._queue: queue.Queue[Window | BaseException | None] = queue.Queue(WAITING_WINDOWS)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._fill, name="read", daemon=True)
+
+    def __enter__(self) -> Iterator[Window]:
+        self._thread.start()
+        return iter(self._get, None)
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stopped.set()
+        while self._thread.is_alive():
+            with suppress(queue.Empty):
+                self._queue.get_nowait()
+            self._thread.join(0.01)
+
+    def _get(self) -> Window | None:
+        item = self._queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def _fill(self) -> None:
+        try:
+            for item in self._items:
+                self._queue.put(item)
+                if self._stopped.is_set():
+                    return
+            self._queue.put(None)
+        except BaseException as error:  # whatever it is, the thread that waits must have it
+            self._queue.put(error)
+
+
+def window_rows(options: Options) -> int:
+    """Rows of a window: an equal share of a part, at most MAX_WINDOW_ROWS."""
+    windows = -(-options.rows_per_shard // MAX_WINDOW_ROWS)
+    return -(-options.rows_per_shard // windows)
+
+
+def _bad_row(row: InputRow, error: str) -> InputError:
+    return InputError(
+        f"{row.place}: {error}. Mend the row and begin again with --overwrite, or leave its"
+        " embedding out with --on-error null --resume."
+    )
