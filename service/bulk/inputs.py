@@ -25,6 +25,7 @@ from service.bulk.rows import (
     Opened,
     ParquetRecords,
     Record,
+    as_text,
     check_text,
     open_json_lines,
     open_lines,
@@ -239,7 +240,8 @@ class RowReader:
                     file = self._stack.enter_context(_decompressed(file))
                 return open_parquet(file, name, options)
             case table:
-                return open_table(file, name, options, tabs=table == "tsv")
+                lines = self._stack.enter_context(as_text(file))
+                return open_table(lines, name, options, tabs=table == "tsv")
 
     def _row(self, record: Record) -> InputRow:
         place = f"{self._file.name}, row {self._position}"

@@ -5,6 +5,7 @@ lost; what is written once and whole is the commit protocol's work (`service.bul
 of Ray's own checkpoints are used.
 """
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,8 +88,11 @@ def _map_shards(job: Job, output: OutputFolder) -> None:
     actors = max(1, sum(count // threads for count in cpus))
     shards = max(1, min(output.parts, SHARDS_PER_ACTOR * actors))
     ray.data.DataContext.get_current().enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     arguments = {"job": replace(job, threads=threads), "count": shards}
-    done = ray.data.range(shards, override_num_blocks=shards).map_batches(
+    # Items need no tasks that read them, which would wait for ever where actors have every core.
+    numbers = ray.data.from_items([{"id": n} for n in range(shards)], override_num_blocks=shards)
+    done = numbers.map_batches(
         ShardActor,
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(

@@ -63,9 +63,13 @@ def _without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
     yield from iterator
 
 
-def open_table(file: IO[bytes], name: str, options: Options, *, tabs: bool) -> Opened:
+def as_text(file: IO[bytes]) -> io.TextIOWrapper:
+    """The file's text; a byte that is not UTF-8 becomes a lone surrogate, which is found later."""
+    return io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
+
+
+def open_table(lines: Iterable[str], name: str, options: Options, *, tabs: bool) -> Opened:
     """CSV (RFC 4180) with a header, or TSV, whose media type has no quoting."""
-    lines = io.TextIOWrapper(file, encoding="utf-8-sig", errors="surrogateescape", newline="")
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     if tabs:
         rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)

@@ -7,6 +7,7 @@ name; `discard` removes it.
 import hashlib
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -138,7 +139,8 @@ class _FileWriter:
         return self.path
 
     def discard(self) -> None:
-        self.file.close()
+        with suppress(OSError):  # what is in the buffer need not fit on the disk
+            self.file.close()
         self._partial.unlink(missing_ok=True)
 
 
@@ -165,6 +167,12 @@ class _ParquetWriter(_FileWriter):
         with writing(self.path):
             self._parquet.close()
         return super().commit()
+
+    def discard(self) -> None:
+        with suppress(OSError):  # as there
+            self._parquet.close()
+        self._parquet.is_open = False  # or it would close the file again when it is collected
+        super().discard()
 
 
 def _schema(model: Model, options: Options, *, embeddings: bool) -> pa.Schema:

@@ -37,8 +37,8 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read_log, args=(listening,), daemon=True)
         self._reader.start()
         assert listening.wait(START_TIMEOUT_SECONDS), "the server does not listen"
-        assert self.log[-1]["message"] == "listening", self.log
-        self.url = f"http://127.0.0.1:{self.log[-1]['port']}"
+        assert self.log[0]["message"] == "listening", self.log
+        self.url = f"http://127.0.0.1:{self.log[0]['port']}"
         self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
 
     def _read_log(self, listening: threading.Event) -> None:

@@ -1,0 +1,195 @@
+"""The command over the real encoder: vectors, progress, signals, kill -9, a service."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
+from service.__main__ import app
+from service.bulk.local import BATCH_TEXTS, BATCH_TOKENS, make_batches
+from tests.support.bulk_files import contents, make_texts, start_embed, write_texts
+from tests.support.server_process import running_server
+
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """300 texts of 1 to 30 words."""
+    return write_texts(tmp_path / "texts.txt", 300, Random(0))
+
+
+def test_vectors_are_those_of_the_encoder_in_input_order(
+    tiny_artifact: Artifact, texts: Path, tmp_path: Path
+) -> None:
+    arguments = ["--artifact", str(tiny_artifact.path), "--rows-per-shard", "70", "--progress"]
+    result = run(app, ["embed", str(texts), "-o", str(tmp_path / "out"), *arguments, "json"])
+    assert result.exit_code == 0, result.output
+    table = pl.read_parquet(tmp_path / "out" / "part-*.parquet")
+    lines = texts.read_text().splitlines()
+    encoder = OnnxEncoder(tiny_artifact)
+    found = table["embedding"].to_numpy()
+    np.testing.assert_allclose(found, encoder.encode(lines), atol=1e-5)
+    tokenized = encoder.tokenizer.tokenize(lines)
+    assert table["tokens"].to_list() == [len(row) for row in tokenized]
+    assert table["truncated"].to_list() == [row.truncated for row in tokenized]
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert (last["rows"], last["rows_total"], last["parts"], last["failed"]) == (300, 300, 5, 0)
+    assert last["tokens"] == table["tokens"].sum()
+    assert last["truncated"] == table["truncated"].sum()
+    assert "is complete: 300 rows in 5 parts" in result.stderr
+
+
+def test_the_bits_do_not_depend_on_the_threads(
+    tiny_artifact: Artifact, texts: Path, tmp_path: Path
+) -> None:
+    for threads in ("1", "3"):
+        out = str(tmp_path / threads)
+        options = ["--artifact", str(tiny_artifact.path), "--threads", threads]
+        assert run(app, ["embed", str(texts), "-o", out, *options]).exit_code == 0
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+def test_dimensions_and_prompts_change_the_vectors(
+    tiny_artifact: Artifact, texts: Path, tmp_path: Path
+) -> None:
+    options = ["--artifact", str(tiny_artifact.path), "--dimensions", "8", "--format", "npy"]
+    run(app, ["embed", str(texts), "-o", str(tmp_path / "out"), *options])
+    rows = np.load(tmp_path / "out" / "embeddings.npy")
+    assert rows.shape == (300, 8)
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
+
+
+def test_standard_input_is_read_once_and_resumed_by_its_content(
+    tiny_artifact: Artifact, texts: Path, tmp_path: Path
+) -> None:
+    options = ["--artifact", str(tiny_artifact.path), "-o", str(tmp_path / "out"), "--resume"]
+    content = texts.read_bytes()
+    for _again in range(2):
+        result = run(app, ["embed", "-", *options], input=content)
+        assert result.exit_code == 0, result.output
+    result = run(app, ["embed", "-", *options], input=content[:-2])
+    assert result.exit_code == 1
+    assert "was begun with the input - (" in result.stderr
+    assert not list(tmp_path.rglob("*stdin*"))
+
+
+def test_wrong_options_are_sentences(texts: Path, tmp_path: Path) -> None:
+    out = ["-o", str(tmp_path / "out")]
+    cases: dict[str, list[str]] = {
+        "keeps what --overwrite deletes": ["--resume", "--overwrite"],
+        "would delete what other shards": ["--overwrite", "--shard", "0/2"],
+        "--ray divides the work itself": ["--ray", "local", "--shard", "0/2"],
+        "write a URL as in": ["--server", "localhost:8080"],
+        "is not an artifact": ["--artifact", str(tmp_path)],
+        "--dimensions is 1000": ["--dimensions", "1000"],
+    }
+    for sentence, options in cases.items():
+        result = run(app, ["embed", str(texts), *out, *options])
+        assert result.exit_code == 1
+        assert sentence in result.stderr
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_row_that_stops_the_run_can_be_left_out_when_it_goes_on(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    lines = make_texts(100, Random(0))
+    lines[55] = ""
+    (tmp_path / "a.txt").write_text("".join(f"{line}\n" for line in lines))
+    command = ["embed", str(tmp_path / "a.txt"), "-o", str(tmp_path / "out"), "--rows-per-shard"]
+    command += ["10", "--artifact", str(tiny_artifact.path)]
+    result = run(app, command)
+    assert result.exit_code == 1
+    assert f"{tmp_path}/a.txt, row 56: the text is empty." in result.stderr
+    assert len(list((tmp_path / "out" / "_parts").iterdir())) == 5
+    result = run(app, [*command, "--on-error", "null", "--resume"])
+    assert result.exit_code == 0, result.output
+    table = pl.read_parquet(tmp_path / "out" / "part-*.parquet")
+    assert table.filter(pl.col("error").is_not_null())["row"].to_list() == [55]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
+    tiny_artifact: Artifact, tmp_path: Path, number: int
+) -> None:
+    texts = write_texts(tmp_path / "texts.txt", 20_000, Random(0))
+    out = tmp_path / "out"
+    command = (texts, "-o", out, "--rows-per-shard", 500, "--artifact", tiny_artifact.path)
+    process = start_embed(*command)
+    wait_for_parts(out, 2)
+    process.send_signal(number)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert "Committed parts are kept; go on with: s2sent embed" in message
+    assert message.rstrip().endswith("--resume")
+    assert not list(out.rglob(".*.tmp"))
+    committed = len(list((out / "_parts").iterdir()))
+    assert 2 <= committed < 40
+    assert not (out / "_SUCCESS").exists()
+
+
+def test_runs_that_are_killed_end_in_the_bytes_of_one_that_is_not(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    """tests/support/kill_embed.py does this thirty times over the default model."""
+    texts = write_texts(tmp_path / "texts.txt", 12_000, Random(0))
+    options = ("--rows-per-shard", 400, "--artifact", tiny_artifact.path, "--resume")
+    process = start_embed(texts, "-o", tmp_path / "whole", *options)
+    assert process.communicate(timeout=120)[1].endswith("12000 rows in 30 parts.\n")
+    out = tmp_path / "killed"
+    for kills in range(1, 4):
+        process = start_embed(texts, "-o", out, *options)
+        wait_for_parts(out, 7 * kills)
+        process.kill()
+        process.communicate()
+        assert not (out / "_SUCCESS").exists()
+    start_embed(texts, "-o", out, *options).communicate(timeout=120)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def wait_for_parts(out: Path, count: int) -> None:
+    """Block until so many parts are committed."""
+    until = time.monotonic() + 60
+    while not (out / "_parts").exists() or len(list((out / "_parts").glob("0*"))) < count:
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_a_service_gives_the_same_vectors(
+    tiny_artifact: Artifact, texts: Path, tmp_path: Path
+) -> None:
+    """With room for one request at a time: the other connections are told to come again."""
+    with running_server(tiny_artifact.path, "--max-concurrent-requests", "1") as server:
+        for name, where in (
+            ("remote", ["--server", server.url]),
+            ("local", ["--artifact", str(tiny_artifact.path)]),
+        ):
+            out = ["-o", str(tmp_path / name), "--format", "npy", "--rows-per-shard", "50"]
+            result = run(app, ["embed", str(texts), *out, *where])
+            assert result.exit_code == 0, result.output
+    local, remote = (np.load(tmp_path / n / "embeddings.npy") for n in ("local", "remote"))
+    np.testing.assert_allclose(remote, local, atol=1e-5)
+    manifests = [
+        json.loads((tmp_path / name / "_manifest.json").read_text()) for name in ("local", "remote")
+    ]
+    assert manifests[0]["model"] == manifests[1]["model"]
+    assert pl.read_parquet(tmp_path / "remote" / "rows-*.parquet")["tokens"].null_count() == 300
+
+
+@pytest.mark.parametrize("longest", [4, 40, 256])
+def test_batches_hold_each_text_once_within_their_budget(longest: int) -> None:
+    lengths = np.random.default_rng(0).integers(1, longest + 1, 3_000).astype(np.int32)
+    batches = make_batches(lengths)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(3_000))
+    for batch in batches:
+        assert len(batch) <= BATCH_TEXTS
+        assert len(batch) * lengths[batch].max() <= BATCH_TOKENS

@@ -1,0 +1,81 @@
+"""An embedder without a model for the tests of `s2sent embed`: the vector tells the text."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.bulk.inputs import scan
+from service.bulk.job import Embedded, Model, Options, Shard
+from service.bulk.output import OutputFolder
+from service.bulk.progress import Progress
+from service.bulk.runner import Runner
+
+DIM = 16
+FAKE_MODEL = Model("fake", "f" * 64, DIM, (2, 4), {"query": "query: "})
+
+
+def vector_of(text: str) -> NDArray[np.float32]:
+    """The vector [DIM] of a text, not normalised."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return np.frombuffer(digest[:DIM], np.uint8).astype(np.float32) - 127.5
+
+
+@dataclass
+class Done:
+    """Embeddings that are there already."""
+
+    embedded: Embedded
+
+    def result(self) -> Embedded:
+        """Return them."""
+        return self.embedded
+
+
+@dataclass
+class FakeEmbedder:
+    """Embeds at once; texts of ``broken`` get a vector that is not finite."""
+
+    model: Model = FAKE_MODEL
+    broken: tuple[str, ...] = ()
+    texts: list[str] = field(default_factory=list)
+
+    def start(self, texts: list[str]) -> Done:
+        """Embed texts."""
+        self.texts += texts
+        vectors = np.array([vector_of(text) for text in texts], np.float32)
+        for at, text in enumerate(texts):
+            if text in self.broken:
+                vectors[at] = np.nan
+        lengths = np.array([len(text.split()) for text in texts], np.int32)
+        return Done(Embedded(vectors, lengths, lengths > 8, {}))
+
+    def close(self) -> None:
+        """Nothing to stop."""
+
+
+def embed_files(
+    files: list[Path],
+    output: Path,
+    options: Options | None = None,
+    *,
+    embedder: FakeEmbedder | None = None,
+    shard: Shard | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    null_errors: bool = False,
+    progress: Progress | None = None,
+) -> OutputFolder:
+    """Run one shard as the command does."""
+    options, shard = options or Options(), shard or Shard()
+    embedder = embedder or FakeEmbedder()
+    folder = OutputFolder(output, embedder.model, options, scan(map(str, files), options))
+    try:
+        folder.begin(shard, resume=resume, overwrite=overwrite)
+        Runner(folder, embedder, null_errors, progress or Progress()).run(shard)
+        folder.finish()
+    finally:
+        folder.close()
+    return folder
