@@ -50,6 +50,7 @@ class RemoteEmbedder:
             self._headers["Authorization"] = f"Bearer {key}"
         self._sleep = sleep
         self._own = threading.local()  # a connection for each thread
+        self._connections: list[http.client.HTTPConnection] = []  # of all threads, to close them
         self._closed = threading.Event()
         info = orjson.loads(self._ask("GET", "/info", b"", "application/json"))
         self.model = Model(
@@ -87,6 +88,8 @@ class RemoteEmbedder:
         """Drop the requests that have not begun; those that wait to be sent again give up."""
         self._closed.set()
         self._executor.shutdown(cancel_futures=True)
+        while self._connections:
+            self._connections.pop().close()
 
     def _slices(self, texts: list[str]) -> list[tuple[int, int]]:
         slices, start, size = [], 0, 0
@@ -153,8 +156,7 @@ class RemoteEmbedder:
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException):
-            self._own.connection = None
-            connection.close()
+            connection.close()  # the next request opens it again
             raise
         seconds = response.headers.get("Retry-After", "")
         return response.status, float(seconds) if seconds.isdecimal() else None, content
@@ -162,8 +164,9 @@ class RemoteEmbedder:
     def _connect(self) -> http.client.HTTPConnection:
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         host, port = self._url.hostname or "", self._url.port
-        self._own.connection = kinds[self._url.scheme](host, port, timeout=TIMEOUT_SECONDS)
-        connection: http.client.HTTPConnection = self._own.connection
+        connection = kinds[self._url.scheme](host, port, timeout=TIMEOUT_SECONDS)
+        self._own.connection = connection
+        self._connections.append(connection)
         return connection
 
 

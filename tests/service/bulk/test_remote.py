@@ -1,0 +1,157 @@
+"""Embedding through a service that is busy, breaks, refuses texts or goes away."""
+
+import http.server
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from service.bulk import remote
+from service.bulk.job import BulkError, Options
+from service.bulk.remote import RemoteEmbedder
+from tests.support.fake_embedder import DIM, vector_of
+
+INFO = {
+    "served_model_name": "fake",
+    "fingerprint": "f" * 64,
+    "dim": DIM,
+    "depths": [2],
+    "prompts": {"query": "query: "},
+    "max_client_batch_size": 8,
+}
+BROKEN = 0  # instead of a status: the connection is closed without an answer
+
+
+class Service(http.server.ThreadingHTTPServer):
+    """Answers with the statuses of ``faults`` first, and refuses texts that have "bad" in them."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.faults: list[int] = []
+        self.bodies: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.url = f"http://127.0.0.1:{self.server_port}/base/"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """One connection."""
+
+    server: Service
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer(200 if self.path == "/base/info" else 404, orjson.dumps(INFO))
+
+    def do_POST(self) -> None:
+        body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.headers.append(dict(self.headers))
+        if self.server.faults:
+            status = self.server.faults.pop(0)
+            if status == BROKEN:
+                self.close_connection = True
+            else:
+                self._answer(status, b'{"error":"Not now."}')
+        elif any("bad" in text for text in body["inputs"]):
+            self._answer(424, b'{"error":"A text is bad."}')
+        else:
+            self.server.bodies.append(body)
+            rows = np.array([vector_of(text) for text in body["inputs"]], "<f4")
+            self._answer(200, rows.tobytes())
+
+    def _answer(self, status: int, content: bytes) -> None:
+        self.send_response(status)
+        if status in (429, 503):
+            self.send_header("Retry-After", "7")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A service on a free port."""
+    with Service() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def embed(service: Service, texts: list[str], options: Options | None = None) -> Any:
+    """Embed texts; returns the embeddings and the pauses that were made."""
+    pauses: list[float] = []
+    embedder = RemoteEmbedder(service.url, options or Options(), key="k", sleep=pauses.append)
+    try:
+        return embedder.start(texts).result(), pauses
+    finally:
+        embedder.close()
+
+
+TEXTS = [f"text {number}" for number in range(20)]
+
+
+def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> None:
+    embedded, pauses = embed(service, TEXTS, Options(depth=2, prompt_name="query"))
+    np.testing.assert_array_equal(embedded.vectors, [vector_of(text) for text in TEXTS])
+    assert sorted(len(body["inputs"]) for body in service.bodies) == [4, 8, 8]
+    assert service.bodies[0]["depth"] == 2
+    assert service.bodies[0]["prompt_name"] == "query"
+    assert service.headers[0]["Authorization"] == "Bearer k"
+    assert (embedded.tokens == -1).all()
+    assert pauses == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_service_is_asked_again_when_it_says(service: Service, status: int) -> None:
+    service.faults = [status] * 12
+    embedded, pauses = embed(service, TEXTS)
+    np.testing.assert_array_equal(embedded.vectors, [vector_of(text) for text in TEXTS])
+    assert pauses == [7.0] * 12
+
+
+@pytest.mark.parametrize("status", [BROKEN, 500, 504])
+def test_faults_are_tried_again_after_growing_pauses(service: Service, status: int) -> None:
+    service.faults = [status] * 3
+    embedded, pauses = embed(service, TEXTS[:5])
+    np.testing.assert_array_equal(embedded.vectors, [vector_of(text) for text in TEXTS[:5]])
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_a_service_that_is_gone_ends_the_run(service: Service) -> None:
+    service.faults = [500] * 100
+    with pytest.raises(BulkError, match="500 Not now.* after 9 tries.*--resume"):
+        embed(service, TEXTS[:5])
+
+
+def test_a_refused_text_is_found_and_the_others_are_embedded(service: Service) -> None:
+    texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "bad two"]
+    embedded, _ = embed(service, texts)
+    assert embedded.errors == dict.fromkeys(
+        (10, 21), "the service refused the text: A text is bad."
+    )
+    for at in set(range(len(texts))) - {10, 21}:
+        np.testing.assert_array_equal(embedded.vectors[at], vector_of(texts[at]))
+
+
+def test_a_key_that_is_not_known_ends_the_run(service: Service) -> None:
+    service.faults = [401]
+    with pytest.raises(BulkError, match="/embed answered 401 Not now"):
+        embed(service, TEXTS[:5])
+
+
+def test_long_texts_make_smaller_requests(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "BODY_BYTES", 20)
+    embed(service, ["a" * 15, "b" * 15, "c", "d", "e" * 50])
+    sizes = sorted([len(body["inputs"]) for body in service.bodies])
+    assert sizes == [1, 1, 3]
