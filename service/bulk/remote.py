@@ -164,7 +164,9 @@ class RemoteEmbedder:
     def _connect(self) -> http.client.HTTPConnection:
         kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         host, port = self._url.hostname or "", self._url.port
-        connection = kinds[self._url.scheme](host, port, timeout=TIMEOUT_SECONDS)
+        connection: http.client.HTTPConnection = kinds[self._url.scheme](
+            host, port, timeout=TIMEOUT_SECONDS
+        )
         self._own.connection = connection
         self._connections.append(connection)
         return connection
