@@ -34,11 +34,6 @@ SHARE_RUN_COSTS = 2
 PACKED_PADDING_COST = 0.2
 PACKED_PADDING_COST_1_AT = 512  # tokens of the longest text
 
-# After a batch that met another, so many in a row must meet none until one is exclusive again: an
-# exclusive run takes more processor time, and all cores even if another batch comes meanwhile. 0
-# makes every batch exclusive that meets no other.
-QUIET_BATCHES = 8
-
 
 class PendingRequest:
     """The texts of one request in the queue, and the future its caller waits for.
@@ -96,7 +91,7 @@ class QueuedText(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Texts of one depth, or none; ``exclusive`` when no other batch is expected meanwhile."""
+    """Texts of one depth, or none; ``exclusive`` when no other batch runs or waits."""
 
     texts: list[QueuedText]
     exclusive: bool
@@ -136,7 +131,6 @@ class Batcher:
         self._waiting: dict[PendingRequest, None] = {}  # an ordered set, oldest first
         self._numbers = 0
         self._served_tokens = 0
-        self._quiet_batches = QUIET_BATCHES
         self._closed = False
         self.packed = False
         self.texts = 0
@@ -200,10 +194,9 @@ class Batcher:
                 return None
             batch = self._form(self._share())
             exclusive = not self.texts and len(self._idle) == self._num_workers - 1
-            self._quiet_batches = self._quiet_batches + 1 if exclusive else 0
             if self.texts:
                 self._wake()  # for its share of the rest
-            return Batch(batch, self._quiet_batches > QUIET_BATCHES)
+            return Batch(batch, exclusive)
 
     def close(self) -> None:
         """Make every call of `next_batch` return None from now on."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batcher import QUIET_BATCHES, Batch, Batcher, PendingRequest, QueuedText
+from service.engine.batcher import Batch, Batcher, PendingRequest, QueuedText
 
 NO_FUTURE: Any = None  # the batcher never looks at it
 
@@ -255,17 +255,16 @@ def test_a_batch_is_not_alone_while_another_runs() -> None:
     assert [batch.exclusive for batch in batches] == [True, False]
 
 
-def test_a_batch_is_alone_again_after_a_quiet_while() -> None:
+def test_a_batch_is_exclusive_when_no_other_waits() -> None:
     rows = batcher(max_batch_texts=1)
-    alone = []
-    for waiting in (1, 2, *[1] * (QUIET_BATCHES + 1)):
+    exclusive = []
+    for waiting in (1, 2, 1):
         assert rows.submit(request(*[10] * waiting))
         while rows.texts:
             batch = rows.next_batch()
             assert batch is not None
-            alone.append(batch.exclusive)
-    # The first of the two that came together is met by the other, which is the first quiet one.
-    assert alone == [True, False, *[False] * QUIET_BATCHES, True, True]
+            exclusive.append(batch.exclusive)
+    assert exclusive == [True, False, True, True]  # the first of two leaves the other waiting
 
 
 def test_an_empty_batch_says_that_nothing_came() -> None:
