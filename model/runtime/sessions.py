@@ -40,13 +40,6 @@ ENCODER_OPERATORS = frozenset(
     + ("Gelu", "BiasGelu", "FastGelu", "Erf")
 )
 
-# Fusions of ONNX Runtime that make a graph slower; `model.export.graph.fuse` gives the reason.
-UNWANTED_FUSIONS: dict[Device, list[str]] = {
-    "cpu": ["SkipLayerNormFusion"],
-    "cuda": [],
-    "tensorrt": [],
-}
-
 
 def open_sessions(
     artifact: Artifact,
@@ -173,7 +166,6 @@ def _create(
         options,
         providers=provider_options(artifact, device, tensorrt),
         enable_fallback=0,
-        disabled_optimizers=UNWANTED_FUSIONS[device],
     )
     session._model_bytes = None  # kept for a change of providers, which never happens here
     return session
