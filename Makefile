@@ -6,12 +6,13 @@ CLIENTS := .venv/clients
 PEERS   := .venv/peers
 FUZZ    := .venv/fuzz
 AUDIT   := .venv/audit
+BULK    := .venv/bulk
 IMAGE   ?= cpu
 HUB_CLIENT = $(shell sed -n 's/^ENV HUB_CLIENT="\(.*\)"/\1/p' Dockerfile)
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
 
-.PHONY: fuzz soak serve test test-clients check fix bench peers audit sbom clean
+.PHONY: fuzz soak serve test test-bulk test-clients check fix bench peers audit sbom clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
@@ -20,6 +21,10 @@ test: $(DEV)/installed          ## run every test
 
 test-clients: $(DEV)/installed $(FAMILIES:%=$(CLIENTS)/%/installed) ## real client libraries
 	$(DEV)/bin/python -m tests.clients $(FAMILIES)
+
+test-bulk: $(BULK)/installed    ## s2sent embed on a Ray cluster, and its vectors in stores
+	cd tests/bulk && ORT_DISABLE_TELEMETRY=1 RAY_USAGE_STATS_ENABLED=0 \
+	  $(CURDIR)/$(BULK)/bin/python -m pytest -c pytest.ini
 
 check: $(DEV)/installed         ## lint, format and types
 	$(DEV)/bin/ruff check . && $(DEV)/bin/ruff format --check . && $(DEV)/bin/mypy
@@ -47,6 +52,12 @@ $(SERVE)/installed: pyproject.toml constraints.txt
 $(DEV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DEV)
 	$(DEV)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
+	touch $@
+
+$(BULK)/installed: pyproject.toml constraints.txt tests/bulk/requirements.txt
+	$(PYTHON) -m venv $(BULK)
+	$(BULK)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,ray]' \
+	  --requirement tests/bulk/requirements.txt
 	touch $@
 
 $(FUZZ)/installed: tests/fuzz/requirements.txt

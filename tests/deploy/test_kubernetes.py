@@ -6,6 +6,7 @@ PrometheusRule and ScaledObject must have is written out below.
 """
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from service.__main__ import app
 from service.engine.engine import STOP_TIMEOUT_SECONDS
 from service.http.tracing import FLUSH_TIMEOUT_SECONDS
 from service.metrics import ROUTES, Metrics
@@ -323,3 +326,98 @@ def test_the_prometheus_rule_is_the_rule_files() -> None:
     ).stdout
     committed = (TREE / "components" / "monitoring" / "prometheusrule.yaml").read_text()
     assert committed == generated, "run python deploy/kubernetes/generate.py"
+
+
+JOBS = ["jobs/indexed", "jobs/ray"]
+EMBED = typer.main.get_command(app).commands["embed"]  # type: ignore[attr-defined]  # a group of commands
+
+
+def ray_pods() -> list[Resource]:
+    """The pods of the RayJob, as Kubernetes' own kind."""
+    cluster = only(build("jobs/ray"), "RayJob")["spec"]["rayClusterSpec"]
+    templates = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [
+        {"apiVersion": "v1", "kind": "Pod", **each["template"]}
+        | {"metadata": {"name": "ray", **each["template"]["metadata"]}}
+        for each in templates
+    ]
+
+
+def job_pods() -> list[Resource]:
+    return [only(build("jobs/indexed"), "Job")["spec"]["template"], *ray_pods()]
+
+
+def parsed(arguments: list[str]) -> dict[str, Any]:
+    """What `s2sent embed` understands of its arguments; fails where it understands nothing."""
+    given = [each.replace("$(JOB_COMPLETION_INDEX)", "7") for each in arguments]
+    assert given[0] == "embed"
+    return dict(EMBED.make_context("embed", given[1:]).params)
+
+
+@pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
+def test_the_resources_of_the_jobs_are_valid(version: str) -> None:
+    resources = [each for tree in JOBS for each in build(tree) if each["kind"] != "RayJob"]
+    assert {each["kind"] for each in resources} == {"Job", "NetworkPolicy"}
+    for resource in [*resources, *ray_pods()]:
+        kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_pods_of_the_jobs_meet_the_restricted_standard_of_their_namespace() -> None:
+    for tree in JOBS:
+        assert {each["metadata"]["namespace"] for each in build(tree)} == {"s2sent"}
+    for template in job_pods():
+        spec = template["spec"]
+        (only_one,) = spec["containers"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert only_one["securityContext"]["allowPrivilegeEscalation"] is False
+        assert only_one["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert spec["automountServiceAccountToken"] is spec["enableServiceLinks"] is False
+        assert only_one["resources"]["requests"] == only_one["resources"]["limits"]
+
+
+def test_the_indexed_job_embeds_every_shard_once() -> None:
+    job = only(build("jobs/indexed"), "Job")["spec"]
+    (container_,) = job["template"]["spec"]["containers"]
+    options = parsed(container_["args"])
+    assert options["shard"] == f"7/{job['completions']}"
+    assert job["completionMode"] == "Indexed"
+    assert job["parallelism"] <= job["completions"]
+    assert options["resume"] is True
+    assert options["progress"] == "json"
+    assert str(options["output"]).startswith(container_["volumeMounts"][0]["mountPath"])
+
+
+def test_the_ray_job_has_an_actor_for_each_worker() -> None:
+    job = only(build("jobs/ray"), "RayJob")
+    assert job["apiVersion"] == "ray.io/v1"
+    program, *arguments = shlex.split(job["spec"]["entrypoint"])
+    options = parsed(arguments)
+    assert program == "s2sent"
+    assert (options["ray"], options["resume"]) == ("auto", True)
+    head, worker = ray_pods()
+    cpus = worker["spec"]["containers"][0]["resources"]["limits"]["cpu"]
+    assert int(cpus) == options["threads"]
+    assert job["spec"]["rayClusterSpec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+    for pod_ in (head, worker):
+        assert pod_["metadata"]["labels"] == {"app.kubernetes.io/name": "s2sent-ray"}
+        mounts = {each["mountPath"] for each in pod_["spec"]["containers"][0]["volumeMounts"]}
+        assert "/corpus" in mounts
+
+
+def test_rays_ports_are_open_to_the_namespace_and_the_operator_only() -> None:
+    """Its job API asks for no key (CVE-2023-48022)."""
+    policy = only(build("jobs/ray"), "NetworkPolicy")["spec"]
+    assert policy["podSelector"]["matchLabels"] == ray_pods()[0]["metadata"]["labels"]
+    (rule,) = policy["ingress"]
+    operator = {"kubernetes.io/metadata.name": "kuberay-system"}
+    assert rule["from"] == [
+        {"podSelector": {}},
+        {"namespaceSelector": {"matchLabels": operator}},
+    ]
+
+
+def test_the_image_of_the_jobs_has_the_version_of_the_package() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    images = [template["spec"]["containers"][0]["image"] for template in job_pods()]
+    assert images == [f"s2sent-bulk:{version}", *[f"s2sent-ray:{version}"] * 2]

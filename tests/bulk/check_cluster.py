@@ -1,6 +1,6 @@
 """A run on a real Ray cluster of two nodes, one of which is killed: the same bytes, each row once.
 
-    make test-ray                 installs Ray in an environment of its own and runs this
+    make test-bulk     installs Ray in an environment of its own and runs this
 
 Both nodes are processes of this machine (`ray.cluster_utils.Cluster`).
 """
