@@ -108,7 +108,7 @@ def test_a_gpu_session_asks_for_cuda_first(
     assert encoder.provider == CUDA
     assert list(runtime.session.providers) == [CUDA, CPU]
     assert runtime.session.providers[CUDA]["use_tf32"] == "0"
-    assert runtime.session.keywords == {"enable_fallback": 0}
+    assert runtime.session.keywords == {"enable_fallback": 0, "disabled_optimizers": []}
     assert runtime.libraries_loaded == 1
 
 
