@@ -26,11 +26,15 @@ SLICE_TEXTS = 64
 
 
 class UnusableInput(ValueError):
-    """A text that cannot be tokenised as asked; ``index`` is its position in the call."""
+    """A text that cannot be tokenised as asked; ``index`` is its position in the call.
 
-    def __init__(self, index: int, message: str) -> None:
-        super().__init__(message)
+    ``complaint`` is the rest of the sentence that begins with "input 3".
+    """
+
+    def __init__(self, index: int, complaint: str) -> None:
+        super().__init__(f"input {index} {complaint}")
         self.index = index
+        self.complaint = complaint
 
 
 class InputTooLong(UnusableInput):
@@ -156,7 +160,7 @@ class Tokenizer:
         if not truncate:
             raise InputTooLong(
                 index,
-                f"input {index} has {len(text)} characters; the limit is {limit}."
+                f"has {len(text)} characters; the limit is {limit}."
                 " Shorten it or allow truncation.",
             )
         return text[-limit:] if keep_left else text[:limit]
@@ -164,7 +168,7 @@ class Tokenizer:
     def _too_long(self, index: int, num_tokens: int) -> InputTooLong:
         return InputTooLong(
             index,
-            f"input {index} has {num_tokens} tokens; the limit is {self.max_seq_length}."
+            f"has {num_tokens} tokens; the limit is {self.max_seq_length}."
             " Shorten it or allow truncation.",
         )
 
@@ -173,7 +177,7 @@ class Tokenizer:
             if not 0 <= token_id < self.vocab_size:
                 raise InvalidTokenIds(
                     index,
-                    f"input {index} has the token id {token_id}; this vocabulary has ids 0 to"
+                    f"has the token id {token_id}; this vocabulary has ids 0 to"
                     f" {self.vocab_size - 1}. Send the text instead.",
                 )
         return list(ids)

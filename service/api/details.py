@@ -5,6 +5,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from service.api.embedding import service_of
+from service.api.partial import Errors
 from service.engine.types import EmbedResult
 from service.http.context import context_of
 
@@ -14,6 +15,8 @@ class TextDetails(BaseModel):
 
     tokens: int = Field(description="Tokens embedded, special tokens included.")
     truncated: bool = Field(description="Whether the text was cut because it is too long.")
+    error: str | None = Field(None, description="Why its embedding is null, in one sentence.")
+    error_type: str | None = Field(None, description="The kind of error, e.g. Empty or Backend.")
 
 
 class Details(BaseModel):
@@ -26,15 +29,17 @@ class Details(BaseModel):
 class DetailedEmbeddings(BaseModel):
     """Answer of /embed with ``details``."""
 
-    embeddings: list[list[float]]
+    embeddings: list[list[float] | None]
     details: Details
 
 
-def details_as_json(request: Request, result: EmbedResult) -> bytes:
-    """A `Details` as JSON."""
-    texts = [
+def details_as_json(request: Request, result: EmbedResult, errors: Errors) -> bytes:
+    """A `Details` as JSON; only texts with an error have its fields."""
+    texts: list[dict[str, object]] = [
         {"tokens": tokens, "truncated": truncated}
         for tokens, truncated in zip(result.tokens, result.truncated, strict=True)
     ]
+    for position, error in errors.items():
+        texts[position] |= {"error": error.message, "error_type": error.error_type}
     fingerprint = service_of(request).fingerprint(context_of(request).depth)
     return orjson.dumps({"model_fingerprint": fingerprint, "texts": texts})

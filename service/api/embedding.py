@@ -96,9 +96,16 @@ def remaining_seconds(request: Request) -> float:
     return max(0.001, limit - context_of(request).elapsed_seconds())
 
 
-async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) -> EmbedResult:
+async def embed(
+    request: Request,
+    texts: Sequence[Text],
+    options: EmbedOptions,
+    *,
+    skip_failed: bool = False,
+) -> EmbedResult:
     """The embeddings of ``texts`` [n, dim], not normalised; cancelled when the client disconnects.
 
+    With ``skip_failed`` a text that cannot be embedded has its error in the result.
     Raises what the engine raises, InvalidInput for an unknown prompt or depth, and
     ClientDisconnect.
     """
@@ -111,6 +118,7 @@ async def embed(request: Request, texts: Sequence[Text], options: EmbedOptions) 
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
         depth=options.depth,
+        skip_failed=skip_failed,
         timeout_seconds=remaining_seconds(request),
     )
     context.characters = sum(map(len, texts))

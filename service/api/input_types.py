@@ -13,6 +13,8 @@ from service.http.validation_errors import kind_of
 
 Text = str | list[int]  # a text, or the token ids of one
 
+EMPTY: tuple[Text, ...] = ("", [])
+
 TEXT_SCHEMA = {"type": "string", "minLength": 1}
 _IDS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
 _INPUTS_SCHEMA = {
@@ -35,8 +37,9 @@ _TOKEN_IDS_SCHEMA = {
 
 def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
     """The texts of an ``inputs`` field; a single text becomes a list of one."""
+    allow_empty = null_on_error(info)
     if isinstance(value, str):
-        return [checked_text(value, "inputs")]
+        return [value if allow_empty else checked_text(value, "inputs")]
     if not isinstance(value, list):
         raise InvalidInput(
             f"inputs must be a string or a list, got {kind_of(value)}.", param="inputs"
@@ -46,7 +49,15 @@ def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
     if set(map(type, value)) == {int}:
         return [_non_negative(value, "inputs")]
     check_count(len(value), info)
-    return [_parse_text(item, f"inputs[{index}]") for index, item in enumerate(value)]
+    return [
+        item if allow_empty and item in EMPTY else _parse_text(item, f"inputs[{index}]")
+        for index, item in enumerate(value)
+    ]
+
+
+def null_on_error(info: ValidationInfo) -> bool:
+    """Whether a text that cannot be embedded becomes null, as an empty one; read from on_error."""
+    return bool(info.data.get("on_error") == "null")
 
 
 def _parse_text(value: object, path: str) -> Text:
@@ -102,6 +113,7 @@ def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
     """The texts of a field that does not accept token ids; a single text becomes a list of one."""
     name = info.field_name or "inputs"
     items = [value] if isinstance(value, str) else value
+    allow_empty = null_on_error(info)
     if not isinstance(items, list):
         raise InvalidInput(
             f"{name} must be a string or a list of strings, got {kind_of(value)}.", param=name
@@ -113,7 +125,8 @@ def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
         path = name if isinstance(value, str) else f"{name}[{index}]"
         if not isinstance(item, str):
             raise InvalidInput(f"{path} must be a string, got {kind_of(item)}.", param=path)
-        checked_text(item, path)
+        if not allow_empty:
+            checked_text(item, path)
     return items
 
 

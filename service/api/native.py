@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request, Response
 from service.api.details import DetailedEmbeddings, details_as_json
 from service.api.embedding import embed, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from service.api.partial import usable_embeddings, with_nulls
 from service.api.responses import RAW, embedding_response, list_as_json, little_endian_bytes
 from service.api.routing import RequestRoute
 from service.api.schemas import (
@@ -24,7 +25,6 @@ from service.api.vectors import (
     paired_cosines,
     ranked_cosines,
     to_unit,
-    truncate_and_normalize,
 )
 from service.errors import InvalidInput
 
@@ -38,7 +38,7 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
     openapi_extra=request_body(EmbedBody),
     responses={
         200: success(
-            list[list[float]] | DetailedEmbeddings,
+            list[list[float] | None] | DetailedEmbeddings,
             "One embedding per text; with details an object.",
             embeddings=True,
             raw=True,
@@ -51,16 +51,13 @@ async def embed_texts(request: Request) -> Response:
     body = await service.bodies.read(request, EmbedBody)
     service.check_dimensions(body.dimensions)
     raw = RAW in request.headers.get("accept", "")
-    if raw and body.details:
-        raise InvalidInput(
-            f"details is true and Accept is {RAW}, which has no room for them."
-            " Ask for application/json, or leave details out.",
-            param="details",
-        )
-    result = await embed(request, body.inputs, body)
+    skip_failed = body.on_error == "null"
+    if raw:
+        _check_raw(body)
+    result = await embed(request, body.inputs, body, skip_failed=skip_failed)
     since = time.perf_counter()
-    embeddings = truncate_and_normalize(
-        result.embeddings, dimensions=body.dimensions, normalize=body.normalize
+    embeddings, errors = usable_embeddings(
+        result, dimensions=body.dimensions, normalize=body.normalize, skip_failed=skip_failed
     )
     if raw:
         return embedding_response(
@@ -71,11 +68,23 @@ async def embed_texts(request: Request) -> Response:
             media_type=RAW,
             headers={"x-embedding-shape": f"{embeddings.shape[0]},{embeddings.shape[1]}"},
         )
-    content = await list_as_json(embeddings)
+    content = await list_as_json(with_nulls(embeddings, errors))
     if body.details:
-        details = details_as_json(request, result)
+        details = details_as_json(request, result, errors)
         content = b'{"embeddings":%b,"details":%b}' % (content, details)
     return embedding_response(request, result, content, serialized_since=since)
+
+
+def _check_raw(body: EmbedBody) -> None:
+    """Raise InvalidInput for options of which raw numbers can tell nothing."""
+    for name, given in (("details", body.details), ("on_error", body.on_error == "null")):
+        if given:
+            value = "true" if name == "details" else body.on_error
+            raise InvalidInput(
+                f"{name} is {value} and Accept is {RAW}, which has no room for it."
+                f" Ask for application/json, or leave {name} out.",
+                param=name,
+            )
 
 
 @router.post(

@@ -1,8 +1,10 @@
 """The routes /v1/embeddings and /v1/models, compatible with OpenAI's clients."""
 
 import time
+from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
@@ -11,10 +13,10 @@ from service import errors
 from service.api.details import Details, details_as_json
 from service.api.embedding import embed, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from service.api.partial import usable_embeddings, with_nulls
 from service.api.responses import JSON, as_base64, embedding_response, list_as_json
 from service.api.routing import RequestRoute
 from service.api.schemas import EmbedOptions, OpenAIEmbeddingsBody
-from service.api.vectors import Embeddings, truncate_and_normalize
 
 router = APIRouter(tags=["openai"], route_class=RequestRoute)
 
@@ -24,7 +26,7 @@ class Embedding(BaseModel):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | str | None
 
 
 class Usage(BaseModel):
@@ -77,13 +79,15 @@ async def create_embeddings(request: Request) -> Response:
     service = service_of(request)
     body = await service.bodies.read(request, OpenAIEmbeddingsBody)
     service.check_dimensions(body.dimensions)
-    result = await embed(request, body.input, EmbedOptions(depth=body.depth))
+    skip_failed = body.on_error == "null"
+    options = EmbedOptions(depth=body.depth)
+    result = await embed(request, body.input, options, skip_failed=skip_failed)
     since = time.perf_counter()
-    embeddings = truncate_and_normalize(
-        result.embeddings, dimensions=body.dimensions, normalize=True
+    embeddings, errors = usable_embeddings(
+        result, dimensions=body.dimensions, normalize=True, skip_failed=skip_failed
     )
-    data = await list_as_json(_data(embeddings, body.encoding_format))
-    details = details_as_json(request, result) if body.details else None
+    data = await list_as_json(_data(with_nulls(embeddings, errors), body.encoding_format))
+    details = details_as_json(request, result, errors) if body.details else None
     content = _embedding_list(data, service.model_name, sum(result.tokens), details)
     return embedding_response(request, result, content, serialized_since=since)
 
@@ -115,15 +119,17 @@ async def list_models(request: Request) -> Response:
 
 
 def _data(
-    embeddings: Embeddings, encoding_format: Literal["float", "base64"]
+    rows: Sequence[object], encoding_format: Literal["float", "base64"]
 ) -> list[dict[str, object]]:
     return [
         {
             "object": "embedding",
             "index": index,
-            "embedding": as_base64(embedding) if encoding_format == "base64" else embedding,
+            "embedding": as_base64(row)
+            if encoding_format == "base64" and isinstance(row, np.ndarray)
+            else row,
         }
-        for index, embedding in enumerate(embeddings)
+        for index, row in enumerate(rows)
     ]
 
 

@@ -138,6 +138,11 @@ class EmbedOptions(_Body):
 class AnswerOptions(_Body):
     """Options of the answer of a route that returns embeddings."""
 
+    # Validated before the texts of a subclass, whose validators read it.
+    on_error: Literal["fail", "null"] = Field(
+        default="fail",
+        description="Whether a text that cannot be embedded fails the request or becomes null.",
+    )
     details: bool = Field(
         default=False,
         description="Tell each text's tokens, whether it was cut, and the model's fingerprint.",

@@ -57,16 +57,32 @@ def ranked_cosines(
     return best, scores[best]
 
 
-def _norms(embeddings: Embeddings) -> NDArray[np.float64]:
+def lengths_of(embeddings: Embeddings) -> NDArray[np.float64]:
+    """The L2 norm of each row, [n]."""
     exact = embeddings.astype(np.float64)  # the squares of float32 cannot overflow here
     norms: NDArray[np.float64] = np.sqrt(np.vecdot(exact, exact))
-    usable = (norms > 0) & (norms < np.inf)  # NaN is neither
+    return norms
+
+
+def have_direction(lengths: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Of each length, whether its row can be normalised and compared."""
+    return (lengths > 0) & (lengths < np.inf)  # NaN is neither
+
+
+def no_direction(index: int, length: float) -> InferenceFailed:
+    """The error of the input whose embedding has a length that `have_direction` denies."""
+    return InferenceFailed(
+        f"The embedding of input {index} has the length {length} and cannot be used. "
+        "Send the other inputs without it."
+    )
+
+
+def _norms(embeddings: Embeddings) -> NDArray[np.float64]:
+    norms = lengths_of(embeddings)
+    usable = have_direction(norms)
     if np.count_nonzero(usable) < len(norms):
         index = int(usable.argmin())
-        raise InferenceFailed(
-            f"The embedding of input {index} has the length {norms[index]} and cannot be used. "
-            "Send the other inputs without it."
-        )
+        raise no_direction(index, norms[index])
     return norms
 
 

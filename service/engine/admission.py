@@ -83,12 +83,13 @@ class Admission:
             timeout_seconds = self._settings.request_timeout_seconds
         return self.in_flight.track(timeout_seconds, stage=stage)
 
-    def check_texts(self, texts: Sequence[Sized]) -> None:
-        """Raises EmptyInput or PayloadTooLarge."""
+    def check_texts(self, texts: Sequence[Sized], *, allow_empty: bool = False) -> None:
+        """Raises PayloadTooLarge, or EmptyInput for no texts or, by default, an empty one."""
         if not texts:
             raise EmptyInput("There is nothing to embed. Send at least one text.")
         check_text_count(len(texts), self._settings.max_client_batch_size)
-        refuse_empty(texts)
+        if not allow_empty:
+            refuse_empty(texts)
 
     def check_tokenizing(self, items: Sequence[Sized]) -> None:
         """The checks of a request for token spans or decoding, which does not enter the queue.
@@ -146,4 +147,9 @@ def refuse_empty(items: Sequence[Sized]) -> None:
     """Raises EmptyInput when a text has no characters, or after tokenising no tokens."""
     if not all(items):
         index = next(index for index, item in enumerate(items) if not item)
-        raise EmptyInput(f"Input {index} is empty. Send a text, or leave it out.")
+        raise empty_input(index)
+
+
+def empty_input(index: int) -> EmptyInput:
+    """The error of the text at ``index``, which has no characters or no tokens."""
+    return EmptyInput(f"Input {index} is empty. Send a text, or leave it out.")

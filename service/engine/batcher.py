@@ -22,6 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from service.errors import ServiceError
+
 Shape = tuple[int | None, int]  # depth and length
 
 # What waits is split between idle threads in shares of at least so many times a run's fixed cost.
@@ -39,16 +41,18 @@ class PendingRequest:
     """The texts of one request in the queue, and the future its caller waits for.
 
     ``positions`` are those of the sequences to embed: all, unless some embeddings are known.
-    ``depth`` is the last block to run; None runs all.
+    ``depth`` is the last block to run; None runs all. ``errors`` has the errors of single texts by
+    position; where it is None, a text that fails fails the request.
 
-    Threads: an inference thread writes ``embeddings``. ``waiting_*``, ``started`` and ``dropped``
-    change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event loop.
+    Threads: an inference thread writes ``embeddings`` and ``errors``. ``waiting_*``, ``started``
+    and ``dropped`` change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event
+    loop.
     """
 
     __slots__ = (
         *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
         *("waiting_tokens", "started", "dropped", "unanswered"),
-        *("queue_seconds", "inference_seconds", "depth"),
+        *("queue_seconds", "inference_seconds", "depth", "errors"),
     )
 
     def __init__(
@@ -60,21 +64,21 @@ class PendingRequest:
         positions: Sequence[int] | None = None,
         depth: int | None = None,
         arrival: float = 0.0,
+        errors: dict[int, ServiceError] | None = None,
     ) -> None:
         self.sequences = sequences
         self.depth = depth
+        self.errors = errors
         self.positions = range(len(sequences)) if positions is None else positions
         self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
         self.future = future
         self.arrival = arrival
         self.tokens = sum(len(sequences[position]) for position in self.positions)
-        self.waiting_texts = 0
-        self.waiting_tokens = 0
+        self.waiting_texts = self.waiting_tokens = 0
         self.started = False  # a text of it has been handed to the encoder
         self.dropped = False  # nobody waits for it any more
         self.unanswered = len(self.positions)
-        self.queue_seconds = 0.0  # summed over its texts
-        self.inference_seconds = 0.0
+        self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
 
 
 class QueuedText(NamedTuple):
@@ -133,8 +137,7 @@ class Batcher:
         self._served_tokens = 0
         self._closed = False
         self.packed = False
-        self.texts = 0
-        self.tokens = 0
+        self.texts = self.tokens = 0
 
     @property
     def idle_workers(self) -> int:

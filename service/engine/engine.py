@@ -15,17 +15,13 @@ from typing import TypeVar
 
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TokenSpan, TruncationDirection
-from service.engine.admission import Admission, ThroughputEstimate, not_ready, refuse_empty
+from service.engine.admission import Admission, ThroughputEstimate, not_ready
 from service.engine.background import in_background
 from service.engine.batcher import Batcher, PendingRequest
 from service.engine.model import LoadedModel
 from service.engine.parallelism import Parallelism
 from service.engine.submission import Submission
-from service.engine.tokenization import (
-    MAX_TOKENIZER_THREADS,
-    TokenizationThreads,
-    decoded,
-)
+from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
 from service.engine.types import EmbedResult, Readiness
 from service.engine.workers import InferenceWorkers
 from service.metrics import Metrics
@@ -135,31 +131,35 @@ class Engine:
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
         depth: int | None = None,
+        skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """Embed texts, or lists of token ids, which are taken verbatim.
 
-        ``depth``, one of the artifact's, is the last block that is run; None runs all.
+        ``depth``, one of the artifact's, is the last block that is run; None runs all. With
+        ``skip_failed`` the errors of single texts are in the result and the others are embedded.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
         """
-        self._admission.check_texts(texts)
+        self._admission.check_texts(texts, allow_empty=skip_failed)
         self._admission.check_state()
         self._admission.check_queue()
         request: PendingRequest | None = None
         started = self._clock()
         try:
             async with self._admission.track(timeout_seconds, stage=lambda: _stage(request)):
-                rows = await self._tokenization.token_ids(
+                rows, errors = await self._tokenization.token_ids(
                     self._loaded.tokenizer,
                     texts,
+                    skip_failed=skip_failed,
                     prompt=prompt,
                     truncate=truncate,
                     truncation_direction=truncation_direction,
                 )
-                refuse_empty(rows)
                 tokenized = self._clock()
-                request = self._submission.submit(rows, dim=self.dim, depth=depth, now=tokenized)
+                request = self._submission.submit(
+                    rows, dim=self.dim, depth=depth, now=tokenized, errors=errors
+                )
                 await request.future
         finally:
             if request:

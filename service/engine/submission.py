@@ -8,6 +8,7 @@ from service.engine.admission import Admission
 from service.engine.batcher import PendingRequest
 from service.engine.cache import EmbeddingCache
 from service.engine.types import EmbedResult
+from service.errors import ServiceError
 from service.metrics import Metrics
 
 
@@ -28,18 +29,26 @@ class Submission:
         return 0 if self._cache is None else self._cache.bytes
 
     def submit(
-        self, rows: Sequence[TokenizedText], *, dim: int, depth: int | None, now: float
+        self,
+        rows: Sequence[TokenizedText],
+        *,
+        dim: int,
+        depth: int | None,
+        now: float,
+        errors: dict[int, ServiceError] | None = None,
     ) -> PendingRequest:
         """Return the request whose future is set once all its embeddings are there.
 
+        ``errors`` as in `PendingRequest`; texts that have one already are not queued.
         Raises Overloaded when its tokens do not fit into the queue.
         """
         sequences = [row.input_ids for row in rows]
         known = {} if self._cache is None else self._cache.find(sequences, depth=depth)
-        missing = [position for position in range(len(sequences)) if position not in known]
+        settled = {**known, **errors} if errors else known
+        missing = [position for position in range(len(sequences)) if position not in settled]
         future = asyncio.get_running_loop().create_future()
         request = PendingRequest(
-            sequences, dim, future, positions=missing, depth=depth, arrival=now
+            sequences, dim, future, positions=missing, depth=depth, arrival=now, errors=errors
         )
         for position, embedding in known.items():
             request.embeddings[position] = embedding
@@ -56,16 +65,22 @@ class Submission:
         self, request: PendingRequest, rows: Sequence[TokenizedText], tokenize_seconds: float
     ) -> EmbedResult:
         """Keep the new embeddings in the cache and return the result, which is counted."""
+        errors = request.errors or {}
         if self._cache is not None:
-            embeddings = {position: request.embeddings[position] for position in request.positions}
+            embeddings = {
+                position: request.embeddings[position]
+                for position in request.positions
+                if position not in errors
+            }
             self._cache.keep(request.sequences, embeddings, depth=request.depth)
         result = EmbedResult(
             request.embeddings,
-            [len(row) for row in rows],
-            [row.truncated for row in rows],
+            [len(row) if at not in errors else 0 for at, row in enumerate(rows)],
+            [row.truncated and at not in errors for at, row in enumerate(rows)],
             tokenize_seconds,
             request.queue_seconds / len(rows),
             request.inference_seconds / len(rows),
+            errors,
         )
         self._metrics.deferred.add(self._observe, result)
         return result

@@ -7,9 +7,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from model.runtime.tokenizer import TokenizedText, UnusableInput
+from service.engine.admission import empty_input, refuse_empty
 from service.engine.panics import panics_as_errors
 from service.engine.types import TextTokenizer
-from service.errors import InvalidInput
+from service.errors import InvalidInput, ServiceError
 
 Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")
@@ -36,17 +37,28 @@ class TokenizationThreads:
         self._token_spans = ThreadPoolExecutor(1, "token-spans")
 
     async def token_ids(
-        self, tokenizer: TextTokenizer, texts: Sequence[str | Sequence[int]], **options: Any
-    ) -> list[TokenizedText]:
+        self,
+        tokenizer: TextTokenizer,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        skip_failed: bool = False,
+        **options: Any,
+    ) -> tuple[list[TokenizedText], dict[int, ServiceError] | None]:
         """The token ids of each text; ``options`` as in `TextTokenizer.tokenize`.
 
-        Raises InvalidInput for a text that does not fit, or ids outside the vocabulary.
+        Raises InvalidInput for a text that does not fit, or ids outside the vocabulary, and
+        EmptyInput for one without tokens. With ``skip_failed`` these are returned, by position.
         """
+        if skip_failed:
+            each = partial(_tokenize_each, tokenizer, texts, options)
+            return await _run(self._token_ids, texts, each)
         work = partial(tokenizer.tokenize, texts, **options)
         try:
-            return await _run(self._token_ids, texts, work)
+            rows = await _run(self._token_ids, texts, work)
         except UnusableInput as error:
             raise InvalidInput(str(error)) from None
+        refuse_empty(rows)
+        return rows, None
 
     async def in_slices(
         self, items: Sequence[Item], function: Callable[[Item], Result]
@@ -74,6 +86,27 @@ def decoded(tokenizer: TextTokenizer, ids: Sequence[int], *, skip_special_tokens
             f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}.", param="ids"
         )
     return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+
+def _tokenize_each(
+    tokenizer: TextTokenizer, texts: Sequence[str | Sequence[int]], options: dict[str, Any]
+) -> tuple[list[TokenizedText], dict[int, ServiceError]]:
+    """Rows and errors by position. The row of a text with an error is not to be used."""
+    rows: list[TokenizedText] = []
+    errors: dict[int, ServiceError] = {}
+    try:
+        rows = tokenizer.tokenize(texts, **options)
+    except UnusableInput:  # one by one, to know every text at fault
+        for index, text in enumerate(texts):
+            try:
+                rows += tokenizer.tokenize([text], **options)
+            except UnusableInput as error:
+                rows.append(TokenizedText([], truncated=False))
+                errors[index] = InvalidInput(str(type(error)(index, error.complaint)))
+    for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if index not in errors and not (text and row):
+            errors[index] = empty_input(index)
+    return rows, errors
 
 
 def _apply(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:

@@ -1,7 +1,7 @@
 """The types the embedding engine is built from and answers with."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -9,20 +9,25 @@ from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TokenizedText, TokenSpan, TruncationDirection
+from service.errors import ServiceError
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedResult:
-    """The embeddings of one request; waiting and running times are means over its texts."""
+    """The embeddings of one request; waiting and running times are means over its texts.
+
+    ``errors`` has the texts that could not be embedded, by position; their rows have no meaning.
+    """
 
     embeddings: NDArray[np.float32]  # [n, dim], not normalised, row i for text i
-    tokens: list[int]  # per text, after truncation, special tokens included
+    tokens: list[int]  # per text, after truncation, special tokens included; 0 with an error
     truncated: list[bool]
     tokenize_seconds: float
     queue_seconds: float
     inference_seconds: float
+    errors: Mapping[int, ServiceError] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,7 @@ class EmbeddingEngine(Protocol):
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
         depth: int | None = None,
+        skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult: ...
 

@@ -146,6 +146,10 @@ class InferenceWorkers:
         self._spawn(self._verify)
 
     def _answer(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
+        self._settle(done, started, seconds)
+        self._metrics.deferred.add(self._observe, done, seconds)
+
+    def _settle(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
         for text in done:
             request = text.request
             request.queue_seconds += started - request.arrival
@@ -153,7 +157,6 @@ class InferenceWorkers:
             request.unanswered -= 1
             if not request.unanswered and not request.future.done():
                 request.future.set_result(None)
-        self._metrics.deferred.add(self._observe, done, seconds)
 
     def _observe(self, batch: Sequence[QueuedText], seconds: float) -> None:
         lengths = [len(text.sequence) for text in batch]
@@ -214,6 +217,8 @@ class InferenceWorkers:
             wrong_shape = isinstance(error, WrongShape)  # the encoder is at fault, not a text
             if wrong_shape or len(batch) == 1:
                 self._fail_texts(batch, "wrong_shape" if wrong_shape else "inference_error")
+                skipped = [text for text in batch if text.request.errors is not None]
+                self._post(self._settle, skipped, started, self._clock() - started)
                 return False
             middle = len(batch) // 2
             first, second = batch[:middle], batch[middle:]
@@ -240,9 +245,17 @@ class InferenceWorkers:
         return bool(finite.any())
 
     def _fail_texts(self, texts: Sequence[QueuedText], reason: str) -> None:
-        """Fail the requests of these texts; their other texts leave the queue."""
+        """Fail these texts alone, or their requests, whose other texts then leave the queue."""
         message = "The encoder failed on a text of this request. Other requests are not affected."
-        for request in {text.request for text in texts}:
+        failed = set()
+        for text in texts:
+            if text.request.errors is None:
+                failed.add(text.request)
+            else:
+                text.request.errors[text.position] = InferenceFailed(
+                    f"The encoder failed on input {text.position}. Leave it out."
+                )
+        for request in failed:
             self._batcher.drop(request)
             self._post(self._fail_request, request, InferenceFailed(message), reason)
 

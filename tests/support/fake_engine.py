@@ -17,7 +17,7 @@ from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TokenSpan, TruncationDirection
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
-from service.errors import NotReady
+from service.errors import NotReady, ServiceError
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -37,6 +37,7 @@ class Call:
     prompt: str
     timeout_seconds: float | None
     depth: int | None = None
+    skip_failed: bool = False
 
 
 @dataclass
@@ -49,6 +50,7 @@ class FakeEngine:
     state: Readiness = Readiness(True, "ready")
     provider: str = "CPUExecutionProvider"
     vectors: NDArray[np.float32] | None = None
+    errors: dict[int, ServiceError] = field(default_factory=dict)
     dim: int = DIM
     threads: int = 2
     tokenizer_threads: int = 3
@@ -78,9 +80,11 @@ class FakeEngine:
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
         depth: int | None = None,
+        skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
-        how = truncate, truncation_direction, prompt, timeout_seconds, depth
+        """The vectors of the texts; ``errors`` are those of an engine that skips failed texts."""
+        how = truncate, truncation_direction, prompt, timeout_seconds, depth, skip_failed
         self.calls.append(Call([*texts], *how))
         if self.error:
             raise self.error
@@ -100,7 +104,8 @@ class FakeEngine:
             rows = np.stack([vector_of(text, self.dim) for text in texts])
         tokens = [count_tokens(text) for text in texts]
         truncated = [count > MAX_TOKENS for count in tokens]
-        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004)
+        errors = self.errors if skip_failed else {}
+        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors)
 
     async def tokenize(
         self,

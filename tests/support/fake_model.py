@@ -74,7 +74,7 @@ class FakeTokenizer:
             text = self.everything_becomes or original
             ids = [ord(letter) for letter in prompt + text] if isinstance(text, str) else list(text)
             if len(ids) > 32 and not truncate:
-                raise InputTooLong(index, f"input {index} has {len(ids)} tokens; the limit is 32.")
+                raise InputTooLong(index, f"has {len(ids)} tokens; the limit is 32.")
             rows.append(TokenizedText(ids[:32], len(ids) > 32))
         return rows
 
