@@ -18,7 +18,7 @@ from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import RateLimiter
 from service.api import docs_page, native, openai, operations, tokenize
 from service.api.embedding import Service
-from service.api.openapi import EMBEDDING_HEADERS, RAW_HEADERS, describe
+from service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
 from service.engine.engine import Engine
 from service.engine.model import EngineStartFailed, LoadedModel
 from service.engine.types import EmbeddingEngine
@@ -113,7 +113,13 @@ def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, *, trace
             allow_origins=settings.cors_allow_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[REQUEST_ID_HEADER, "Retry-After", *EMBEDDING_HEADERS, *RAW_HEADERS],
+            expose_headers=[
+                REQUEST_ID_HEADER,
+                "Retry-After",
+                *EMBEDDING_HEADERS,
+                *RAW_HEADERS,
+                *INT8_HEADERS,
+            ],
         )
     app.add_middleware(
         ObserveRequests, metrics=metrics, log_requests=settings.log_requests, traced=traced

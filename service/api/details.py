@@ -29,7 +29,7 @@ class Details(BaseModel):
 class DetailedEmbeddings(BaseModel):
     """Answer of /embed with ``details``."""
 
-    embeddings: list[list[float] | None]
+    embeddings: list[list[float] | str | None]
     details: Details
 
 

@@ -8,9 +8,10 @@ from fastapi import APIRouter, Request, Response
 
 from service.api.details import DetailedEmbeddings, details_as_json
 from service.api.embedding import embed, service_of
+from service.api.encodings import as_json_items, check_scale, encode, encoding_headers
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.partial import usable_embeddings, with_nulls
-from service.api.responses import RAW, embedding_response, list_as_json, little_endian_bytes
+from service.api.responses import RAW, embedding_response, list_as_json
 from service.api.routing import RequestRoute
 from service.api.schemas import (
     EmbedBody,
@@ -38,20 +39,22 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
     openapi_extra=request_body(EmbedBody),
     responses={
         200: success(
-            list[list[float] | None] | DetailedEmbeddings,
+            list[list[float] | str | None] | DetailedEmbeddings,
             "One embedding per text; with details an object.",
             embeddings=True,
             raw=True,
+            encoded=True,
         )
     },
 )
 async def embed_texts(request: Request) -> Response:
-    """One embedding per text, in order; raw float32 if ``Accept`` names octet-stream."""
+    """One embedding per text, in order; raw numbers if ``Accept`` names octet-stream."""
     service = service_of(request)
     body = await service.bodies.read(request, EmbedBody)
     service.check_dimensions(body.dimensions)
     raw = RAW in request.headers.get("accept", "")
     skip_failed = body.on_error == "null"
+    check_scale(body.encoding, normalize=body.normalize)
     if raw:
         _check_raw(body)
     result = await embed(request, body.inputs, body, skip_failed=skip_failed)
@@ -59,20 +62,22 @@ async def embed_texts(request: Request) -> Response:
     embeddings, errors = usable_embeddings(
         result, dimensions=body.dimensions, normalize=body.normalize, skip_failed=skip_failed
     )
+    headers = encoding_headers(body.encoding, embeddings.shape[1])
+    rows = encode(embeddings, body.encoding)
     if raw:
         return embedding_response(
             request,
             result,
-            little_endian_bytes(embeddings),
+            rows.tobytes(),
             serialized_since=since,
             media_type=RAW,
-            headers={"x-embedding-shape": f"{embeddings.shape[0]},{embeddings.shape[1]}"},
+            headers=headers | {"x-embedding-shape": f"{rows.shape[0]},{rows.shape[1]}"},
         )
-    content = await list_as_json(with_nulls(embeddings, errors))
+    content = await list_as_json(with_nulls(as_json_items(rows, body.encoding), errors))
     if body.details:
         details = details_as_json(request, result, errors)
         content = b'{"embeddings":%b,"details":%b}' % (content, details)
-    return embedding_response(request, result, content, serialized_since=since)
+    return embedding_response(request, result, content, serialized_since=since, headers=headers)
 
 
 def _check_raw(body: EmbedBody) -> None:

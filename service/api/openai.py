@@ -7,14 +7,16 @@ from typing import Literal
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from service import errors
 from service.api.details import Details, details_as_json
 from service.api.embedding import embed, service_of
+from service.api.encodings import as_json_items, encode, encoding_headers
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.partial import usable_embeddings, with_nulls
-from service.api.responses import JSON, as_base64, embedding_response, list_as_json
+from service.api.responses import JSON, embedding_response, list_as_json
 from service.api.routing import RequestRoute
 from service.api.schemas import EmbedOptions, OpenAIEmbeddingsBody
 
@@ -71,25 +73,30 @@ class ModelList(BaseModel):
     openapi_extra=request_body(OpenAIEmbeddingsBody),
     responses={
         **failures(*EMBEDDING_ERRORS, openai=True),
-        200: success(EmbeddingList, "One normalised embedding per text.", embeddings=True),
+        200: success(
+            EmbeddingList, "One normalised embedding per text.", embeddings=True, encoded=True
+        ),
     },
 )
 async def create_embeddings(request: Request) -> Response:
-    """One normalised embedding per text, as floats or base64. The model's name is not checked."""
+    """One normalised embedding per text. The model's name is not checked."""
     service = service_of(request)
     body = await service.bodies.read(request, OpenAIEmbeddingsBody)
     service.check_dimensions(body.dimensions)
     skip_failed = body.on_error == "null"
-    options = EmbedOptions(depth=body.depth)
+    options = EmbedOptions(depth=body.depth, prompt_name=body.prompt_name)
     result = await embed(request, body.input, options, skip_failed=skip_failed)
     since = time.perf_counter()
     embeddings, errors = usable_embeddings(
         result, dimensions=body.dimensions, normalize=True, skip_failed=skip_failed
     )
-    data = await list_as_json(_data(with_nulls(embeddings, errors), body.encoding_format))
+    encoding = body.encoding_format
+    rows = as_json_items(encode(embeddings, encoding), encoding)
+    data = await list_as_json(_data(with_nulls(rows, errors)))
     details = details_as_json(request, result, errors) if body.details else None
     content = _embedding_list(data, service.model_name, sum(result.tokens), details)
-    return embedding_response(request, result, content, serialized_since=since)
+    headers = encoding_headers(encoding, embeddings.shape[1])
+    return embedding_response(request, result, content, serialized_since=since, headers=headers)
 
 
 @router.head("/v1/models", include_in_schema=False)
@@ -118,18 +125,9 @@ async def list_models(request: Request) -> Response:
     return Response(ModelList(object="list", data=[model]).model_dump_json(), media_type=JSON)
 
 
-def _data(
-    rows: Sequence[object], encoding_format: Literal["float", "base64"]
-) -> list[dict[str, object]]:
+def _data(rows: Sequence[object] | NDArray[np.generic]) -> list[dict[str, object]]:
     return [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": as_base64(row)
-            if encoding_format == "base64" and isinstance(row, np.ndarray)
-            else row,
-        }
-        for index, row in enumerate(rows)
+        {"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)
     ]
 
 

@@ -93,13 +93,14 @@ EMBEDDING_HEADERS = {
     "x-truncated": "Texts that were cut because they were too long.",
     "x-model-fingerprint": "Equal exactly when embeddings can be compared with each other.",
 }
-RAW_HEADERS = {"x-embedding-shape": "rows,components; only with application/octet-stream."}
+RAW_HEADERS = {"x-embedding-shape": "rows,numbers in each; only with application/octet-stream."}
+INT8_HEADERS = {"x-embedding-scale": "What 1 stands for; only with int8."}
 _RAW_CONTENT = {
     "application/octet-stream": {
         "schema": {
             "type": "string",
             "format": "binary",
-            "description": "Little-endian float32, row after row.",
+            "description": "Little-endian float32, or the encoding's numbers, row after row.",
         }
     }
 }
@@ -114,10 +115,20 @@ def request_body(schema: type[BaseModel]) -> dict[str, Any]:
 
 
 def success(
-    model: Any, description: str, *, embeddings: bool = False, raw: bool = False
+    model: Any,
+    description: str,
+    *,
+    embeddings: bool = False,
+    raw: bool = False,
+    encoded: bool = False,
 ) -> dict[str, Any]:
-    """Declare a 200; ``embeddings`` adds their headers, ``raw`` the octet-stream form."""
-    texts = (EMBEDDING_HEADERS if embeddings else {}) | (RAW_HEADERS if raw else {})
+    """Declare a 200; ``embeddings`` adds their headers, ``raw`` the octet-stream form,
+    ``encoded`` the header of encodings."""
+    texts = (
+        (EMBEDDING_HEADERS if embeddings else {})
+        | (RAW_HEADERS if raw else {})
+        | (INT8_HEADERS if encoded else {})
+    )
     headers = REQUEST_ID | {
         name: {"description": text, "schema": {"type": "string"}} for name, text in texts.items()
     }

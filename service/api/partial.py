@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from service.api.vectors import (
     Embeddings,
@@ -38,8 +39,8 @@ def usable_embeddings(
 
 
 def with_nulls(
-    rows: Sequence[object] | Embeddings, errors: Errors
-) -> Sequence[object] | Embeddings:
+    rows: Sequence[object] | NDArray[np.generic], errors: Errors
+) -> Sequence[object] | NDArray[np.generic]:
     """``rows`` with None at the position of each error."""
     if not errors:
         return rows

@@ -1,11 +1,10 @@
-"""Writes embeddings and scores as response bodies (JSON, base64, raw) with the cost headers.
+"""Writes embeddings and scores as response bodies (JSON, raw) with the cost headers.
 
 float32 arrays become bytes without a Python object per number. A long list is written in slices,
 yielding to the event loop between them, so that a large response does not delay small ones.
 """
 
 import asyncio
-import base64
 import time
 from collections.abc import Sequence
 
@@ -16,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from service.api.embedding import service_of
-from service.api.vectors import Embeddings
 from service.engine.types import EmbedResult
 from service.http.context import RequestContext, context_of
 from service.http.tracing import trace_serialize
@@ -28,8 +26,8 @@ RAW = "application/octet-stream"
 _ITEMS_PER_SLICE = 64
 
 
-async def list_as_json(items: Sequence[object] | NDArray[np.float32]) -> bytes:
-    """A JSON array of ``items``, which may be, or contain, float32 arrays of finite numbers."""
+async def list_as_json(items: Sequence[object] | NDArray[np.generic]) -> bytes:
+    """A JSON array of ``items``, which may be, or contain, arrays of finite numbers."""
     slices = []
     for start in range(0, len(items), _ITEMS_PER_SLICE):
         if start:
@@ -37,16 +35,6 @@ async def list_as_json(items: Sequence[object] | NDArray[np.float32]) -> bytes:
         part = items[start : start + _ITEMS_PER_SLICE]
         slices.append(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
     return b"[" + b",".join(slices) + b"]"
-
-
-def little_endian_bytes(embeddings: Embeddings | NDArray[np.float32]) -> bytes:
-    """The numbers as little-endian float32, in row-major order."""
-    return embeddings.astype("<f4", copy=False).tobytes()
-
-
-def as_base64(embedding: NDArray[np.float32]) -> str:
-    """One embedding as base64 of little-endian float32, OpenAI's ``encoding_format`` base64."""
-    return base64.b64encode(little_endian_bytes(embedding)).decode("ascii")
 
 
 def embedding_response(

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from model.runtime.tokenizer import TruncationDirection
+from service.api.encodings import Encoding
 from service.api.input_types import (
     TEXT_SCHEMA,
     Inputs,
@@ -102,6 +103,10 @@ Direction = Annotated[
 ]
 Dimensions = Annotated[int, Field(ge=1)]
 Depth = Annotated[int, Field(ge=1)]
+_ENCODING_DESCRIPTION = (
+    "float: numbers. base64, float16: base64 of little-endian float32 or float16."
+    " int8, binary, ubinary: integers, a byte for each component or for eight of them."
+)
 _DEPTH_DESCRIPTION = "The last block to run, one of the model's depths (/info); all by default."
 
 
@@ -157,6 +162,7 @@ class EmbedBody(EmbedOptions, AnswerOptions):
 
     inputs: Inputs
     normalize: bool = Field(default=True, description="Scale every embedding to length 1.")
+    encoding: Encoding = Field(default="float", description=_ENCODING_DESCRIPTION)
 
 
 class SourceForm(_Body):
@@ -243,8 +249,10 @@ class OpenAIEmbeddingsBody(AnswerOptions):
 
     input: OpenAIInput
     model: str | None = Field(None, description="Accepted and ignored: one model is served.")
-    encoding_format: Literal["float", "base64"] = Field(
-        default="float", description="base64 is that of little-endian float32."
+    encoding_format: Encoding = Field(default="float", description=_ENCODING_DESCRIPTION)
+    prompt_name: str | None = Field(
+        default=None,
+        description="Name of a prompt of the model (/info) that is put before every text.",
     )
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 

@@ -138,7 +138,8 @@ def test_similarity_form_is_told_by_its_keys(inputs: Any, form: type) -> None:
 
 def test_error_names_the_field_for_openais_param() -> None:
     with pytest.raises(ValidationError) as caught:
-        OpenAIEmbeddingsBody.model_validate({"input": "a", "encoding_format": "int8"})
+        OpenAIEmbeddingsBody.model_validate({"input": "a", "encoding_format": "int4"})
     error = invalid_input(caught.value)
     assert error.param == "encoding_format"
-    assert error.message == "encoding_format must be 'float' or 'base64', got a string."
+    known = "'float', 'base64', 'float16', 'int8', 'binary' or 'ubinary'"
+    assert error.message == f"encoding_format must be {known}, got a string."
