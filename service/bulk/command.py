@@ -161,10 +161,12 @@ class _Run:
         _report(output)
 
     def here(self, server: str | None, key_file: Path | None) -> None:
+        from model.runtime.malloc import share_one_heap
         from service.bulk.inputs import scan
         from service.bulk.output import OutputFolder
         from service.bulk.runner import Runner
 
+        share_one_heap()
         job = self._job
         files = scan(job.inputs, job.options, given=job.input_format)
         embedder = self._embedder(server, key_file)

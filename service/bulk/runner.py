@@ -1,7 +1,7 @@
 """The run over one shard: read, embed and write at the same time, part after part.
 
 A thread reads rows and starts their embedding, the embedder's threads work, and the calling thread
-writes what is done. Two windows of rows wait between them at most, which bounds the memory.
+writes what is done. One window of rows waits between them at most, which bounds the memory.
 """
 
 import queue
@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from model.runtime.malloc import return_freed_memory
 from service.bulk.files import writing
 from service.bulk.inputs import InputFile, RowReader
 from service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
@@ -21,8 +22,8 @@ from service.bulk.progress import Progress
 from service.bulk.writers import Chunk, PartWriter, file_sha256, open_writer, prepare, to_stored
 
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
-MAX_WINDOW_ROWS = 4_096
-WAITING_WINDOWS = 2
+MAX_WINDOW_ROWS = 2_048
+WAITING_WINDOWS = 1
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Runner:
                 chunk = self._chunk(window)
                 part.writer.write(chunk)
                 self._count(part, chunk)
+                return_freed_memory()  # takes milliseconds, and a window takes seconds
                 if window.last_of_part:
                     self._commit(part)
                     part = None

@@ -84,7 +84,8 @@ def to_stored(
     norms = np.sqrt(np.vecdot(exact, exact))
     usable = (norms > 0) & (norms < np.inf)
     exact[~usable] = 0.0
-    unit = (exact / np.where(usable, norms, 1.0)[:, None]).astype(np.float32)
+    exact /= np.where(usable, norms, 1.0)[:, None]
+    unit = exact.astype(np.float32)
     kind, missing = STORED_TYPES[options.dtype]
     stored: NDArray[Any]
     match options.dtype:

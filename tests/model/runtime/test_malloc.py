@@ -1,6 +1,8 @@
 """What a thread has freed goes back to the system, and not only what the main thread has."""
 
 import ctypes
+import subprocess
+import sys
 import threading
 
 import psutil
@@ -58,3 +60,24 @@ def test_it_may_be_called_by_several_threads_and_again() -> None:
     for thread in threads:
         thread.join()
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_threads_share_one_heap_when_told() -> None:
+    """In a process of its own, because there is no way back."""
+    code = """
+import ctypes, threading
+from model.runtime.malloc import share_one_heap
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+heap = next(line.split()[0] for line in open("/proc/self/maps") if line.rstrip().endswith("[heap]"))
+start = int(heap.split("-")[0], 16)
+share_one_heap()
+found = []
+thread = threading.Thread(target=lambda: found.append(libc.malloc(ctypes.c_size_t(1000))))
+thread.start()
+thread.join()
+end = max(int(l.split()[0].split("-")[1], 16) for l in open("/proc/self/maps") if "[heap]" in l)
+assert start <= found[0] < end, (hex(start), hex(found[0]), hex(end))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
