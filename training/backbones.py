@@ -5,10 +5,12 @@ needs pip alone; ``PACKAGES`` lists them. Every other name is a local folder or 
 passed to sentence-transformers unchanged.
 """
 
+import json
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,6 +18,7 @@ from pathlib import Path
 from training.errors import EncoderError
 
 PREFIX = "pypi:"
+KERNEL_FIELD = "_attn_implementation_internal"  # of a transformers config.json
 MODULES_FILE = "modules.json"  # every sentence-transformers folder has one
 
 
@@ -68,9 +71,10 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
 
     ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
     once under ``cache`` (default `cache_folder`). Raises `EncoderError` for an unknown ``pypi:``
-    name, or when a package is not installed.
+    name, when a package is not installed, or for a folder whose configuration names a kernel.
     """
     if not name.startswith(PREFIX):
+        refuse_kernels(Path(name))
         return name
     key = name.removeprefix(PREFIX)
     if key not in PACKAGES:
@@ -81,6 +85,26 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     if found[0].name == MODULES_FILE:
         return str(found[0].parent)
     return str(unpack(found, (cache or cache_folder()) / key))
+
+
+def refuse_kernels(folder: Path) -> None:
+    """Raise `EncoderError` for a config.json in which an attention kernel is named.
+
+    transformers 4.56 to 5.2 may download and run what that field names (CVE-2026-4372).
+    """
+    for path in (*folder.glob("config.json"), *folder.glob("*/config.json")):
+        keys: set[str] = set()
+
+        def note(pairs: list[tuple[str, object]], keys: set[str] = keys) -> None:
+            keys.update(key for key, _ in pairs)
+
+        with suppress(ValueError, OSError, RecursionError):  # whoever loads it says what is wrong
+            json.loads(path.read_bytes(), object_pairs_hook=note)
+        if KERNEL_FIELD in keys:
+            raise EncoderError(
+                f"{path} has {KERNEL_FIELD}, which makes transformers run code: remove the field,"
+                " or use another checkpoint."
+            )
 
 
 def unpack(pieces: Sequence[Path], target: Path) -> Path:

@@ -70,3 +70,28 @@ def test_the_width_comes_from_the_backbones_config(tmp_path: Path) -> None:
     (tmp_path / "empty" / "config.json").write_text('{"model_type": "no such"}')
     with pytest.raises(EncoderError, match="not a backbone transformers can read"):
         width_of(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        '{"_attn_implementation_internal": "someone/kernel"}',
+        r'{"text_config": {"\u005fattn_implementation_internal": null}}',
+        '[{"a": [{"_attn_implementation_internal": "someone/kernel"}]}]',
+    ],
+)
+@pytest.mark.parametrize("place", [".", "0_Transformer"])
+def test_a_configuration_that_names_a_kernel_is_refused(
+    tmp_path: Path, config: str, place: str
+) -> None:
+    """Wherever in it, however it is spelt, and before transformers reads it."""
+    (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / place / "config.json").write_text(config)
+    with pytest.raises(EncoderError, match="remove the field, or use another checkpoint"):
+        resolve(str(tmp_path))
+
+
+@pytest.mark.parametrize("config", ['{"hidden_size": 32}', "no JSON", "[" * 100_000])
+def test_other_configurations_pass_through(tmp_path: Path, config: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert resolve(str(tmp_path)) == str(tmp_path)
