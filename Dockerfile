@@ -32,12 +32,14 @@ COPY training training
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
 
 
+# Python runs the code in .pth files at every start; none of the packages needs one.
 FROM builder AS venv-gpu
 COPY deploy/requirements-gpu.txt ./
 RUN pip --python /opt/venv/bin/python install --require-hashes --requirement requirements-gpu.txt \
     && pip --python /opt/venv/bin/python uninstall --yes ${HUB_CLIENT}
 COPY --from=wheel /wheels /wheels
-RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl
+RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
+    && test -z "$(find /opt/venv -name '*.pth')"
 
 
 FROM builder AS venv-cpu
@@ -45,7 +47,8 @@ COPY deploy/requirements-cpu.txt ./
 RUN pip --python /opt/venv/bin/python install --require-hashes --requirement requirements-cpu.txt \
     && pip --python /opt/venv/bin/python uninstall --yes ${HUB_CLIENT}
 COPY --from=wheel /wheels /wheels
-RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl
+RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
+    && test -z "$(find /opt/venv -name '*.pth')"
 
 
 FROM ${BASE} AS runtime

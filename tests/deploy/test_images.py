@@ -54,6 +54,21 @@ def test_default_target_is_cpu() -> None:
     assert "gpu" in stages
 
 
+@pytest.mark.parametrize("planted", [None, "lib/python3.11/site-packages/planted.pth"])
+def test_a_build_fails_where_a_package_has_left_a_pth_file(
+    tmp_path: Path, planted: str | None
+) -> None:
+    """Python runs what is in one at every start (litellm 1.82.7 on PyPI); in both environments."""
+    checks = re.findall(r"&& (test -z .*\.pth.*)$", DOCKERFILE, re.MULTILINE)
+    assert len(checks) == 2
+    if planted:
+        (tmp_path / planted).parent.mkdir(parents=True)
+        (tmp_path / planted).write_text("import os")
+    for check in checks:
+        command = ["sh", "-c", check.replace("/opt/venv", str(tmp_path))]
+        assert subprocess.run(command, check=False).returncode == (1 if planted else 0)
+
+
 def test_base_is_one_pinned_tag() -> None:
     """One external image for every stage, and never `latest`."""
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
