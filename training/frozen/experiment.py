@@ -1,7 +1,8 @@
 """Runs the arms of a frozen experiment over exits, objectives and seeds; each run is a JSON line.
 
 With several learning rates that of an arm is chosen on development data by runs of a seed of their
-own, `TUNING_SEED`, which are in the file but in no table. A run that is in the file is not run again.
+own, `TUNING_SEED`, which are in the file but in no table. A run that is in the file is not run
+again.
 """
 
 import logging

@@ -2,8 +2,8 @@
 
 A cell is one configuration trained with one objective and one seed. Its files:
 
-    <output>/<backbone>/<objective>/<configuration>.seed<seed>.json         its result
-                                                              .lock         the pid that runs it
+    <output>/<backbone>/<objective>.jsonl                                   its result, one line
+    <output>/<backbone>/<objective>/<configuration>.seed<seed>.lock         the pid that runs it
                                                               .checkpoint   until it is scored
 
 Several processes may work on one folder: each claims a cell with a file lock, which the operating
@@ -24,7 +24,7 @@ from training.errors import ConfigError
 from training.paper.budgets import BUDGETS
 from training.paper.configurations import Configuration, misfit
 from training.paper.experiments import Experiment
-from training.paper.results import difference, read_result
+from training.paper.results import difference, find_result, results_file
 from training.recipe import Recipe, recipe_from
 
 
@@ -61,18 +61,28 @@ class Series:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a recipe, and the file that its result goes to."""
+    """One run: a recipe, and the path that its lock and its checkpoint begin with."""
 
     configuration: str
     objective: str
     recipe: Recipe
     transfer: bool
-    file: Path
+    stem: Path
 
     @property
     def checkpoint(self) -> Path:
         """The folder of the trained encoder."""
-        return self.file.with_suffix(".checkpoint")
+        return self.stem.with_name(f"{self.stem.name}.checkpoint")
+
+    @property
+    def lock(self) -> Path:
+        """The file that is locked while the cell is run."""
+        return self.stem.with_name(f"{self.stem.name}.lock")
+
+    @property
+    def results(self) -> Path:
+        """The file that holds the results of the objective."""
+        return results_file(self.stem.parents[1], self.objective)
 
     @property
     def name(self) -> str:
@@ -103,7 +113,7 @@ def cells(experiments: Sequence[Experiment], series: Series) -> tuple[list[Cell]
                     if reason := misfit(configuration, blocks=blocks, width=width):
                         left_out[name] = reason
                         continue
-                    file = series.folder / objective / f"{name}.seed{seed}.json"
+                    file = series.folder / objective / f"{name}.seed{seed}"
                     recipe = series.recipe(configuration, objective, seed)
                     transfer = experiment.transfer or (file in found and found[file].transfer)
                     found[file] = Cell(name, objective, recipe, transfer, file)
@@ -122,33 +132,34 @@ def size_of(backbone: str) -> tuple[int, int]:
 
 
 def corpus_sha256(data: Path, todo: Sequence[Cell]) -> dict[Path, str]:
-    """The hash of the corpus that each cell trains on, by result file; each corpus is read once."""
+    """The hash of the corpus that each cell trains on, by stem; each corpus is read once."""
     known: dict[Any, str] = {}
     for cell in todo:
         key = (tuple(cell.recipe.corpus), cell.recipe.objective.example_kind)
         if key not in known:
             known[key] = read_corpus(data / "corpus", key[0], kind=key[1]).sha256
     return {
-        cell.file: known[tuple(cell.recipe.corpus), cell.recipe.objective.example_kind]
+        cell.stem: known[tuple(cell.recipe.corpus), cell.recipe.objective.example_kind]
         for cell in todo
     }
 
 
 def is_done(cell: Cell, sha256: str) -> bool:
-    """Whether a cell has its result. Raises `ConfigError` where its file holds another recipe's."""
-    if not cell.file.is_file():
+    """Whether a cell has its result. Raises `ConfigError` where it is one of another recipe."""
+    result = find_result(cell.results, cell.configuration, cell.recipe.seed)
+    if result is None:
         return False
-    result = read_result(cell.file)
-    if recipe_from(result["recipe"], str(cell.file)) != cell.recipe:
+    where = f"{cell.results}, {cell.configuration} seed {cell.recipe.seed}"
+    if recipe_from(result["recipe"], where) != cell.recipe:
         raise ConfigError(
-            f"{cell.file} holds another recipe than {cell.name} has now "
+            f"{where} holds another recipe than {cell.name} has now "
             f"({difference(result['recipe'], cell.recipe.as_table())}): "
-            "name another --output, or delete it."
+            "name another --output, or delete the line."
         )
     if result["corpus_sha256"] != sha256:
         raise ConfigError(
-            f"{cell.file} was trained on the corpus {result['corpus_sha256'][:12]}, and "
-            f"{cell.name} would be on {sha256[:12]}: name another --output, or delete it."
+            f"{where} was trained on the corpus {result['corpus_sha256'][:12]}, and "
+            f"{cell.name} would be on {sha256[:12]}: name another --output, or delete the line."
         )
     return not cell.transfer or "transfer" in result
 

@@ -38,6 +38,8 @@ class Configuration:
         """The recipe of one run; ``steps`` replaces the budget's. Raises `ConfigError`."""
         group, size = OBJECTIVES[objective], BUDGETS[budget]
         training = {**group["training"], **size.training}
+        if size.selector_rate and self.selector is not None:
+            training["selector_learning_rate"] = size.selector_rate
         if self.selector_rate != 1:
             training["selector_learning_rate"] = self.selector_rate * training["learning_rate"]
         if steps is not None:
@@ -106,7 +108,7 @@ AT_LAST = Configuration(  # the default model's
     "last3-2d-at-last",
     "Last3 2D, softmax over logits, started at the last block",
     {"num_blocks": 3, "weight_norm": "softmax_logits", "initial_bias": 3},
-    selector_rate=10,
+    selector_rate=100,
 )
 CLS = Configuration("cls-last1", "CLS, the backbone alone", None, {"pooling": "cls"})
 CLS_S2SENT = Configuration("cls-last3-2d", "CLS, Last3 2D", S2SENT.selector, {"pooling": "cls"})
@@ -131,7 +133,7 @@ SELECTOR_RATES = {
         S2SENT.selector,
         selector_rate=times,
     )
-    for times in (10, 30)
+    for times in (30, 300)
 }
 
 

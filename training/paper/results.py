@@ -1,26 +1,41 @@
-"""Result files: reading them, comparing their recipes, and collecting those of one objective."""
+"""Results: reading them, comparing their recipes, and collecting those of one objective."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from training.errors import ConfigError
+from training.jsonl import read_lines
 
 Result = Mapping[str, Any]
 Value = Callable[[Result], float | None]  # a number of a result; None where it has none
 
 
-def read_result(file: Path) -> dict[str, Any]:
-    """The content of a result file. Raises `ConfigError` for another kind of file."""
-    try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        if {"recipe", "corpus_sha256", "scores"} <= set(content):
-            return content
-    except (OSError, ValueError):
-        pass
-    raise ConfigError(f"{file} is no result of a run: delete it.")
+def results_file(folder: Path, objective: str) -> Path:
+    """The file of a backbone's results with an objective, one run a line."""
+    return folder / f"{objective}.jsonl"
+
+
+def read_result_lines(file: Path) -> list[dict[str, Any]]:
+    """The results in a file; of a configuration and seed that stand in it twice the last one.
+
+    Raises `ConfigError` naming a line that is no result.
+    """
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for number, line in enumerate(read_lines(file), start=1):
+        if not {"configuration", "seed", "recipe", "corpus_sha256", "scores"} <= set(line):
+            raise ConfigError(f"{file}, line {number} is no result of a run: delete the line.")
+        found[line["configuration"], line["seed"]] = line
+    return list(found.values())
+
+
+def find_result(file: Path, configuration: str, seed: int) -> dict[str, Any] | None:
+    """The result of a configuration and a seed; None where the file has none."""
+    for result in read_result_lines(file):
+        if (result["configuration"], result["seed"]) == (configuration, seed):
+            return result
+    return None
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str:
@@ -47,27 +62,35 @@ class Results:
 
     def values(self, name: str, of: Value) -> list[float]:
         """One value for each seed of a configuration that has it."""
-        found = (of(result) for result in self.runs.get(name, ()))
-        return [value for value in found if value is not None]
+        return list(self.by_seed(name, of).values())
+
+    def by_seed(self, name: str, of: Value) -> dict[int, float]:
+        """The values by seed."""
+        found = {int(result["seed"]): of(result) for result in self.runs.get(name, ())}
+        return {seed: value for seed, value in found.items() if value is not None}
 
 
 def read_results(folder: Path, objective: str) -> Results:
     """Every result of an objective. Raises `ConfigError` where two cannot be compared."""
     runs: dict[str, list[Result]] = {}
-    first: tuple[Path, dict[str, Any]] | None = None
-    for file in sorted((folder / objective).glob("*.seed*.json")):
-        result = read_result(file)
+    first: dict[str, Any] | None = None
+    file = results_file(folder, objective)
+    for result in read_result_lines(file):
         common = common_settings(result)
-        if first is not None and common != first[1]:
+        if first is not None and common != common_settings(first):
             raise ConfigError(
-                f"{first[0]} and {file} cannot be compared ({difference(first[1], common)}): "
-                "keep them in different folders."
+                f"{_name(first)} and {_name(result)} in {file} cannot be compared "
+                f"({difference(common_settings(first), common)}): keep them in different folders."
             )
-        first = first or (file, common)
+        first = first or result
         runs.setdefault(result["configuration"], []).append(result)
     for of_one in runs.values():
         of_one.sort(key=lambda result: int(result["seed"]))
     return Results(objective, runs)
+
+
+def _name(result: Result) -> str:
+    return f"{result['configuration']} seed {result['seed']}"
 
 
 def common_settings(result: Result) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Runs experiments: trains and scores each cell that has no result yet, and writes its result.
 
-A cell whose result file exists is skipped, so an interrupted series continues when its command is
+A cell whose result is in the file is skipped, so an interrupted series continues when its command is
 given again.
 """
 
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from training.errors import ConfigError, Interrupted
+from training.jsonl import append_line
 from training.paper.cells import Cell, Series, cells, claimed, corpus_sha256, is_done
 from training.paper.experiments import Experiment
 from training.paper.scoring import score_checkpoint
 from training.recipe import Recipe, recipe_from
-from training.record import provenance, read_record, write_json
+from training.record import provenance, read_record
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
@@ -54,13 +55,13 @@ def run(
         log.info("left out: %s, as %s", name, reason)
     sha256 = corpus_sha256(series.data, todo)
     for cell in todo:
-        is_done(cell, sha256[cell.file])
+        is_done(cell, sha256[cell.stem])
     for number, cell in enumerate(todo, start=1):
         head = f"{number} of {len(todo)}: {cell.name}"
-        with claimed(cell.file.with_suffix(".lock")) as owner:
+        with claimed(cell.lock) as owner:
             if owner is not None:
                 log.info("%s is being run by process %d", head, owner)
-            elif is_done(cell, sha256[cell.file]):
+            elif is_done(cell, sha256[cell.stem]):
                 log.info("%s has its result", head)
             else:
                 log.info("%s", head)
@@ -90,7 +91,7 @@ def run_cell(cell: Cell, series: Series, *, train: Train, score: Score) -> dict[
         "versions": {name: version(name) for name in VERSIONS},
         **provenance(),
     }
-    write_json(cell.file, result)
+    append_line(cell.results, result)
     if not series.keep:
         shutil.rmtree(checkpoint)
     return result

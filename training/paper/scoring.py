@@ -10,10 +10,18 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from model.network.encoder import find_selector
+from training.encoder import new_encoder
 from training.evaluation.encoders import load_checkpoint, torch_encode
-from training.evaluation.geometry import GEOMETRY_FILE, block_weights, describe_groups
+from training.evaluation.geometry import (
+    GEOMETRY_FILE,
+    BlockWeights,
+    block_weights,
+    describe_groups,
+)
 from training.evaluation.measure import measure
 from training.evaluation.sts import Encode, cosines, distinct, read_sentence_pairs, score
+from training.recipe import recipe_from
+from training.record import read_record
 
 DRIFT_SENTENCES = 64
 SHUFFLED_TASK = "STS-B"
@@ -46,12 +54,27 @@ def score_checkpoint(checkpoint: Path, data: Path, *, transfer: bool) -> dict[st
             "mean": weights.mean.mean(1).tolist(),
             "spread": weights.spread.tolist(),
             "moved": float(abs(weights.mean - 1 / len(weights.blocks)).mean()),
+            "max_moved": moved_from_start(checkpoint, weights, sentences),
         }
     if (shuffled := shuffled_score(encoder, data / "sts")) is not None:
         found["shuffled"] = shuffled - measured.sts[SHUFFLED_TASK]
     if measured.transfer is not None:
         found["transfer"] = measured.transfer
     return found
+
+
+def moved_from_start(checkpoint: Path, weights: BlockWeights, sentences: list[str]) -> float | None:
+    """The largest change of a block's and feature's mean weight since the first step.
+
+    None for a checkpoint without the record of its recipe.
+    """
+    record = read_record(checkpoint)
+    if "recipe" not in record:
+        return None
+    recipe = recipe_from(record["recipe"], str(checkpoint))
+    torch.manual_seed(recipe.seed)
+    start = block_weights(new_encoder(recipe), sentences)
+    return None if start is None else float(abs(weights.mean - start.mean).max())
 
 
 def parameters(encoder: SentenceTransformer) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """The Markdown tables of a backbone's results, with their plots, built from the result files alone.
 
-A cell without a result file shows as "not run". Differences are tested by Welch's t-test at 5 %
-over seeds.
+A row without results shows as "not run", and so does one of a single seed beside rows of several.
+Differences are tested by seeds, at 5 % after Holm's correction over the table.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,15 +15,17 @@ from training.errors import ConfigError
 from training.evaluation import transfer
 from training.evaluation.markdown import markdown_table
 from training.evaluation.published import TABLE_2, TABLE_3, TABLE_4
+from training.evaluation.statistics import LEVEL, PairedDifference, holm, paired
 from training.evaluation.sts import TASKS
-from training.paper.claims import LEVEL, findings, welch
+from training.paper.claims import findings
 from training.paper.configurations import Configuration
-from training.paper.experiments import Experiment, TableRow
+from training.paper.experiments import Experiment
 from training.paper.latency import latency_section, read_overhead
 from training.paper.plots import NOT_RUN, plot, save
 from training.paper.results import Result, Results, Value, common_settings, read_results
 
 TABLES_FILE = "tables.md"
+LEAST_MOVEMENT = 0.05  # of a fusion weight; a run below it says nothing about the weights
 
 Column = tuple[str, Value, str]  # header, value of a result, format
 
@@ -60,7 +62,8 @@ def _preface(command: str) -> str:
     return (
         f"Made by `{command}`.\n\n"
         "Scores are Spearman x 100, as mean ± standard deviation over n seeds. Δ is to the row "
-        f"that tests are against, which has none; p is Welch's t-test, in bold below {LEVEL:g}. "
+        f"that tests are against, which has none; p is the t-test by seeds with Holm's correction "
+        f"over the table, in bold below {LEVEL:g}. "
         "The paper's numbers are of other backbones, trained from other weights on another "
         "corpus: compare differences within a column, never a number of ours with one of theirs."
     )
@@ -95,18 +98,21 @@ def experiment_table(experiment: Experiment, results: Results) -> str:
     columns, main = _columns(experiment)
     printed = _printed(experiment, results.objective)
     head = ["", "n", *(header for header, _, _ in columns), "Δ", "p", *printed]
+    most = max(len(results.values(row.configuration.name, main)) for row in experiment.rows)
+    tests = _against_bases(experiment, results, main)
     lines = []
-    for row in experiment.rows:
+    for row, test in zip(experiment.rows, tests, strict=True):
         name = row.configuration.name
         count = len(results.values(name, main))
+        shown = count > 1 or count == most > 0
         cells = [_cell(results.values(name, of), form) for _, of, form in columns]
         label = f"{row.label} (not in the paper)" if row.ours else row.label
         lines.append(
             [
                 label,
                 str(count),
-                *(cells if count else [NOT_RUN] + [""] * (len(cells) - 1)),
-                *_against_base(row, results, main),
+                *(cells if shown else [NOT_RUN] + [""] * (len(cells) - 1)),
+                *(test if shown else ("", "")),
                 *(texts.get(name, "") for texts in printed.values()),
             ]
         )
@@ -191,27 +197,50 @@ def _cell(values: Sequence[float], form: str) -> str:
     return f"{fmean(values):{form}}{spread}"
 
 
-def _against_base(row: TableRow, results: Results, main: Value) -> tuple[str, str]:
-    """Δ and p of a row; empty where there is nothing to compare."""
-    own = results.values(row.configuration.name, main)
-    base = results.values(row.base.name, main) if row.base else []
-    if not (own and base):
-        return "", ""
-    p = welch(own, base)
-    text = "no test" if p is None else f"{p:.3f}"
-    return (
-        f"{fmean(own) - fmean(base):+.2f}",
-        f"**{text}**" if p is not None and p < LEVEL else text,
-    )
+def _against_bases(experiment: Experiment, results: Results, main: Value) -> list[tuple[str, str]]:
+    """Δ and corrected p of every row; empty where there is nothing to compare."""
+    still = unmoved(results)
+    found: list[PairedDifference | None] = []
+    for row in experiment.rows:
+        base = results.by_seed(row.base.name, main) if row.base else {}
+        found.append(paired(results.by_seed(row.configuration.name, main), base))
+    names = [{row.configuration.name, row.base.name if row.base else ""} for row in experiment.rows]
+    p_values = [
+        of_row.p if of_row is not None and not pair & still else None
+        for of_row, pair in zip(found, names, strict=True)
+    ]
+    cells = []
+    for of_row, pair, p in zip(found, names, holm(p_values), strict=True):
+        text = "not tested" if pair & still else "no test" if p is None else f"{p:.3f}"
+        bold = p is not None and p < LEVEL
+        cells.append(
+            ("", "") if of_row is None else (f"{of_row.mean:+.2f}", f"**{text}**" if bold else text)
+        )
+    return cells
+
+
+def unmoved(results: Results) -> set[str]:
+    """Configurations with a gate of which a run's fusion weights moved less than `LEAST_MOVEMENT`.
+
+    Such runs compare starting points.
+    """
+    moved = _get("weights", "max_moved")
+    return {
+        name
+        for name, runs in results.runs.items()
+        if any(run["parameters"]["selector"] for run in runs)
+        and any(value < LEAST_MOVEMENT for value in results.values(name, moved))
+    }
 
 
 def claims_table(results: Results, overhead: Mapping[str, float | None]) -> str:
     """The Markdown table of the paper's claims: the verdict here, and its numbers."""
     average = _get("scores", "average")
-    scores = {name: results.values(name, average) for name in results.runs}
+    scores = {name: results.by_seed(name, average) for name in results.runs}
     shares = results.values("last3-2d", _parameter_share)
     known = {**overhead, "parameters": shares[0] if shares else overhead.get("parameters")}
-    lines = [[f.claim, f"**{f.verdict}**", f.numbers] for f in findings(scores, known)]
+    judged = findings(scores, known, untested=unmoved(results))
+    lines = [[f.claim, f"**{f.verdict}**", f.numbers] for f in judged]
     return markdown_table(["claim", "here", "numbers"], lines)
 
 
@@ -223,6 +252,7 @@ def _details(configurations: Iterable[Configuration], results: Results) -> str:
         *((key, _get("geometry", key), ".3f") for key in ("alignment", "uniformity")),
         *((k, _get("geometry", k), ".3f") for k in ("pos_over_random", "align_over_abs_uniform")),
         ("weights moved", _get("weights", "moved"), ".4f"),
+        ("at most", _get("weights", "max_moved"), ".4f"),
         ("seconds", _get("seconds"), ".0f"),
     ]
     lines = []

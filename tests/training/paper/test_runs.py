@@ -20,6 +20,7 @@ from tests.support.tiny_tasks import tiny_tasks
 from training.__main__ import main
 from training.errors import ConfigError, Interrupted
 from training.evaluation.sts import TASKS
+from training.jsonl import append_line, read_lines
 from training.paper.cells import Cell, Series, cells, claimed, corpus_sha256
 from training.paper.experiments import chosen
 from training.paper.latency import measure_latency
@@ -69,7 +70,7 @@ def series(tmp_path: Path, backbone: Path) -> Series:
 def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
     experiments = chosen(keys)
     todo, _ = cells(experiments, series)
-    stand_in.corpus = corpus_sha256(series.data, todo)[todo[0].file]
+    stand_in.corpus = corpus_sha256(series.data, todo)[todo[0].stem]
     run(experiments, series, train=stand_in.train, score=stand_in.score)
 
 
@@ -81,8 +82,9 @@ def test_a_run_that_has_its_result_is_skipped_and_its_checkpoint_is_gone(series:
     go(["figure 5", "table 3"], series, stand_in)
     more = ["last3-2d-m0.seed1", "last3-2d-m1.seed1", "last3-2d-m8.seed1"]
     assert stand_in.trained == names + more
-    left = sorted(path.name for path in (series.folder / "simcse").iterdir())
-    assert left == sorted(f"{name}.json" for name in names + more)
+    assert not list((series.folder / "simcse").iterdir())
+    lines = read_lines(series.folder / "simcse.jsonl")
+    assert [f"{line['configuration']}.seed{line['seed']}" for line in lines] == names + more
 
 
 def test_a_whole_seed_is_run_before_the_next(series: Series) -> None:
@@ -104,12 +106,11 @@ def test_an_interrupted_run_goes_on_with_the_same_command(series: Series) -> Non
 def test_a_checkpoint_that_was_not_scored_is_scored_without_training(series: Series) -> None:
     stand_in = StandIn()
     go(["table 4"], replace(series, keep=True), stand_in)
-    for file in (series.folder / "simcse").glob("*.json"):
-        file.unlink()
+    (series.folder / "simcse.jsonl").unlink()
     go(["table 4"], series, stand_in)
     assert len(stand_in.trained) == 2
     assert not list(series.folder.rglob("*.checkpoint"))
-    assert len(list(series.folder.rglob("*.json"))) == 2
+    assert len(read_lines(series.folder / "simcse.jsonl")) == 2
 
 
 def test_a_result_without_transfer_is_run_again_for_table_4(series: Series) -> None:
@@ -127,7 +128,7 @@ def test_a_result_of_another_recipe_is_refused_before_anything_runs(series: Seri
     with pytest.raises(ConfigError) as refused:
         go(["table 3"], replace(series, steps=9), stand_in)
     message = str(refused.value)
-    assert "last1.seed1.json holds another recipe than simcse last1 seed 1" in message
+    assert "simcse.jsonl, last1 seed 1 holds another recipe than simcse last1 seed 1" in message
     assert "training.steps = 4 against 9" in message
     assert len(stand_in.trained) == 2
 
@@ -135,18 +136,22 @@ def test_a_result_of_another_recipe_is_refused_before_anything_runs(series: Seri
 def test_a_result_of_another_corpus_is_refused(series: Series) -> None:
     stand_in = StandIn()
     go(["table 4"], series, stand_in)
-    file = series.folder / "simcse" / "last1.seed1.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "corpus_sha256": "0" * 64}))
+    file = series.folder / "simcse.jsonl"
+    lines = read_lines(file)
+    file.unlink()
+    for line in lines:
+        append_line(file, {**line, "corpus_sha256": "0" * 64})
     with pytest.raises(ConfigError, match="was trained on the corpus 000000000000"):
         go(["table 4"], series, stand_in)
 
 
 def test_a_file_that_is_no_result_is_refused(series: Series) -> None:
-    file = series.folder / "simcse" / "last1.seed1.json"
+    file = series.folder / "simcse.jsonl"
     file.parent.mkdir(parents=True)
-    file.write_text('{"half":')
-    with pytest.raises(ConfigError, match=r"last1.seed1.json is no result of a run: delete it"):
-        go(["table 4"], series, StandIn())
+    for content in ('{"half":', '{"seed": 1}', "[]"):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=r"simcse.jsonl, line 1 is no result of a run"):
+            go(["table 4"], series, StandIn())
 
 
 def test_what_does_not_fit_the_backbone_is_left_out_with_a_reason(series: Series) -> None:
@@ -161,7 +166,7 @@ def test_what_does_not_fit_the_backbone_is_left_out_with_a_reason(series: Series
 
 def test_a_run_of_another_process_is_left_to_it(series: Series) -> None:
     todo, _ = cells(chosen(["table 4"]), series)
-    lock = todo[0].file.with_suffix(".lock")
+    lock = todo[0].lock
     holder = _hold(lock)
     try:
         stand_in = StandIn()
@@ -211,13 +216,15 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     command = ["reproduce", *options, "--budget", "smoke", "--steps", "2", "--table", "4"]
     _succeed(command)
     folder = tmp_path / "out" / backbone.name
-    content = json.loads((folder / "simcse" / "last3-2d.seed1.json").read_text())
+    content = read_lines(folder / "simcse.jsonl")[-1]
+    assert content["configuration"] == "last3-2d"
     assert set(content["scores"]) == {*TASKS, "average"}
     assert content["scores"]["average"] == pytest.approx(fmean(content["scores"][t] for t in TASKS))
     assert [step for step, _ in content["curve"]] == [0, 2]
     assert sum(content["mean_block_weights"]) == pytest.approx(1, abs=1e-3)
     assert content["weights"]["blocks"] == [4, 5, 6]
     assert 0 <= content["weights"]["moved"] < 0.1
+    assert 0 <= content["weights"]["max_moved"] < 0.1
     assert content["parameters"]["selector"] == 64 * 5 + 5 + 3 * (5 * 64 + 64)
     assert content["drift"] < 1e-5
     assert content["source_sha256"] == source_sha256()
@@ -226,10 +233,10 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     assert set(content["transfer"]) >= {"MR", "MRPC", "average"}
     assert "| Last3 2D | 1 |" in (folder / "tables.md").read_text()
 
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")}
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")}
     _succeed(command)
     _succeed([*command, "--only-tables"])
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json")} == before
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")} == before
 
 
 def test_latency_is_measured_once_and_stands_in_the_tables(tmp_path: Path, backbone: Path) -> None:
@@ -270,4 +277,5 @@ def test_a_cell_is_named_by_what_it_is(series: Series) -> None:
     todo, _ = cells(chosen(["table 4"]), series)
     assert isinstance(todo[0], Cell)
     assert todo[0].name == "simcse last1 seed 1"
-    assert todo[0].file == series.folder / "simcse" / "last1.seed1.json"
+    assert todo[0].results == series.folder / "simcse.jsonl"
+    assert todo[0].lock == series.folder / "simcse" / "last1.seed1.lock"

@@ -1,20 +1,21 @@
 """Tables and plots: mean, deviation and test of every row, the same bytes from the same results."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_rel
 
 from tests.support.made_up_results import (
     BASE,
     NOTHING,
     ORDERED,
     SELECTED,
+    made_up,
     write_made_up,
 )
 from training.errors import ConfigError
+from training.jsonl import append_line
 from training.paper.claims import findings
 from training.paper.experiments import EXPERIMENTS, chosen
 from training.paper.results import read_results
@@ -26,7 +27,7 @@ def line(table: str, start: str) -> list[str]:
     return [cell.strip() for cell in found.strip("|").split("|")]
 
 
-def test_a_table_shows_mean_deviation_number_and_welchs_p(tmp_path: Path) -> None:
+def test_a_table_shows_mean_deviation_number_and_the_p_of_pairs(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, {"last1": BASE, "last3-2d": SELECTED})
     table = experiment_table(EXPERIMENTS["table 2"], results)
     head = line(table, "")
@@ -34,10 +35,9 @@ def test_a_table_shows_mean_deviation_number_and_welchs_p(tmp_path: Path) -> Non
     assert cells["n"] == "3"
     assert cells["average"] == "79.20 ± 0.26"
     assert cells["Δ"] == "+1.00"
-    p = ttest_ind(SELECTED, BASE, equal_var=False).pvalue
-    assert cells["p"] == f"**{p:.3f}**"
-    # By hand: means 1.0 apart, variances 0.07 and 0.04, so t = 1 / sqrt(0.11 / 3) = 5.222.
-    assert ttest_ind(SELECTED, BASE, equal_var=False).statistic == pytest.approx(5.222, abs=1e-3)
+    # By hand: differences 1.0, 1.1, 0.9; t = 1 / (0.1 / sqrt 3) = 17.32 with 2 degrees of freedom.
+    assert ttest_rel(SELECTED, BASE).statistic == pytest.approx(17.32, abs=1e-2)
+    assert cells["p"] == f"**{ttest_rel(SELECTED, BASE).pvalue:.3f}**" == "**0.003**"
     assert cells["parameters added, %"] == "0.2000 ± 0.0000"
     assert cells["paper, BERT-base: STS-B / SICK-R / average"] == "79.54 / 73.18 / 78.50"
     base = dict(zip(head, line(table, "Last1 base"), strict=True))
@@ -59,12 +59,42 @@ def test_one_seed_has_no_deviation_and_no_test(tmp_path: Path) -> None:
     assert (cells["average"], cells["Δ"], cells["p"]) == ("79.00", "+1.00", "no test")
 
 
+def test_p_is_corrected_over_the_table(tmp_path: Path) -> None:
+    """Two rows against one base: the smaller p counts twice."""
+    results = write_made_up(
+        tmp_path, {"last1": BASE, "last3-2d": SELECTED, "last3-avg": [78.1, 78.6, 78.2]}
+    )
+    table = experiment_table(EXPERIMENTS["table 2"], results)
+    cells = dict(zip(line(table, ""), line(table, "Last3 2D"), strict=True))
+    assert cells["p"] == f"**{2 * ttest_rel(SELECTED, BASE).pvalue:.3f}**"
+
+
+def test_one_seed_does_not_stand_beside_means_of_several(tmp_path: Path) -> None:
+    results = write_made_up(tmp_path, {"last1": BASE, "last3-2d": SELECTED[:1]})
+    cells = line(experiment_table(EXPERIMENTS["table 2"], results), "Last3 2D")
+    assert cells[1:3] == ["1", "not run"]
+
+
+def test_runs_whose_weights_did_not_move_are_not_tested(tmp_path: Path) -> None:
+    write_made_up(tmp_path, {"last1": BASE})
+    for seed, value in enumerate(SELECTED, start=1):
+        content = made_up("last3-2d", seed, value) | {"weights": {"max_moved": 0.049}}
+        append_line(tmp_path / "simcse.jsonl", content)
+    results = read_results(tmp_path, "simcse")
+    table = experiment_table(EXPERIMENTS["table 2"], results)
+    cells = dict(zip(line(table, ""), line(table, "Last3 2D"), strict=True))
+    assert cells["p"] == "not tested"
+    assert "| **not tested** | last3-2d" not in claims_table(results, {})  # the rest was not run
+    assert "did not move" in claims_table(
+        write_made_up(tmp_path, {"last3-2d-static-features": BASE}), {}
+    )
+
+
 def test_runs_of_different_length_do_not_share_a_table(tmp_path: Path) -> None:
     write_made_up(tmp_path, {"last1": BASE})
-    file = tmp_path / "simcse" / "last1.seed2.json"
-    content = json.loads(file.read_text())
+    content = made_up("last1", 2, 78.0)
     content["recipe"]["training"]["steps"] += 1
-    file.write_text(json.dumps(content))
+    append_line(tmp_path / "simcse.jsonl", content)
     with pytest.raises(
         ConfigError, match=r"cannot be compared \(training.steps = \d+ against \d+\)"
     ):
@@ -96,5 +126,5 @@ def test_claims_are_read_from_results_and_from_overhead(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, ORDERED)
     table = claims_table(results, {"latency": 0.1})
     assert "| **holds** |" in table
-    assert "last3-2d 78.00 ± 0.10 (n = 3), last3-1d 77.00 ± 0.10 (n = 3), p = " in table
+    assert re.search(r"last3-2d 7\S+ ± \S+ \(n = 5\), last3-1d 7\S+ ± \S+ \(n = 5\), p = ", table)
     assert "latency +0.10 %" in table
