@@ -51,9 +51,19 @@ BASE, SELECTED = [78.0, 78.4, 78.2], [79.0, 79.5, 79.1]
 
 
 def around(mean: float) -> list[float]:
-    """Five seeds; differences of two such rows are not all equal, as their noise depends on it."""
-    noise = Random(str(mean))
-    return [mean + noise.uniform(-0.1, 0.1) for _ in range(5)]
+    """The scores of five seeds."""
+    return [mean + 0.1 * (seed - 2) for seed in range(5)]
+
+
+def by_seed(scores: Mapping[str, Sequence[float]]) -> dict[str, dict[int, float]]:
+    """The scores by seed, each with noise of its own: no two rows are a constant apart."""
+    return {
+        name: {
+            seed: value + Random(f"{name} {seed}").uniform(-0.1, 0.1)
+            for seed, value in enumerate(values)
+        }
+        for name, values in scores.items()
+    }
 
 
 ORDERED = {

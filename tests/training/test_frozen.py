@@ -94,14 +94,15 @@ def test_the_loss_is_that_of_the_full_path(backbone: Path, tmp_path: Path) -> No
     lively(selector)
     head = SelectorHead(config)
     head.selector.load_state_dict(selector.state_dict())
-    columns = [encoder.preprocess(TEXTS[:4]), encoder.preprocess(TEXTS[4:])]
+    inputs: list[list[Any]] = [[*TEXTS[:4]], [*TEXTS[4:]]]
+    columns = [encoder.preprocess(texts) for texts in inputs]
     full = ContrastiveLoss(encoder, 0.05, projection=False, gather=False)
     expected = full(columns, torch.empty(0))
     rows = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
     setting = some_setting(states_of(backbone, config, tmp_path))
     found = batch_loss(head, setting, rows, range(2, 5), "contrastive")
     assert float(found.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
-    expected.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    expected.backward()
     found.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     for mine, theirs in zip(head.selector.parameters(), selector.parameters(), strict=True):
         assert mine.grad is not None

@@ -45,4 +45,5 @@ def retrieval_scores(
 
 
 def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[np.floating] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit

@@ -15,7 +15,7 @@ from training.corpus import Corpus, read_corpus
 from training.evaluation.development import read_development_pairs
 from training.evaluation.retrieval import read_retrieval
 from training.evaluation.sts import SentencePairs, distinct
-from training.frozen.states import BlockStates, cached_states
+from training.frozen.states import BlockStates, cached_states, depth_of
 from training.recipe import CorpusPart
 
 CORPUS = (
@@ -78,7 +78,7 @@ def read_setting(
     place = {text: row for row, text in enumerate(dev_texts)}
     return Setting(
         backbone=backbone,
-        depth=int(encoder[0].auto_model.config.num_hidden_layers),
+        depth=depth_of(encoder),
         width=width,
         states=_states(encoder, backbone, texts, cache, TRAINING_TOKENS),
         pairs=_pair_rows(rows, texts),

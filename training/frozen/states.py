@@ -81,7 +81,7 @@ def cached_states(
     """
     require_cacheable(config)
     squeeze = FrequencySelection(config)
-    depth = int(encoder[0].auto_model.config.num_hidden_layers)
+    depth = depth_of(encoder)
     needed = 2 * 4 * len(texts) * depth * config.width
     if needed > max_bytes:
         raise ConfigError(
@@ -97,6 +97,12 @@ def cached_states(
         _compute(encoder, texts, squeeze, folder, (len(texts), depth, config.width))
         (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
     return BlockStates(*(np.load(_file(folder, name), mmap_mode="r") for name in _ARRAYS))
+
+
+def depth_of(encoder: SentenceTransformer) -> int:
+    """The number of blocks of the encoder's backbone."""
+    backbone: Any = encoder[0].get_submodule("auto_model")
+    return int(backbone.config.num_hidden_layers)
 
 
 _ARRAYS = ("pooled", "coefficients", "lengths")

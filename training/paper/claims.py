@@ -139,7 +139,7 @@ class _Compare:
     def more(
         self, first: str, second: str, *, by: float = 0.0, values: BySeed | None = None
     ) -> Part:
-        """Whether ``first`` is more than ``second``, by more than ``by``; ``values`` replace its."""
+        """Whether ``first``, or ``values`` for it, is more than ``second``, by over ``by``."""
         a, b = self.of(first) if values is None else values, self.of(second)
         part = self._unusable((first, a), (second, b))
         if part is not None:

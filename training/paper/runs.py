@@ -1,7 +1,7 @@
 """Runs experiments: trains and scores each cell that has no result yet, and writes its result.
 
-A cell whose result is in the file is skipped, so an interrupted series continues when its command is
-given again.
+A cell whose result is in the file is skipped, so an interrupted series continues when its command
+is given again.
 """
 
 import logging

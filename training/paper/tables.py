@@ -211,12 +211,16 @@ def _against_bases(experiment: Experiment, results: Results, main: Value) -> lis
     ]
     cells = []
     for of_row, pair, p in zip(found, names, holm(p_values), strict=True):
-        text = "not tested" if pair & still else "no test" if p is None else f"{p:.3f}"
+        text = "not tested" if pair & still else _p(p)
         bold = p is not None and p < LEVEL
         cells.append(
             ("", "") if of_row is None else (f"{of_row.mean:+.2f}", f"**{text}**" if bold else text)
         )
     return cells
+
+
+def _p(p: float | None) -> str:
+    return "no test" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def unmoved(results: Results) -> set[str]:

@@ -11,6 +11,7 @@ from tests.support.made_up_results import (
     NOTHING,
     ORDERED,
     SELECTED,
+    by_seed,
     made_up,
     write_made_up,
 )
@@ -123,7 +124,8 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 
 
 def test_claims_are_read_from_results_and_from_overhead(tmp_path: Path) -> None:
-    results = write_made_up(tmp_path, ORDERED)
+    noisy = {name: list(scores.values()) for name, scores in by_seed(ORDERED).items()}
+    results = write_made_up(tmp_path, noisy)
     table = claims_table(results, {"latency": 0.1})
     assert "| **holds** |" in table
     assert re.search(r"last3-2d 7\S+ ± \S+ \(n = 5\), last3-1d 7\S+ ± \S+ \(n = 5\), p = ", table)
