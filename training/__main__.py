@@ -136,6 +136,9 @@ def frozen(
     rates: Annotated[str, typer.Option(help="Learning rates of every arm, such as 1e-3,1e-2.")] = (
         "3e-3"
     ),
+    objective: Annotated[
+        list[str] | None, typer.Option(help="distillation, contrastive; may be repeated.")
+    ] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only print tables.")] = False,
 ) -> None:
     """Train selectors and their controls on cached states of a frozen backbone; print tables.
@@ -145,7 +148,7 @@ def frozen(
     from training.frozen.tables import frozen_tables
 
     if not only_tables:
-        from training.frozen.experiment import Plan, run_plan
+        from training.frozen.experiment import OBJECTIVES, Plan, checked_objectives, run_plan
         from training.frozen.setting import read_setting
         from training.frozen.train import Schedule
 
@@ -154,6 +157,7 @@ def frozen(
             whole_numbers(seeds, "seeds"),
             Schedule(steps, 0.0, eval_every=250),
             [float(rate) for rate in rates.split(",")],
+            objectives=checked_objectives(objective or OBJECTIVES),
         )
         run_plan(read_setting(backbone, data, retrieval, cache), plan, output)
     print(frozen_tables(output))

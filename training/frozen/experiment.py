@@ -28,6 +28,8 @@ TUNING_SEED = 0
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy")
 KEY = ("backbone", "corpus_sha256", "exit", "objective", "arm", "seed", "schedule")
 
+OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive")
+
 Line = dict[str, Any]
 
 
@@ -43,6 +45,14 @@ class Plan:
     schedule: Schedule
     rates: Sequence[float] = (3e-3,)
     arms: Sequence[str] = tuple(ARMS)
+    objectives: Sequence[Objective] = OBJECTIVES
+
+
+def checked_objectives(names: Sequence[str]) -> list[Objective]:
+    """The objectives of these names. Raises `ConfigError` for an unknown one."""
+    if unknown := [name for name in names if name not in OBJECTIVES]:
+        raise ConfigError(f"{unknown[0]} is no objective here: use {' or '.join(OBJECTIVES)}.")
+    return [objective for objective in OBJECTIVES if objective in names]
 
 
 def run_plan(setting: Setting, plan: Plan, file: Path) -> None:
@@ -72,9 +82,9 @@ def run_plan(setting: Setting, plan: Plan, file: Path) -> None:
 def settings_of(plan: Plan, depth: int) -> Iterator[tuple[int, Objective]]:
     """The exits and objectives; the teacher of a distillation is the full depth itself."""
     for exit_at in plan.exits:
-        if exit_at < depth:
-            yield exit_at, "distillation"
-        yield exit_at, "contrastive"
+        for objective in plan.objectives:
+            if objective != "distillation" or exit_at < depth:
+                yield exit_at, objective
 
 
 def _schedules(
