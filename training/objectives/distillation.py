@@ -125,13 +125,21 @@ class PairDistillationLoss(nn.Module):
         guide = self.teacher[labels]
         if self.gather:
             student, guide = all_gather_with_grad(student), all_gather_with_grad(guide)
-        rows, texts, _ = student.shape
-        row = torch.arange(rows, device=student.device).repeat_interleave(texts)
-        itself = torch.eye(rows * texts, dtype=torch.bool, device=student.device)
-        related = (row[:, None] == row) & ~itself
-        student, guide = student.flatten(0, 1), guide.flatten(0, 1)
-        errors = (cosine(student, student) - cosine(guide, guide)).square()
-        return errors[related].mean() + errors[~itself].mean()
+        return pair_distillation_loss(student, guide)
+
+
+def pair_distillation_loss(student: Tensor, guide: Tensor) -> Tensor:
+    """The loss of `PairDistillationLoss` from student embeddings [B, C, D] and teacher's [B, C, E].
+
+    B rows of C related texts; neither needs a norm of 1.
+    """
+    rows, texts, _ = student.shape
+    row = torch.arange(rows, device=student.device).repeat_interleave(texts)
+    itself = torch.eye(rows * texts, dtype=torch.bool, device=student.device)
+    related = (row[:, None] == row) & ~itself
+    student, guide = student.flatten(0, 1), guide.flatten(0, 1)
+    errors = (cosine(student, student) - cosine(guide, guide)).square()
+    return errors[related].mean() + errors[~itself].mean()
 
 
 def _divergence(target: Tensor, logits: Tensor, *, rows: int) -> Tensor:

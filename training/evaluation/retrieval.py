@@ -1,0 +1,48 @@
+"""Scores retrieval: each query's own document among the documents of all queries, by cosine."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.corpus import read_table
+from training.errors import DataError
+from training.evaluation.sts import Encode
+
+COLUMNS = ("query", "document")
+RECALL, RECIPROCAL_RANK = "R@1", "MRR@10"
+CUT = 10  # a document ranked lower counts as not found in the mean reciprocal rank
+
+
+def read_retrieval(path: Path) -> tuple[list[str], list[str]]:
+    """The queries and their documents, row by row; raises `DataError` for an unusable file."""
+    rows = list(read_table(path, COLUMNS))
+    if not rows:
+        raise DataError(f"{path} has no rows under its header: add a query and its document.")
+    return [row[0] for row in rows], [row[1] for row in rows]
+
+
+def score_retrieval(encode: Encode, path: Path) -> dict[str, float]:
+    """Recall@1 and MRR@10, both x 100, of a file's queries among all of its documents."""
+    queries, documents = read_retrieval(path)
+    return retrieval_scores(encode(queries), encode(documents))
+
+
+def retrieval_scores(
+    queries: NDArray[np.floating], documents: NDArray[np.floating]
+) -> dict[str, float]:
+    """The scores of embeddings [n, dim] whose row i of ``documents`` answers row i of ``queries``.
+
+    A document's rank is one more than the number of documents with a higher cosine, so documents
+    with equal text share a rank.
+    """
+    cosine = _unit(queries) @ _unit(documents).T
+    ranks = 1 + (cosine > np.diagonal(cosine)[:, None]).sum(1)
+    return {
+        RECALL: 100 * float((ranks == 1).mean()),
+        RECIPROCAL_RANK: 100 * float(np.where(ranks <= CUT, 1 / ranks, 0).mean()),
+    }
+
+
+def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
