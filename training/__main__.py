@@ -80,6 +80,12 @@ def evaluate(
     data: Data,
     beside: Beside = None,
     transfer: Transfer = False,
+    dev_only: Annotated[
+        bool, typer.Option("--dev-only", help="Score development data alone, to choose a recipe.")
+    ] = False,
+    retrieval: Annotated[
+        Path | None, typer.Option(help="Also R@1 and MRR@10 of this file's queries, documents.")
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="File for all scores, unrounded.")
     ] = None,
@@ -87,16 +93,14 @@ def evaluate(
         bool, typer.Option(help="Write the scores into the manifest of the artifact PATH.")
     ] = False,
 ) -> None:
-    """Score encoders on the seven STS tasks: Spearman x 100 of cosine, all subsets of a year."""
-    from training.evaluation.evaluate import evaluate_encoders
+    """Score encoders: Spearman x 100 of cosine on the seven STS tests and on STS-B dev."""
+    from training.evaluation.evaluate import Evaluation, evaluate_encoders
 
     evaluate_encoders(
         [path, *(beside or [])],
         data,
         partial(print, flush=True),
-        transfer=transfer,
-        json_file=json_file,
-        record=record,
+        Evaluation(dev_only, retrieval, transfer, json_file, record),
     )
 
 
@@ -117,6 +121,42 @@ def report(
 
 app.command()(reproduce)
 app.command()(overhead)
+
+
+@app.command()
+def frozen(
+    data: Data,
+    retrieval: Annotated[Path, typer.Option(help="Queries and documents, development data.")],
+    output: Annotated[Path, typer.Option(help="The JSONL file that runs are added to.")],
+    backbone: Annotated[str, typer.Option(help="The encoder whose blocks are frozen.")],
+    cache: Annotated[Path, typer.Option(help="Folder that keeps block states between runs.")],
+    exits: Annotated[str, typer.Option(help="Numbers of blocks, such as 3,6.")],
+    seeds: Annotated[str, typer.Option(help="Seeds from 1; seed 0 chooses rates.")] = "1,2,3,4,5",
+    steps: Annotated[int, typer.Option(min=1, help="Of each run.")] = 1000,
+    rates: Annotated[str, typer.Option(help="Learning rates of every arm, such as 1e-3,1e-2.")] = (
+        "3e-3"
+    ),
+    only_tables: Annotated[bool, typer.Option("--only-tables", help="Only print tables.")] = False,
+) -> None:
+    """Train selectors and their controls on cached states of a frozen backbone; print tables.
+
+    No test task is scored. A run that is in the file is not run again.
+    """
+    from training.frozen.tables import frozen_tables
+
+    if not only_tables:
+        from training.frozen.experiment import Plan, run_plan
+        from training.frozen.setting import read_setting
+        from training.frozen.train import Schedule
+
+        plan = Plan(
+            whole_numbers(exits, "exits"),
+            whole_numbers(seeds, "seeds"),
+            Schedule(steps, 0.0, eval_every=250),
+            [float(rate) for rate in rates.split(",")],
+        )
+        run_plan(read_setting(backbone, data, retrieval, cache), plan, output)
+    print(frozen_tables(output))
 
 
 @app.command()

@@ -46,9 +46,19 @@ def seal(folder: Path, manifest: Manifest) -> Artifact:
     return Artifact.open(folder)
 
 
-def record_scores(artifact: Artifact, scores: Mapping[str, Any]) -> Artifact:
-    """Replace the manifest's scores, in place and atomically; returns the artifact reopened."""
-    manifest = dataclasses.replace(artifact.manifest, scores=dict(scores))
+def record_scores(
+    artifact: Artifact, scores: Mapping[str, Any], *, opened: str | None = None
+) -> Artifact:
+    """Replace the manifest's scores, in place and atomically; returns the artifact reopened.
+
+    ``opened`` is the date on which the test tasks were scored, as YYYY-MM-DD; it is added to
+    ``training.tests_opened``.
+    """
+    training = dict(artifact.manifest.training)
+    if opened is not None:
+        dates = [*training.get("tests_opened", []), opened]
+        training["tests_opened"] = list(dict.fromkeys(dates))
+    manifest = dataclasses.replace(artifact.manifest, scores=dict(scores), training=training)
     _write_manifest(artifact.path, manifest)
     return Artifact.open(artifact.path)
 

@@ -1,54 +1,115 @@
-"""Scores encoders on the STS tasks and the transfer tasks, as Markdown tables and as JSON."""
+"""Scores encoders on development data and on the test tasks, as Markdown tables and as JSON."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from model.artifact.reader import Artifact
 from model.artifact.writer import record_scores
+from training.evaluation.development import read_development_pairs, score_development
 from training.evaluation.encoders import open_encoder
 from training.evaluation.geometry import geometry
 from training.evaluation.markdown import markdown_head, markdown_row
-from training.evaluation.sts import AVERAGE, TASKS, Remembered, distinct, score, with_average
+from training.evaluation.openings import note_opening
+from training.evaluation.sts import (
+    AVERAGE,
+    DEV_FILE,
+    TASKS,
+    Encode,
+    Remembered,
+    distinct,
+    score,
+    with_average,
+)
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
 from training.evaluation.transfer import score_transfer
 
+Show = Callable[[str], None]
+Found = dict[str, dict[str, dict[str, float]]]  # encoder, kind of score, task
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate_encoders` scores besides the STS tasks, and where the numbers go.
+
+    dev_only: score development data alone; no test task is opened.
+    retrieval: a file of queries and documents, scored as development data.
+    transfer: also score the transfer tasks.
+    json_file: gets all scores unrounded, with geometry.
+    record: write the STS scores of the first encoder, an artifact, into its manifest.
+    """
+
+    dev_only: bool = False
+    retrieval: Path | None = None
+    transfer: bool = False
+    json_file: Path | None = None
+    record: bool = False
+
 
 def evaluate_encoders(
-    names: Sequence[str],
-    data: Path,
-    show: Callable[[str], None],
-    *,
-    transfer: bool = False,
-    json_file: Path | None = None,
-    record: bool = False,
+    names: Sequence[str], data: Path, show: Show, options: Evaluation = Evaluation()
 ) -> None:
     """Score encoders and ``show`` the tables line by line, each as soon as it is known.
 
-    ``json_file`` gets all scores unrounded, with geometry. ``record`` writes the STS scores of the
-    first name into its manifest. Raises `ArtifactError` where that is no artifact, and a
-    `TrainingError` for an encoder or data that cannot be used.
+    Development scores follow the tests' where ``data`` has STS-B dev. Raises `ArtifactError` where
+    a record is wanted of what is no artifact, and a `TrainingError` for an encoder or data that
+    cannot be used.
     """
-    artifact = Artifact.open(names[0]) if record else None
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    artifact = Artifact.open(names[0]) if options.record and not options.dev_only else None
+    encoders = {name: Remembered(open_encoder(name)) for name in distinct(names)}
+    found: Found = {name: {} for name in encoders}
+    if not options.dev_only:
+        _test_tables(encoders, data, show, options, found, artifact)
+    if options.dev_only or options.retrieval or (data / "sts" / DEV_FILE).is_file():
+        _development_table(encoders, data, show, options.retrieval, found)
+    if options.json_file is not None:
+        options.json_file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+
+
+def _test_tables(
+    encoders: Mapping[str, Encode],
+    data: Path,
+    show: Show,
+    options: Evaluation,
+    found: Found,
+    artifact: Artifact | None,
+) -> None:
+    warnings = [warning for name in encoders if (warning := note_opening(name))]
     show(markdown_head(["", *TASKS, AVERAGE], numeric=True))
-    for name in distinct(names):
-        encode = Remembered(open_encoder(name))
-        scores = with_average(score(encode, data / "sts"))
-        found[name] = {"sts": scores}
+    for name, encode in encoders.items():
+        found[name]["sts"] = scores = with_average(score(encode, data / "sts"))
         show(_score_row(name, scores))
-        if artifact is not None and name == names[0]:
-            record_scores(artifact, {task: round(value, 2) for task, value in scores.items()})
-        if transfer:
+        if artifact is not None and artifact.path == Path(name):
+            rounded = {task: round(value, 2) for task, value in scores.items()}
+            record_scores(artifact, rounded, opened=datetime.now(UTC).date().isoformat())
+        if options.transfer:
             found[name]["transfer"] = with_average(score_transfer(encode, data / "transfer"))
-        if json_file is not None:
+        if options.json_file is not None:
             found[name]["geometry"] = geometry(encode, data / "sts")
-    if transfer:
+    if options.transfer:
         show("\n" + markdown_head(["", *TRANSFER_TASKS, AVERAGE], numeric=True))
         for name, of in found.items():
             show(_score_row(name, of["transfer"]))
-    if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    for warning in warnings:
+        show(f"\n{warning}")
+
+
+def _development_table(
+    encoders: Mapping[str, Encode], data: Path, show: Show, retrieval: Path | None, found: Found
+) -> None:
+    """The scores by which recipes may be chosen, and how many of the pairs are in the tests."""
+    pairs = read_development_pairs(data / "sts")
+    for place, (name, encode) in enumerate(encoders.items()):
+        found[name]["development"] = scores = score_development(encode, data / "sts", retrieval)
+        if place == 0:
+            show("\n" + markdown_head(["", *scores], numeric=True))
+        show(_score_row(name, scores))
+    show(
+        f"\n{pairs.overlapping:,} of the {pairs.distinct:,} different pairs of STS-B dev also "
+        "stand in STS12 to 16."
+    )
 
 
 def _score_row(name: str, scores: Mapping[str, float]) -> str:

@@ -90,4 +90,4 @@ def _standard_error(differences: Sequence[float]) -> float:
     """Of the mean; 0 where it cannot be estimated."""
     if len(differences) < 2:
         return 0.0
-    return stdev(differences) / len(differences) ** 0.5
+    return float(stdev(differences) / len(differences) ** 0.5)

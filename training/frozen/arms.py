@@ -45,9 +45,7 @@ def _low_rank(width: int) -> nn.Module:
 
 
 def _mean(width: int) -> nn.Module:
-    return SelectorHead(
-        SelectorConfig(width=width, num_blocks=NUM_BLOCKS, spatial_selection="avg")
-    )
+    return SelectorHead(SelectorConfig(width=width, num_blocks=NUM_BLOCKS, spatial_selection="avg"))
 
 
 S2SENT = Arm("s2sent", "S2Sent, softmax over logits", _gate("softmax_logits"))

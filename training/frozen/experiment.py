@@ -1,7 +1,7 @@
 """Runs the arms of a frozen experiment over exits, objectives and seeds; each run is a JSON line.
 
-The learning rate of an arm is chosen on development data with a seed of its own, `TUNING_SEED`,
-whose runs are in the file but in no table. A run that is in the file is not run again.
+With several learning rates that of an arm is chosen on development data by runs of a seed of their
+own, `TUNING_SEED`, which are in the file but in no table. A run that is in the file is not run again.
 """
 
 import logging
@@ -24,7 +24,6 @@ from training.record import provenance
 log = logging.getLogger(__name__)
 
 TUNING_SEED = 0
-RATES = (1e-3, 1e-2)  # of the gate and of every control
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy")
 KEY = ("backbone", "corpus_sha256", "exit", "objective", "arm", "seed", "schedule")
 
@@ -33,11 +32,15 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run: exits (numbers of blocks), seeds, and the schedule but for its rate."""
+    """What is run: exits (numbers of blocks), seeds, the schedule but for its rate, and rates.
+
+    The rates are those of every arm alike.
+    """
 
     exits: Sequence[int]
     seeds: Sequence[int]
     schedule: Schedule
+    rates: Sequence[float] = (3e-3,)
     arms: Sequence[str] = tuple(ARMS)
 
 
@@ -66,7 +69,7 @@ def run_plan(setting: Setting, plan: Plan, file: Path) -> None:
 
 
 def settings_of(plan: Plan, depth: int) -> Iterator[tuple[int, Objective]]:
-    """The exits and objectives; at full depth there is no distillation, which has its own teacher."""
+    """The exits and objectives; the teacher of a distillation is the full depth itself."""
     for exit_at in plan.exits:
         if exit_at < depth:
             yield exit_at, "distillation"
@@ -83,9 +86,11 @@ def _schedules(
     seed: int,
 ) -> list[Schedule]:
     """Of the tuning seed every rate; of another the best; of an arm that learns nothing one run."""
-    every = [replace(plan.schedule, learning_rate=rate) for rate in RATES]
+    every = [replace(plan.schedule, learning_rate=rate) for rate in plan.rates]
     if not arm.learns:
         return [replace(plan.schedule, steps=0, learning_rate=0.0)] if seed == TUNING_SEED else []
+    if len(every) == 1:
+        return every if seed != TUNING_SEED else []
     if seed == TUNING_SEED:
         return every
     tuned = [

@@ -1,0 +1,59 @@
+"""Statistics over seeds, against numbers computed by hand and from printed tables."""
+
+import pytest
+
+from training.evaluation.statistics import equivalence, holm, paired, verdict
+
+
+def test_a_paired_test_by_hand() -> None:
+    """Differences 1, 2, 3: mean 2, error 1 / sqrt 3, t = 3.464 with 2 degrees of freedom."""
+    found = paired({1: 11, 2: 22, 3: 33}, {3: 30, 2: 20, 1: 10, 4: 0})
+    assert found is not None
+    assert found.differences == (1, 2, 3)
+    assert found.mean == 2
+    assert found.p == pytest.approx(0.0742, abs=1e-4)  # 1 - t / sqrt(t^2 + 2), for 2 degrees
+    assert (found.low, found.high) == pytest.approx((-0.4841, 4.4841), abs=1e-4)
+
+
+def test_pairs_find_what_the_spread_of_seeds_hides() -> None:
+    """Seeds differ by tens, and one configuration is always about 1 ahead."""
+    found = paired({1: 11.0, 2: 31.1, 3: 51.0, 4: 70.9}, {1: 10, 2: 30, 3: 50, 4: 70})
+    assert found is not None
+    assert found.p is not None
+    assert found.p < 0.001
+
+
+def test_what_cannot_be_tested_has_no_p() -> None:
+    assert paired({1: 1.0}, {2: 1.0}) is None
+    for first in ({1: 2.0}, {1: 2.0, 2: 2.0}):
+        found = paired(first, {1: 1.0, 2: 1.0})
+        assert found is not None
+        assert (found.mean, found.p, found.low) == (1, None, None)
+    assert equivalence([0.1], 1) is None
+
+
+def test_holm_by_hand() -> None:
+    """0.01 x 4, 0.02 x 3, then 0.03 x 2 (not below the one before), and 0.5 x 1."""
+    assert holm([0.5, 0.01, None, 0.03, 0.02]) == [0.5, 0.04, None, 0.06, 0.06]
+    assert holm([0.04, 0.03]) == pytest.approx([0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1, 1]
+    assert holm([]) == []
+
+
+def test_equivalence_by_hand() -> None:
+    """Differences -1, 0, 1: error 1 / sqrt 3; a margin of 2 is t = 3.464, one-sided p 0.0371."""
+    assert equivalence([-1, 0, 1], 2) == pytest.approx(0.0371, abs=1e-4)
+    assert equivalence([-1, 0, 1], 1) == pytest.approx(0.1127, abs=1e-4)
+
+
+def test_equivalence_is_not_shown_by_a_mean_outside_the_margin() -> None:
+    found = equivalence([1.0, 1.1, 0.9], 0.5)
+    assert found is not None
+    assert found > 0.95
+
+
+def test_a_p_of_five_percent_or_more_shows_nothing() -> None:
+    assert verdict(1, 0.05) == "not shown"
+    assert verdict(1, None) == "not shown"
+    assert verdict(1, 0.049) == "more"
+    assert verdict(-1, 0.049) == "less"
