@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before any test imports ONNX Runtime
-# The tests' networks are tiny: threads that work in step take longer than one, in torch and in BLAS.
+# The tests' networks are tiny: several threads take longer than one, in torch and in BLAS.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest

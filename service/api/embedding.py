@@ -86,7 +86,7 @@ class Service:
 
 def service_of(request: Request) -> Service:
     """The service that answers this request."""
-    service: Service = request.app.state.service
+    service: Service = request.scope["app"].state.service
     return service
 
 

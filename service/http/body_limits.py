@@ -26,6 +26,9 @@ class JsonBudget:
         self._max_values = max_values
         self._quotes = self._brackets = self._commas = 0
         self._backslash = b""
+        # A part or a value takes a byte at least: fewer bytes than a limit need not be counted.
+        self._safe_bytes = min(max_parts, max_values)
+        self._uncounted = b""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -40,6 +43,11 @@ class JsonBudget:
 
         The counts of a body that is not JSON mean nothing; parsing it fails later.
         """
+        chunk = self._uncounted + chunk
+        if len(chunk) < self._safe_bytes:
+            self._uncounted = chunk
+            return
+        self._safe_bytes, self._uncounted = 0, b""
         # Without escapes every quote begins or ends a string. A backslash that ends a chunk is
         # kept for the next one.
         chunk = (self._backslash + chunk).replace(rb"\\", b"").replace(rb"\"", b"")

@@ -43,5 +43,5 @@ class RequestContext:
 
 def context_of(connection: HTTPConnection) -> RequestContext:
     """The record of this request."""
-    context: RequestContext = connection.state.context
+    context: RequestContext = connection.scope["state"]["context"]
     return context
