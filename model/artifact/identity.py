@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from dataclasses import asdict
+from typing import Any
 
 from model.artifact.manifest import MODEL, TOKENIZER, Manifest
 
@@ -9,13 +11,15 @@ from model.artifact.manifest import MODEL, TOKENIZER, Manifest
 def vector_fingerprint(manifest: Manifest, depth: int | None = None) -> str:
     """A SHA-256 in hex that is equal exactly when embeddings can be compared with each other.
 
-    It covers the graph and the tokenizer, by their hashes in the manifest, the precision, and
-    ``depth``, the last block that is run; None is all blocks. What leaves the vectors as they are
-    (name, scores, prompts, the record of the training) is left out, unlike in
+    It covers the graph and the tokenizer, by their hashes in the manifest, the precision, the
+    template, and ``depth``, the last block that is run; None is all blocks. What leaves the vectors
+    as they are (name, scores, prompts, the record of the training) is left out, unlike in
     `Artifact.fingerprint`.
     """
     if depth == manifest.backbone.get("num_blocks"):
         depth = None
     digests = {name: manifest.files[name].sha256 for name in (MODEL, TOKENIZER) if manifest.files}
-    identity = {"files": digests, "precision": manifest.precision, "depth": depth}
+    identity: dict[str, Any] = {"files": digests, "precision": manifest.precision, "depth": depth}
+    if manifest.template:  # left out otherwise, as it was before there were templates
+        identity["template"] = asdict(manifest.template)
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

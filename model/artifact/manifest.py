@@ -25,7 +25,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from types import UnionType
-from typing import Any, Self, TypeGuard, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeGuard, cast, get_args, get_origin, get_type_hints
+
+from model.artifact.template import CLEAN_UPS, CleanUp, Template
 
 SCHEMA_VERSION = 1
 
@@ -36,7 +38,7 @@ CONFIG = "config.json"
 CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 # Defaults for fields that manifests of earlier versions do not have.
-ADDED_FIELDS: dict[str, Any] = {"depths": [], "packed": False}
+ADDED_FIELDS: dict[str, Any] = {"depths": [], "packed": False, "template": None}
 
 REEXPORT = "Export the checkpoint again with s2sent-train export."
 
@@ -101,6 +103,7 @@ class Manifest:
     fused: the count of each fused operator in the graph.
     depths: the blocks after which the encoder can stop early.
     packed: whether the blocks work on tokens without padding (`model.export.packing`).
+    template: the tokens that stand around every text, counted in ``max_seq_length``; None for none.
     """
 
     name: str
@@ -121,7 +124,13 @@ class Manifest:
     files: dict[str, FileEntry]
     depths: tuple[int, ...] = ()
     packed: bool = False
+    template: Template | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def max_input_length(self) -> int:
+        """Tokens that a text may have: special tokens count, those of a template do not."""
+        return self.max_seq_length - (self.template.length if self.template else 0)
 
     def to_json(self) -> str:
         """The manifest as indented JSON, ending in a newline."""
@@ -154,6 +163,7 @@ class Manifest:
             **fields
             | {name: tuple(fields[name]) for name in ("inputs", "depths")}
             | {"files": _parse_files(fields["files"])}
+            | {"template": _parse_template(fields["template"])}
         )
 
 
@@ -180,7 +190,30 @@ def _json_kinds(hint: Any) -> list[type]:
     """The types that JSON gives a field of this annotation."""
     alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     kinds = [get_origin(alternative) or alternative for alternative in alternatives]
-    return [list if kind is tuple else kind for kind in kinds]
+    return [{tuple: list, Template: dict}.get(kind, kind) for kind in kinds]
+
+
+def _parse_template(fields: dict[str, Any] | None) -> Template | None:
+    match fields:
+        case None:
+            return None
+        case {
+            "prefix": list(prefix),
+            "suffix": list(suffix),
+            "read": int() | None as read,
+            "space": str(space),
+            "clean_up": str(clean_up),
+        } if (
+            len(fields) == len(dataclasses.fields(Template))
+            and {*map(type, prefix + suffix)} <= {int}
+            and (read is None or -len(suffix) <= read < len(prefix))
+            and clean_up in CLEAN_UPS
+        ):
+            return Template(tuple(prefix), tuple(suffix), read, space, cast(CleanUp, clean_up))
+    raise MalformedManifest(
+        f"{MANIFEST}: template needs the token ids prefix and suffix, read as one of their places,"
+        f" space, and clean_up as one of {', '.join(CLEAN_UPS)}. {REEXPORT}"
+    )
 
 
 def _parse_files(files: Mapping[str, Any]) -> dict[str, FileEntry]:

@@ -42,7 +42,9 @@ class OnnxEncoder:
         self.artifact = artifact
         self.dim = manifest.dim
         self.max_seq_length = manifest.max_seq_length
-        self.tokenizer = Tokenizer(artifact.read(TOKENIZER), manifest.max_seq_length)
+        self.tokenizer = Tokenizer(
+            artifact.read(TOKENIZER), manifest.max_seq_length, manifest.template
+        )
         self.provider = PROVIDERS[device][0]
         threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:

@@ -1,4 +1,4 @@
-"""Tokenization: texts to token ids with special tokens and truncation, without padding.
+"""Tokenization: texts to token ids with special tokens or a template, truncated, without padding.
 
 A thin layer over the ``tokenizers`` library (https://huggingface.co/docs/tokenizers). Truncation is
 done here because the library keeps it as state of the tokenizer, which requests with different
@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+
+from model.artifact.template import Template
 
 TruncationDirection = Literal["left", "right"]
 
@@ -42,12 +44,12 @@ class InputTooLong(UnusableInput):
 
 
 class InvalidTokenIds(UnusableInput):
-    """A row of token ids has an id outside the vocabulary."""
+    """A row of token ids has an id outside the vocabulary, or is not in the model's template."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """The token ids of one text, special tokens included; ``len`` is the number of tokens."""
+    """The token ids of one text, special or template tokens included; ``len`` is their number."""
 
     input_ids: list[int]
     truncated: bool
@@ -58,7 +60,10 @@ class TokenizedText:
 
 @dataclass(slots=True)
 class TokenSpan:
-    """A token and the bytes [start, stop) of the text in UTF-8 it covers; none if it is special."""
+    """A token and the bytes [start, stop) of the text in UTF-8 it covers; none if it is special.
+
+    A token of the model's template is special too.
+    """
 
     id: int
     text: str
@@ -68,10 +73,19 @@ class TokenSpan:
 
 
 class Tokenizer:
-    """Turns texts into at most ``max_seq_length`` token ids each. Safe to share between threads."""
+    """Turns texts into at most ``max_seq_length`` token ids each. Safe to share between threads.
 
-    def __init__(self, source: str | Path | bytes, max_seq_length: int) -> None:
-        """``source`` is the path of a tokenizer.json, or what it holds."""
+    With a template each text stands between its tokens instead of special ones; truncation cuts
+    the text, never the template, and special tokens spelled out in a text are text.
+    """
+
+    def __init__(
+        self, source: str | Path | bytes, max_seq_length: int, template: Template | None = None
+    ) -> None:
+        """``source`` is the path of a tokenizer.json, or what it holds.
+
+        Raises ValueError where special tokens or template leave no room for a text.
+        """
         self._tokenizer = (
             tokenizers.Tokenizer.from_buffer(source)
             if isinstance(source, bytes)
@@ -81,12 +95,18 @@ class Tokenizer:
         self._tokenizer.no_padding()
         self.max_seq_length = max_seq_length
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
-        self._prefix, self._suffix = self._special_tokens()
+        self._template = template
+        if template:
+            self._tokenizer.encode_special_tokens = True
+            self._prefix, self._suffix = [*template.prefix], [*template.suffix]
+        else:
+            self._prefix, self._suffix = self._special_tokens()
         self._room = max_seq_length - len(self._prefix) - len(self._suffix)
         if self._room < 1:
             raise ValueError(
                 f"max_seq_length {max_seq_length} leaves no room beside"
-                f" {max_seq_length - self._room} special tokens; raise it."
+                f" {max_seq_length - self._room} {'template' if template else 'special'} tokens;"
+                " raise it."
             )
 
     def tokenize(
@@ -100,43 +120,54 @@ class Tokenizer:
         """Token ids per text, in order.
 
         ``prompt`` is put before every string. A row that is already a list of token ids is taken
-        as it is: no prompt and no special tokens are added. Raises `InputTooLong` when a text does
-        not fit and ``truncate`` is false, and `InvalidTokenIds` for ids outside the vocabulary.
+        as it is: no prompt and no special tokens are added, and where there is a template the row
+        must begin and end with it. Raises `InputTooLong` when a text does not fit and ``truncate``
+        is false, and `InvalidTokenIds` for ids outside the vocabulary or not in the template.
         """
         keep_left = truncation_direction == "left"
         strings = [
-            self._bounded(prompt + text, index, truncate, keep_left)
+            self._bounded(self._framed(prompt + text), index, truncate, keep_left)
             for index, text in enumerate(texts)
             if isinstance(text, str)
         ]
         encoded = iter(self._encode(strings))
-        rows = []
-        for index, text in enumerate(texts):
-            if isinstance(text, str):
-                ids, room = next(encoded), self._room
-            else:
-                ids, room = self._checked(text, index), self.max_seq_length
-            truncated = len(ids) > room
-            if truncated:
-                if not truncate:
-                    raise self._too_long(index, len(ids) + self.max_seq_length - room)
-                ids = ids[-room:] if keep_left else ids[:room]
-            if isinstance(text, str):
-                ids = [*self._prefix, *ids, *self._suffix]
-            rows.append(TokenizedText(ids, truncated))
-        return rows
+        return [
+            self._cut(next(encoded), index, self._prefix, self._suffix, truncate, keep_left)
+            if isinstance(text, str)
+            else self._cut(*self._checked(text, index), truncate, keep_left)
+            for index, text in enumerate(texts)
+        ]
 
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
-        """Every token of a text, which is not truncated."""
-        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        byte = _byte_offsets(text)
+        """Every token of a text, which is not truncated; a template's are special too."""
+        if not (self._template and add_special_tokens):
+            return self._spans(text, text, 0, add_special_tokens=add_special_tokens)
+        prefix, suffix = (
+            [TokenSpan(id_, self._tokenizer.id_to_token(id_), True, None, None) for id_ in ids]
+            for ids in (self._prefix, self._suffix)
+        )
+        kept = text if self._template.clean_up == "none" else text.rstrip()
+        spans = self._spans(self._framed(text), kept, len(self._template.space))
+        return [*prefix, *spans, *suffix]
+
+    def _spans(
+        self, framed: str, text: str, ahead: int, *, add_special_tokens: bool = False
+    ) -> list[TokenSpan]:
+        """The tokens of ``framed``, which has ``ahead`` characters more than ``text`` in front.
+
+        What cleaning has added behind the text is special.
+        """
+        encoding = self._tokenizer.encode(framed, add_special_tokens=add_special_tokens)
+        byte, end = _byte_offsets(text), ahead + len(text)
         columns = (encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask)
-        return [
-            TokenSpan(id_, token, True, None, None)
-            if special
-            else TokenSpan(id_, text[start:stop], False, byte[start], byte[stop])
-            for id_, token, (start, stop), special in zip(*columns, strict=True)
-        ]
+        spans = []
+        for id_, token, (start, stop), special in zip(*columns, strict=True):
+            if special or start >= end:
+                spans.append(TokenSpan(id_, token, True, None, None))
+            else:
+                first, last = (max(min(place, end) - ahead, 0) for place in (start, stop))
+                spans.append(TokenSpan(id_, framed[start:stop], False, byte[first], byte[last]))
+        return spans
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids; all must be in the vocabulary."""
@@ -153,6 +184,28 @@ class Tokenizer:
             rows += [encoding.ids for encoding in encodings]
         return rows
 
+    def _framed(self, text: str) -> str:
+        """The text as it is tokenised: cleaned, with what is part of its first token."""
+        return self._template.text(text) if self._template else text
+
+    def _cut(
+        self,
+        ids: list[int],
+        index: int,
+        prefix: list[int],
+        suffix: list[int],
+        truncate: bool,
+        keep_left: bool,
+    ) -> TokenizedText:
+        """A row of ``ids`` between prefix and suffix, which are never cut."""
+        room = self.max_seq_length - len(prefix) - len(suffix)
+        truncated = len(ids) > room
+        if truncated:
+            if not truncate:
+                raise self._too_long(index, len(ids) + self.max_seq_length - room)
+            ids = ids[-room:] if keep_left else ids[:room]
+        return TokenizedText([*prefix, *ids, *suffix], truncated)
+
     def _bounded(self, text: str, index: int, truncate: bool, keep_left: bool) -> str:
         limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length
         if len(text) <= limit:
@@ -168,11 +221,18 @@ class Tokenizer:
     def _too_long(self, index: int, num_tokens: int) -> InputTooLong:
         return InputTooLong(
             index,
-            f"has {num_tokens} tokens; the limit is {self.max_seq_length}."
+            f"has {num_tokens} tokens{self._of_template}; the limit is {self.max_seq_length}."
             " Shorten it or allow truncation.",
         )
 
-    def _checked(self, ids: Sequence[int], index: int) -> list[int]:
+    @property
+    def _of_template(self) -> str:
+        return f", {self._template.length} of them the template's" if self._template else ""
+
+    def _checked(
+        self, ids: Sequence[int], index: int
+    ) -> tuple[list[int], int, list[int], list[int]]:
+        """What `_cut` takes of a row of ids: the ids that may be cut, and what stands around."""
         for token_id in ids:
             if not 0 <= token_id < self.vocab_size:
                 raise InvalidTokenIds(
@@ -180,7 +240,16 @@ class Tokenizer:
                     f"has the token id {token_id}; this vocabulary has ids 0 to"
                     f" {self.vocab_size - 1}. Send the text instead.",
                 )
-        return list(ids)
+        if not self._template:
+            return list(ids), index, [], []
+        start, stop = len(self._prefix), len(ids) - len(self._suffix)
+        if start > stop or [*ids[:start], *ids[stop:]] != self._prefix + self._suffix:
+            raise InvalidTokenIds(
+                index,
+                "does not begin and end with the tokens of this model's template. Send the text,"
+                " or the ids that /tokenize answers.",
+            )
+        return list(ids[start:stop]), index, self._prefix, self._suffix
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
         """The ids the tokenizer puts before and after a single text, found with a probe."""

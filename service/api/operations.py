@@ -28,7 +28,9 @@ class Info(BaseModel):
     served_model_name: str
     model_type: dict[str, Any] = Field(description='{"embedding": {"pooling": ...}}')
     max_concurrent_requests: int
-    max_input_length: int = Field(description="Tokens of a text, special tokens included.")
+    max_input_length: int = Field(
+        description="Tokens of a text, special tokens included, those of a template not."
+    )
     max_batch_tokens: int
     max_batch_requests: int | None
     max_client_batch_size: int
@@ -132,7 +134,7 @@ def _info(service: Service) -> Info:
         served_model_name=service.model_name,
         model_type={"embedding": {"pooling": manifest.pooling}},
         max_concurrent_requests=settings.max_concurrent_requests,
-        max_input_length=manifest.max_seq_length,
+        max_input_length=manifest.max_input_length,
         max_batch_tokens=settings.max_batch_tokens,
         max_batch_requests=settings.max_batch_texts,
         max_client_batch_size=settings.max_client_batch_size,

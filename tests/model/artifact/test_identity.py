@@ -6,6 +6,7 @@ import pytest
 
 from model.artifact.identity import vector_fingerprint
 from model.artifact.manifest import CONFIG, MODEL, TOKENIZER, FileEntry, Manifest
+from model.artifact.template import Template
 from tests.support.small_artifact import a_manifest
 
 FILES = {name: FileEntry(name, 1) for name in (MODEL, TOKENIZER, CONFIG)}
@@ -20,6 +21,7 @@ BASE = dataclasses.replace(a_manifest(), files=FILES, backbone={"num_blocks": 6}
             for name in (MODEL, TOKENIZER)
         ),
         dataclasses.replace(BASE, precision="another"),
+        dataclasses.replace(BASE, template=Template((1,), (2,), read=-1)),
     ],
 )
 def test_another_graph_tokenizer_or_precision_is_another_identity(other: Manifest) -> None:

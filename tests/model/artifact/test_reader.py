@@ -14,11 +14,13 @@ from model.artifact.manifest import (
     REQUIRED_FILES,
     ChecksumMismatch,
     MalformedManifest,
+    Manifest,
     MissingFile,
     UnsafeFile,
     UnsupportedSchema,
 )
 from model.artifact.reader import MAX_MANIFEST_BYTES, Artifact
+from model.artifact.template import Template
 from model.artifact.writer import seal
 from tests.support.small_artifact import GRAPH, a_manifest, write_artifact
 
@@ -104,6 +106,9 @@ def test_a_path_that_leaves_the_folder_is_refused(artifact: Artifact, name: str)
         Artifact.open(artifact.path)
 
 
+TEMPLATE = {"prefix": [1, 2], "suffix": [3], "read": -1, "space": " ", "clean_up": "none"}
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -117,6 +122,10 @@ def test_a_path_that_leaves_the_folder_is_refused(artifact: Artifact, name: str)
         ({"files": {MODEL: {"sha256": "0", "bytes": -1}}}, "needs sha256 and bytes"),
         ({"files": {MODEL: {"sha256": "0", "bytes": float("inf")}}}, "needs sha256 and bytes"),
         ({"files": {}}, "does not list"),
+        ({"template": {}}, "template needs the token ids"),
+        ({"template": TEMPLATE | {"read": 2}}, "template needs the token ids"),
+        ({"template": TEMPLATE | {"clean_up": "wash"}}, "clean_up as one of none, full_stop"),
+        ({"template": TEMPLATE | {"prefix": ["a"]}}, "template needs the token ids"),
     ],
 )
 def test_a_manifest_of_another_shape_is_refused(
@@ -126,6 +135,16 @@ def test_a_manifest_of_another_shape_is_refused(
     edit_manifest(artifact, **changes)
     with pytest.raises(MalformedManifest, match=message):
         Artifact.open(artifact.path)
+
+
+def test_a_template_comes_back_and_leaves_less_room_for_a_text(artifact: Artifact) -> None:
+    """An artifact without one has the field's default, as manifests of earlier versions have."""
+    assert (artifact.manifest.template, artifact.manifest.max_input_length) == (None, 16)
+    edit_manifest(artifact, template=TEMPLATE)
+    manifest = Artifact.open(artifact.path).manifest
+    assert manifest.template == Template((1, 2), (3,), read=-1, space=" ")
+    assert manifest.max_input_length == 13
+    assert Manifest.from_json(manifest.to_json()) == manifest
 
 
 BROKEN = [b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"1" * 5_000]

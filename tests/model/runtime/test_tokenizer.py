@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
+from model.artifact.template import Template
 from model.runtime.tokenizer import (
     MAX_CHARACTERS_PER_TOKEN,
     InputTooLong,
@@ -123,3 +124,69 @@ def test_a_limit_without_room_for_text_is_refused(path: Path) -> None:
 def test_the_vocabulary_size_counts_added_tokens(tokenizer: Tokenizer) -> None:
     """The range of valid ids is the embedding table's."""
     assert tokenizer.vocab_size == len(WORDS)
+
+
+# A text stands as in `[CLS] query : TEXT b [SEP]`, after a space, with a full stop of its own.
+PREFIX, SUFFIX = [CLS, 10, 11], [B, SEP]
+TEMPLATE = Template(tuple(PREFIX), tuple(SUFFIX), read=-2, space=" ", clean_up="full_stop")
+STOP = 1  # the full stop is unknown to this vocabulary
+
+
+@pytest.fixture
+def templated(path: Path) -> Tokenizer:
+    return Tokenizer(path, max_seq_length=8, template=TEMPLATE)
+
+
+def test_a_template_stands_around_each_cleaned_text(templated: Tokenizer) -> None:
+    assert ids(templated, "a c", "d?") == [
+        [*PREFIX, A, C, STOP, *SUFFIX],
+        [*PREFIX, D, STOP, *SUFFIX],
+    ]
+
+
+@pytest.mark.parametrize(("direction", "kept"), [("right", [A, C, D]), ("left", [D, E, STOP])])
+def test_truncation_cuts_the_text_and_never_the_template(
+    templated: Tokenizer, direction: str, kept: list[int]
+) -> None:
+    row = templated.tokenize(["a c d e"], truncation_direction=direction)[0]  # type: ignore[arg-type]  # parametrised
+    assert (row.input_ids, row.truncated) == ([*PREFIX, *kept, *SUFFIX], True)
+    with pytest.raises(InputTooLong, match="has 10 tokens, 5 of them the template's; the limit is"):
+        templated.tokenize(["a c d e"], truncate=False)
+
+
+def test_special_tokens_spelled_out_inside_a_template_are_text(templated: Tokenizer) -> None:
+    """Otherwise a text could bring the token that is read."""
+    row = templated.tokenize(["[SEP]"])[0].input_ids[len(PREFIX) : -len(SUFFIX)]
+    assert SEP not in row
+
+
+def test_token_ids_with_the_template_are_taken_and_cut_inside_it(templated: Tokenizer) -> None:
+    whole = [*PREFIX, A, C, *SUFFIX]
+    assert ids(templated, whole, [*PREFIX, *SUFFIX]) == [whole, [*PREFIX, *SUFFIX]]
+    assert ids(templated, [*PREFIX, A, C, D, E, *SUFFIX]) == [[*PREFIX, A, C, D, *SUFFIX]]
+
+
+@pytest.mark.parametrize("wrong", [[A], [*PREFIX, A], [CLS, A, *SUFFIX], [CLS, 10, SEP]])
+def test_token_ids_without_the_template_are_refused(templated: Tokenizer, wrong: list[int]) -> None:
+    with pytest.raises(InvalidTokenIds, match="input 1 does not begin and end with .*template"):
+        templated.tokenize(["a", wrong])
+
+
+def test_a_template_without_room_for_a_text_is_refused(path: Path) -> None:
+    with pytest.raises(ValueError, match="5 leaves no room beside 5 template tokens"):
+        Tokenizer(path, max_seq_length=5, template=TEMPLATE)
+
+
+def test_spans_show_the_template_and_the_places_of_the_text(templated: Tokenizer) -> None:
+    """Template tokens, and the full stop that was added, are special and cover nothing."""
+    spans = templated.token_spans("a cx ", add_special_tokens=True)
+    assert [span.id for span in spans] == [*PREFIX, A, C, 9, STOP, *SUFFIX]
+    assert [span.special for span in spans] == [True] * 3 + [False] * 3 + [True] * 3
+    assert [(span.start, span.stop, span.text) for span in spans[3:6]] == [
+        (0, 1, "a"),
+        (2, 3, "c"),
+        (3, 4, "x"),
+    ]
+    assert [span.text for span in spans[:3]] == ["[CLS]", "query", ":"]
+    bare = templated.token_spans("a cx ", add_special_tokens=False)
+    assert [span.id for span in bare] == [A, C, 9]
