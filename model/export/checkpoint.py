@@ -31,7 +31,7 @@ from model.export import graph
 from model.export.early_exit import add_depth_input
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.packing import pack
-from model.export.parity import ParityReport, check_parity, parity_sentences
+from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
 from model.export.trace import OUTPUTS, backbone_config, trace_encoder
 from model.network.encoder import find_selector, get_pooling, load_encoder, stopped_at
 from model.network.selector import SelectorConfig
@@ -108,10 +108,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
                 unrounded=_encode(unrounded, sentences, depth),
             )
 
-        parity = asdict(compare())
-        if manifest.depths:
-            parity["depths"] = {str(depth): asdict(compare(depth)) for depth in manifest.depths}
-        seal(folder, replace(manifest, parity=parity))
+        seal(folder, replace(manifest, parity=parity_by_depth(manifest.depths, compare)))
     return Artifact.open(target)
 
 

@@ -64,6 +64,26 @@ def add_depth_input(model: ModelProto, exits: Mapping[int, Sequence[str]]) -> Mo
     return model
 
 
+def without_exits(model: ModelProto) -> ModelProto:
+    """A copy without the input ``depth`` that runs every block: no Ifs, but what they hold."""
+    whole = ModelProto()
+    whole.CopyFrom(model)
+    nodes: list[NodeProto] = []
+    for node in whole.graph.node:
+        if node.op_type != "If":
+            nodes.append(node)
+            continue
+        branch = next(each.g for each in node.attribute if each.name == "then_branch")
+        nodes += branch.node
+        for value, name in zip(branch.output, node.output, strict=True):
+            nodes.append(helper.make_node("Identity", [value.name], [name]))
+    replace_nodes(whole.graph, nodes)
+    inputs = [value for value in whole.graph.input if value.name != DEPTH_INPUT]
+    del whole.graph.input[:]
+    whole.graph.input.extend(inputs)
+    return whole
+
+
 def _reader(graph: GraphProto, block: str) -> int:
     """The position of the product of the pooling's rows with a block's state."""
     return next(

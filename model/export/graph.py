@@ -7,12 +7,20 @@ or plain pooling) is joined to it again.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    helper,
+    numpy_helper,
+)
 from onnx.utils import Extractor
 from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.fusion_options import FusionOptions
@@ -259,9 +267,18 @@ def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
     graph.node.extend(copies)
 
 
+def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
+    """The branches of the graph's operators, innermost first, and the graph itself at the end."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == AttributeProto.GRAPH:
+                yield from with_branches(attribute.g)
+    yield graph
+
+
 def drop_unread(graph: GraphProto) -> None:
-    """Remove the initializers that no node reads, of a graph without branches."""
-    read = {name for node in graph.node for name in node.input}
+    """Remove the initializers that no node reads."""
+    read = {name for part in with_branches(graph) for node in part.node for name in node.input}
     for index in reversed(range(len(graph.initializer))):
         if graph.initializer[index].name not in read:
             del graph.initializer[index]

@@ -23,7 +23,7 @@ Tokens are unsigned with zero point 128, because x86 multiplies unsigned by sign
 two signed factors ONNX Runtime has a loop that takes ten times as long.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ from model.export.graph import (
     drop_unread,
     quantize_channels,
     replace_nodes,
+    with_branches,
 )
 
 ZERO_POINT = 128
@@ -51,14 +52,18 @@ _ZERO, _ONE, _STEP = "int8/zero", "int8/one", "int8/step"
 _LAST_AXIS, _ZEROS = "int8/last_axis", "int8/zeros"
 
 Ranges = Mapping[str, NDArray[np.float32]]  # [in] by the name of the tokens
+Matrices = Mapping[str, NDArray[np.float32]]  # [in, out] by name
 
 
 def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> Ranges:
     """The range of each channel of the tokens that are multiplied, by the tokens' name.
 
-    ``batches`` are inputs of the packed encoder ``model``, which is unchanged afterwards.
+    ``batches`` are inputs of the packed encoder ``model``, which has no branches and is unchanged
+    afterwards.
     """
-    names = list(dict.fromkeys(node.input[0] for node in _products(model.graph)))
+    matrices = {tensor.name for tensor in model.graph.initializer if _is_matrix(tensor)}
+    products = (node for node in model.graph.node if _is_product(node, matrices))
+    names = list(dict.fromkeys(node.input[0] for node in products))
     outputs = [*model.graph.output]
     model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -75,54 +80,65 @@ def multiply_as_int8(graph: GraphProto, ranges: Ranges) -> int:
     """Turn products of packed tokens and matrices into int8 products, in place; returns how many.
 
     ``ranges`` comes from `measure_tokens`. The pooling's products, Gemm with attributes (it may
-    transpose), and matrices of fewer than `MIN_ROUNDED_ELEMENTS` stay in float32.
+    transpose), and matrices of fewer than `MIN_ROUNDED_ELEMENTS` stay in float32. Products within
+    branches are turned too; what they read is stored in ``graph``, which has a product before its
+    first branch.
     """
-    products = _products(graph)
+    matrices = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if _is_matrix(tensor)
+    }
+    products = [
+        node for part in with_branches(graph) for node in part.node if _is_product(node, matrices)
+    ]
     if not products:
         return 0
-    matrices = {tensor.name: tensor for tensor in graph.initializer}
     readers: dict[str, list[str]] = {}  # the matrices that multiply each of the tokens
     for node in products:
         readers.setdefault(node.input[0], []).append(node.input[1])
     factors = {
-        tokens: _factors(ranges[tokens], [numpy_helper.to_array(matrices[name]) for name in names])
+        tokens: _factors(ranges[tokens], [matrices[name] for name in names])
         for tokens, names in readers.items()
     }
-    nodes: list[NodeProto] = []
-    rounded: set[str] = set()
-    for node in graph.node:
-        if not _is_product(node, matrices):
-            nodes.append(node)
-            continue
-        tokens, matrix = node.input[:2]
-        if not rounded:
-            nodes += _count_tokens(tokens)
-        if tokens not in rounded:
-            nodes += _round(graph, tokens, factors[tokens])
-            rounded.add(tokens)
-        _store(graph, node, numpy_helper.to_array(matrices[matrix]) * factors[tokens][:, None])
-        nodes += _multiply(node)
+    for part in with_branches(graph):
+        replace_nodes(part, _with_int8(part, graph, matrices, factors))
     _add_constants(graph)
-    replace_nodes(graph, nodes)
     drop_unread(graph)
     return len(products)
 
 
-def _products(graph: GraphProto) -> list[NodeProto]:
-    matrices = {tensor.name: tensor for tensor in graph.initializer}
-    return [node for node in graph.node if _is_product(node, matrices)]
+def _with_int8(
+    part: GraphProto, graph: GraphProto, matrices: Matrices, factors: Ranges
+) -> list[NodeProto]:
+    """The nodes of ``part``, the graph or a branch of it, with int8 products."""
+    nodes: list[NodeProto] = []
+    rounded: set[str] = set()
+    for node in part.node:
+        if not _is_product(node, matrices):
+            nodes.append(node)
+            continue
+        tokens, matrix = node.input[:2]
+        if part is graph and not rounded:
+            nodes += _count_tokens(tokens)
+        if tokens not in rounded:
+            nodes += _round(graph, tokens, factors[tokens])
+            rounded.add(tokens)
+        _store(graph, node, matrices[matrix] * factors[tokens][:, None])
+        nodes += _multiply(node)
+    return nodes
 
 
-def _is_product(node: NodeProto, tensors: Mapping[str, TensorProto]) -> bool:
-    if node.op_type not in ("MatMul", "Gemm") or node.attribute:
-        return False
-    matrix = tensors.get(node.input[1])
+def _is_product(node: NodeProto, matrices: Collection[str]) -> bool:
+    return node.op_type in ("MatMul", "Gemm") and not node.attribute and node.input[1] in matrices
+
+
+def _is_matrix(tensor: TensorProto) -> bool:
     return (
-        matrix is not None
-        and not matrix.name.startswith(POOLING)
-        and matrix.data_type == TensorProto.FLOAT
-        and len(matrix.dims) == 2
-        and np.prod(matrix.dims) >= MIN_ROUNDED_ELEMENTS
+        not tensor.name.startswith(POOLING)
+        and tensor.data_type == TensorProto.FLOAT
+        and len(tensor.dims) == 2
+        and bool(np.prod(tensor.dims) >= MIN_ROUNDED_ELEMENTS)
     )
 
 

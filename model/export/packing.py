@@ -16,12 +16,12 @@ This is for CPUs. On a GPU the fast attention kernels take lengths (`model.expor
 the CPU would have to wait for the GPU's token count. docs/artifact.md has the gain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from model.export.graph import drop_unread, replace_nodes
+from model.export.graph import drop_unread, replace_nodes, with_branches
 
 MASK = "attention_mask"  # int64 [batch, length] of 0 and 1, one of the encoder's inputs
 
@@ -73,6 +73,45 @@ def pack(graph: GraphProto) -> bool:
     replace_nodes(graph, nodes)
     drop_unread(graph)
     return True
+
+
+def join_projections(graph: GraphProto) -> int:
+    """Make query, key and value one product where a packed encoder has three; returns how often.
+
+    Exports before joint products have three. Values stay the same. Matrices are stored in
+    ``graph``, also those of products within its branches.
+    """
+    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    joined = 0
+    for part in with_branches(graph):
+        makers = {name: node for node in part.node for name in node.output}
+        nodes: list[NodeProto] = []
+        for node in part.node:
+            products = _projections(node, makers)
+            if products:
+                states, result = products[0].input[0], node.output[0]
+                weight, bias = f"{result}/joint_weight", f"{result}/joint_bias"
+                for name, place in ((weight, 1), (bias, 2)):
+                    whole = np.concatenate([tensors[each.input[place]] for each in products], -1)
+                    graph.initializer.append(numpy_helper.from_array(whole, name))
+                separate = {*node.input[:3], *(product.output[0] for product in products)}
+                nodes = [each for each in nodes if separate.isdisjoint(each.output)]
+                nodes += _project(states, weight, bias, result, node.input[:3])
+                joined += 1
+            nodes.append(node)
+        replace_nodes(part, nodes)
+    drop_unread(graph)
+    return joined
+
+
+def _projections(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
+    """The products of query, key and value of an attention that has three of the same tokens."""
+    if node.op_type != "MultiHeadAttention":
+        return []
+    unpacked = [makers[name] for name in node.input[:3]]
+    products = [makers[each.input[0]] for each in unpacked]
+    kinds = {(each.op_type, each.input[0], len(each.attribute)) for each in products}
+    return products if [*kinds] == [("Gemm", products[0].input[0], 0)] else []
 
 
 def packed_state(graph: GraphProto, state: str) -> str:
@@ -143,7 +182,7 @@ def _attend(node: NodeProto) -> list[NodeProto]:
     """An Attention operator as one product of packed tokens and attention over padded rows."""
     states, weight, bias, mask = node.input[:_ATTENTION_INPUTS]
     result = node.output[0]
-    joint, parts = f"{result}/joint", [f"{result}/{part}" for part in ("query", "key", "value")]
+    parts = [f"{result}/{part}" for part in ("query", "key", "value")]
     attention = helper.make_node(
         "MultiHeadAttention",
         [*parts, "", mask],
@@ -153,12 +192,22 @@ def _attend(node: NodeProto) -> list[NodeProto]:
     )
     attention.attribute.extend(node.attribute)
     return [
-        helper.make_node("Gemm", [_packed(states), weight, bias], [_packed(joint)], joint),
-        _unpack(_packed(joint), joint),
-        helper.make_node("Split", [joint], parts, f"{joint}/split", axis=-1, num_outputs=3),
+        *_project(_packed(states), weight, bias, result, parts),
         attention,
         *_pack(f"{result}/padded", _packed(result)),
     ]
+
+
+def _project(
+    tokens: str, weight: str, bias: str, result: str, parts: Sequence[str]
+) -> Sequence[NodeProto]:
+    """Packed tokens to query, key and value [batch, length, width] by one product."""
+    joint = f"{result}/joint"
+    return (
+        helper.make_node("Gemm", [tokens, weight, bias], [_packed(joint)], joint),
+        _unpack(_packed(joint), joint),
+        helper.make_node("Split", [joint], parts, f"{joint}/split", axis=-1, num_outputs=3),
+    )
 
 
 def _on_packed(node: NodeProto, packed: set[str]) -> NodeProto:

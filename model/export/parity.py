@@ -2,9 +2,10 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,3 +109,13 @@ def check_parity(
             f" by {report.batch_max_abs_diff:.2e}; the bound is {MAX_ABS_DIFF:.0e}."
         )
     return report
+
+
+def parity_by_depth(
+    depths: Sequence[int], compare: Callable[[int | None], ParityReport]
+) -> dict[str, Any]:
+    """The manifest's ``parity``: of full depth (None), and under ``depths`` of the others."""
+    parity = asdict(compare(None))
+    if depths:
+        parity["depths"] = {str(depth): asdict(compare(depth)) for depth in depths}
+    return parity

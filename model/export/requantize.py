@@ -1,6 +1,7 @@
 """Requantizing an artifact: an int8 artifact from a float one, without its checkpoint or torch.
 
-    matrices in float32 again -> measured on sentences -> int8 products -> compared with the source
+    matrices in float32 again -> measured on sentences -> int8 products, also within the branches of
+        early exits -> compared with the source, at every depth
 
 Where there is a checkpoint, `model.export.checkpoint` gives better weights: here those that are
 stored as int8 already are rounded a second time.
@@ -8,7 +9,7 @@ stored as int8 already are rounded a second time.
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,8 +20,10 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
+from model.export.early_exit import without_exits
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
-from model.export.parity import check_parity, parity_sentences
+from model.export.packing import join_projections
+from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
 from model.runtime.encoder import OnnxEncoder
 
 
@@ -59,11 +62,14 @@ def convert_to_int8(
             files={},
             versions=source.manifest.versions | {"onnxruntime": version("onnxruntime")},
         )
-        before = encoder.encode(sentences)
         served = OnnxEncoder(Artifact(folder, manifest))
-        encode = partial(served.encode, batch_size=len(sentences))
-        report = check_parity("int8", sentences, onnx=encode, torch=before, unrounded=before)
-        seal(folder, replace(manifest, parity=asdict(report)))
+
+        def compare(depth: int | None = None) -> ParityReport:
+            before = encoder.encode(sentences, depth=depth)
+            encode = partial(served.encode, batch_size=len(sentences), depth=depth)
+            return check_parity("int8", sentences, onnx=encode, torch=before, unrounded=before)
+
+        seal(folder, replace(manifest, parity=parity_by_depth(manifest.depths, compare)))
     return Artifact.open(target)
 
 
@@ -78,7 +84,8 @@ def _convert_graph(
     ]
     model = onnx.load_from_string(source.read(MODEL))
     graph.fold_int8(model)
-    if not multiply_as_int8(model.graph, measure_tokens(model, batches)):
+    join_projections(model.graph)
+    if not multiply_as_int8(model.graph, measure_tokens(without_exits(model), batches)):
         raise ConversionError(f"{source.path} has no product that int8 suits. Serve it as it is.")
     return model
 
@@ -89,9 +96,4 @@ def _require_convertible(source: Artifact) -> None:
         raise ConversionError(
             f"{source.path} is {manifest.precision}{'' if manifest.packed else ' and not packed'}:"
             " int8 needs an fp32 or weight-int8 artifact that is. Export the checkpoint instead."
-        )
-    if manifest.depths:
-        raise ConversionError(
-            f"{source.path} can stop at depth {', '.join(map(str, manifest.depths))}, and only an"
-            " export from the checkpoint can round within branches. Export the checkpoint instead."
         )

@@ -22,6 +22,7 @@ from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
 from model.network.encoder import CheckpointError, build_encoder, load_encoder, stopped_at
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
+from tests.support.operators_run import operators_run
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
@@ -180,11 +181,16 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
 def test_rounded_encoders_can_stop_early_too(
     tmp_path: Path, plain: bool, precision: Precision
 ) -> None:
-    """Parity at every depth is the export's own condition, so finishing is the assertion."""
+    """Parity at every depth is the export's own condition; blocks beyond it are not run."""
     options = ExportOptions(depths=(2, 3), precision=precision)
     checkpoint = a_checkpoint(tmp_path, plain=plain)
     made = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     assert made.manifest.depths == (2, 3)
+    graph = onnx.load(made.onnx_path).graph
+    for depth in (2, 3, 4):
+        operators = operators_run(graph, depth)
+        assert operators["MultiHeadAttention"] + operators["Attention"] == depth
+        assert operators["MatMulIntegerToFloat"] == (4 * depth if precision == "int8" else 0)
 
 
 @pytest.mark.parametrize(("plain", "depth"), [(True, 0), (True, 4), (False, 1), (False, 4)])

@@ -1,5 +1,6 @@
 """An artifact is given products of int8 without its checkpoint, or stays what it was."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,15 @@ import pytest
 
 from model.artifact.manifest import MODEL, ArtifactError
 from model.artifact.reader import Artifact
+from model.artifact.writer import seal, staged
 from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
 from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import multiplies_int8
+from tests.support.operators_run import operators_run
+from tests.support.separate_projections import separate_projections
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 
@@ -52,6 +56,55 @@ def test_products_are_of_int8_and_vectors_near_those_of_the_source(
     assert (np.abs(before - after).max(axis=1) > 0).all()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "weight-int8"])
+def test_an_encoder_that_can_stop_early_still_can(
+    checkpoint: Path, tmp_path: Path, precision: Precision
+) -> None:
+    """Its products within branches are of int8, and a block beyond the depth is not run."""
+    options = ExportOptions(precision=precision, depths=(3,))
+    source = export_checkpoint(checkpoint, tmp_path / "source", options)
+    made = convert_to_int8(source, tmp_path / "made")
+    assert made.manifest.depths == (3,)
+    assert 0.99 <= made.manifest.parity["depths"]["3"]["min_cosine"] < 1
+    graph = onnx.load_from_string(made.read(MODEL)).graph
+    for depth in (3, 4):
+        operators = operators_run(graph, depth)
+        assert operators["MatMulIntegerToFloat"] == 4 * depth
+        assert operators["MultiHeadAttention"] == depth
+        at = None if depth == 4 else depth
+        before, after = (
+            OnnxEncoder(artifact).encode(TEXTS, depth=at) for artifact in (source, made)
+        )
+        assert ((before * after).sum(axis=1) > 0.99).all()
+
+
+def test_an_artifact_of_three_products_is_given_the_joint_one(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """The products of query, key and value, as earlier exports left them; vectors stay the same."""
+    options = ExportOptions(depths=(3,))
+    source = export_checkpoint(checkpoint, tmp_path / "joint", options)
+    model = onnx.load_from_string(source.read(MODEL))
+    assert separate_projections(model.graph) == 4
+    with staged(tmp_path / "separate") as folder:
+        shutil.copytree(source.path, folder, dirs_exist_ok=True)
+        onnx.save(model, folder / MODEL)
+        seal(folder, source.manifest)
+    separate = Artifact.open(tmp_path / "separate")
+    made = [
+        convert_to_int8(artifact, tmp_path / f"{artifact.path.name}-int8")
+        for artifact in (source, separate)
+    ]
+    graphs = [onnx.load_from_string(artifact.read(MODEL)).graph for artifact in made]
+    for depth in (3, 4):
+        expected, found = (operators_run(graph, depth) for graph in graphs)
+        assert found == expected
+        at = None if depth == 4 else depth
+        rows = [OnnxEncoder(artifact).encode(TEXTS, depth=at) for artifact in (*made, separate)]
+        assert np.array_equal(rows[0], rows[1])
+        assert ((rows[1] * rows[2]).sum(axis=1) > 0.99).all()
+
+
 def test_the_command_prints_what_came_out(
     checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +127,6 @@ def test_the_command_prints_what_came_out(
         (ExportOptions(precision="fp16"), "is fp16 and not packed: int8 needs an fp32 or weight"),
         (ExportOptions(standard_operators=True), "is fp32 and not packed"),
         (ExportOptions(precision="int8"), "is int8: int8 needs"),
-        (ExportOptions(depths=(3,)), r"can stop at depth 3, .* Export the checkpoint"),
     ],
 )
 def test_what_cannot_be_converted_is_said_with_the_cure(

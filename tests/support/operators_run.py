@@ -1,0 +1,34 @@
+"""Which operators of a graph with early exits are run at a depth, read from the graph alone."""
+
+from collections import Counter
+
+from onnx import GraphProto, NodeProto, helper
+
+from model.export.early_exit import DEPTH_INPUT
+
+
+def operators_run(graph: GraphProto, depth: int) -> Counter[str]:
+    """How often each operator is run at ``depth``, also within the branches that are taken."""
+    constants = {
+        node.output[0]: helper.get_attribute_value(node.attribute[0])
+        for node in graph.node
+        if node.op_type == "Constant"
+    }
+    limits = {
+        node.output[0]: constants[node.input[1]]
+        for node in graph.node
+        if node.op_type == "Greater" and node.input[0] == DEPTH_INPUT
+    }
+    found: Counter[str] = Counter()
+    for node in graph.node:
+        found[node.op_type] += 1
+        if node.op_type == "If":
+            taken = _branch(node, "then_branch" if depth > limits[node.input[0]] else "else_branch")
+            assert all(inner.op_type != "If" for inner in taken.node)
+            found.update(inner.op_type for inner in taken.node)
+    return found
+
+
+def _branch(node: NodeProto, name: str) -> GraphProto:
+    graph: GraphProto = next(each.g for each in node.attribute if each.name == name)
+    return graph
