@@ -125,18 +125,44 @@ class PairDistillation:
 
     A row is a pair of related texts. The mean squared error between the student's cosines and the
     mean of the teachers', over the pairs and over all texts of the batch, is the loss. Dropout
-    would only add noise to exact targets.
+    would only add noise to exact targets. ``direction_weight`` adds the mean of 1 - cosine between
+    a text's vector and its teacher's, which takes one teacher of the student's width.
     """
 
     example_kind: ClassVar[ExampleKind] = "related"
     name: Literal["pair_distillation"] = "pair_distillation"
     teachers: list[str]
+    direction_weight: float = 0.0
 
     def __post_init__(self) -> None:
         _require(bool(self.teachers), "teachers must name at least one")
+        _require(self.direction_weight >= 0, "direction_weight must not be negative")
+        _require(
+            not self.direction_weight or len(self.teachers) == 1,
+            "direction_weight needs one teacher, whose directions the student takes",
+        )
 
 
-Objective = SimCSE | SupervisedSimCSE | PromptBERT | Distillation | PairDistillation
+@dataclass(frozen=True, kw_only=True)
+class JTCSE:
+    """JTCSE (arXiv 2505.02366): twins that agree in direction and modulus; each is a checkpoint.
+
+    ``backbone.name`` is the first tower. Without ``cross_attention`` the objective is TNCSE's.
+    """
+
+    example_kind: ClassVar[ExampleKind] = "pairs"
+    name: Literal["jtcse"] = "jtcse"
+    second_tower: str  # a name as ``backbone.name``
+    temperature: float = 0.05
+    cross_attention: bool = True
+    num_ca_layers: int = 6  # blocks with cross-attention, at equal steps
+
+    def __post_init__(self) -> None:
+        _require(self.temperature > 0, "temperature must be above 0")
+        _require(self.num_ca_layers >= 1, "num_ca_layers must be at least 1")
+
+
+Objective = SimCSE | SupervisedSimCSE | PromptBERT | Distillation | PairDistillation | JTCSE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +225,11 @@ class Recipe:
         _require(
             not masked or isinstance(self.objective, PromptBERT),
             "pooling = 'mask' needs the objective prompt, whose templates hold a mask",
+        )
+        _require(
+            self.selector is None or not isinstance(self.objective, JTCSE),
+            "the towers of jtcse bring their selectors: leave [selector] out, and train each "
+            "tower with one",
         )
 
     @property

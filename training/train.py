@@ -32,7 +32,7 @@ from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, spearman
 from training.objectives.families import family_of
-from training.recipe import Recipe
+from training.recipe import JTCSE, Distillation, PairDistillation, Recipe
 from training.record import read_record, write_record
 from training.trainer import (
     DEV_METRIC,
@@ -150,11 +150,18 @@ def _outcome(
 
 
 def _beginning(recipe: Recipe) -> dict[str, Any]:
-    """The backbone of a run, and the record of the checkpoint it began from, if it was one."""
+    """The backbone of a run, and the records of the checkpoints it began from or learned from."""
     name = recipe.backbone.name
     before = read_record(Path(name))
-    backbone = before.get("backbone", origin(name))
-    return {"backbone": backbone, "began_from": before} if before else {"backbone": backbone}
+    found: dict[str, Any] = {"backbone": before.get("backbone", origin(name))}
+    if before:
+        found["began_from"] = before
+    objective = recipe.objective
+    if isinstance(objective, JTCSE):
+        found["second_tower"] = read_record(Path(objective.second_tower))
+    elif isinstance(objective, Distillation | PairDistillation):
+        found["teachers"] = [read_record(Path(teacher)) for teacher in objective.teachers]
+    return {key: of_run for key, of_run in found.items() if any(of_run)}
 
 
 def _save(

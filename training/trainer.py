@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.evaluation import SentenceEvalua
 from torch import Tensor, nn
 from transformers import PrinterCallback
 
-from model.network.encoder import find_selector
+from model.network.selector import S2SentSelector
 from training.callbacks import LastStep, Progress
 from training.corpus import Corpus
 from training.errors import ConfigError
@@ -150,7 +150,8 @@ def _arguments(
     training = recipe.training
     on_gpu = torch.cuda.is_available()
     rates = {}
-    if training.selector_learning_rate and find_selector(encoder) is not None:
+    has_selector = any(isinstance(part, S2SentSelector) for part in encoder.modules())
+    if training.selector_learning_rate and has_selector:
         rates = {r"(spatial|frequency)_selection\.": training.selector_learning_rate}
     return SentenceTransformerTrainingArguments(
         output_dir=str(partial),

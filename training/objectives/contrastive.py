@@ -129,13 +129,19 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
 def embed_together(model: nn.Module, columns: Features, padding: int) -> list[Tensor]:
     """The embeddings [B, D] of each column, from one forward pass; ``padding`` is a token id."""
     columns = list(columns)
+    batch = join_columns(columns, padding)
+    return list(model(batch)["sentence_embedding"].chunk(len(columns)))
+
+
+def join_columns(columns: Features, padding: int) -> dict[str, Tensor]:
+    """The rows of all columns as one batch, a column after the other; ``padding`` is a token id."""
+    columns = list(columns)
     longest = max(column["input_ids"].shape[1] for column in columns)
-    batch = {
+    return {
         name: torch.cat([_padded(column[name], longest, name, padding) for column in columns])
         for name in columns[0]
         if isinstance(columns[0][name], Tensor)
     }
-    return list(model(batch)["sentence_embedding"].chunk(len(columns)))
 
 
 def _padded(rows: Tensor, longest: int, name: str, padding: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from training.corpus import Corpus
+from training.errors import ConfigError
 from training.objectives import contrastive
 from training.objectives.contrastive import Features, embed_together, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
@@ -40,7 +41,15 @@ def make_loss(
     teacher = teachers_embeddings(objective.teachers, corpus, teacher_cache, bf16=bf16)
     if isinstance(objective, Distillation):
         return SimilarityDistillationLoss(encoder, objective, teacher[:, 0], gather=gather)
-    return PairDistillationLoss(encoder, teacher, gather=gather)
+    if objective.direction_weight and teacher.shape[-1] != encoder.get_embedding_dimension():
+        raise ConfigError(
+            f"[objective] direction_weight compares vectors, and {objective.teachers[0]} is "
+            f"{teacher.shape[-1]} wide where the student is {encoder.get_embedding_dimension()}: "
+            "set it to 0, or choose a teacher of one width with the student."
+        )
+    return PairDistillationLoss(
+        encoder, teacher, gather=gather, direction_weight=objective.direction_weight
+    )
 
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
@@ -106,15 +115,24 @@ class PairDistillationLoss(nn.Module):
 
     With the N = B x C texts of B rows, student cosines s and teacher cosines t: the mean of
     (s_ij - t_ij)^2 over the texts i, j of one row, plus the mean over all i != j. The first term
-    ranks texts of near meaning; the second is mostly about unrelated texts.
+    ranks texts of near meaning; the second is mostly about unrelated texts. ``direction_weight``
+    times the mean of 1 - cos(student_i, teacher_i) is added.
     """
 
     teacher: Tensor  # [M, C, E]
 
-    def __init__(self, model: SentenceTransformer, teacher: Tensor, *, gather: bool) -> None:
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        teacher: Tensor,
+        *,
+        gather: bool,
+        direction_weight: float = 0.0,
+    ) -> None:
         super().__init__()
         self.model = model
         self.gather = gather
+        self.direction_weight = direction_weight
         self.padding = int(model.tokenizer.pad_token_id)
         self.register_buffer("teacher", teacher, persistent=False)
 
@@ -125,7 +143,11 @@ class PairDistillationLoss(nn.Module):
         guide = self.teacher[labels]
         if self.gather:
             student, guide = all_gather_with_grad(student), all_gather_with_grad(guide)
-        return pair_distillation_loss(student, guide)
+        loss = pair_distillation_loss(student, guide)
+        if not self.direction_weight:
+            return loss
+        apart = 1 - functional.cosine_similarity(student.float(), guide.float(), dim=-1)
+        return loss + self.direction_weight * apart.mean()
 
 
 def pair_distillation_loss(student: Tensor, guide: Tensor) -> Tensor:

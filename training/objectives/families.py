@@ -10,8 +10,9 @@ from torch import nn
 
 from model.network.selector import SelectorConfig
 from training.corpus import Corpus
-from training.objectives import contrastive, distillation, prompt
+from training.objectives import contrastive, distillation, jtcse, prompt
 from training.recipe import (
+    JTCSE,
     Distillation,
     PairDistillation,
     PromptBERT,
@@ -66,6 +67,7 @@ FAMILIES: dict[type, Family] = {
     PromptBERT: prompt,
     Distillation: distillation,
     PairDistillation: distillation,
+    JTCSE: jtcse,
 }
 
 

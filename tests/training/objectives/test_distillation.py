@@ -1,6 +1,7 @@
 """Distillation: the losses against hand calculations, and several teachers as their mean."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,13 @@ from tests.support.tiny import tiny_backbone
 from tests.support.tiny_recipes import with_objective
 from training.corpus import read_corpus
 from training.encoder import new_encoder
+from training.errors import ConfigError
 from training.evaluation.encoders import open_encoder
-from training.objectives.distillation import PairDistillationLoss, SimilarityDistillationLoss
+from training.objectives.distillation import (
+    PairDistillationLoss,
+    SimilarityDistillationLoss,
+    make_loss,
+)
 from training.objectives.teacher import teachers_embeddings
 from training.recipe import (
     CorpusPart,
@@ -83,3 +89,32 @@ def test_two_teachers_are_the_mean_of_their_cosines(
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_directions_are_one_more_term_of_one_teacher(recipe: Recipe, backbone: Path) -> None:
+    """Twice the mean of 1 - cosine to the teacher's vector of the same text, beside the cosines."""
+    objective = PairDistillation(teachers=[str(backbone)], direction_weight=2)
+    encoder: Any = new_encoder(with_objective(recipe, objective))
+    teacher = torch.randn(5, 2, 32, generator=torch.Generator().manual_seed(0))
+    plain = PairDistillationLoss(encoder, teacher, gather=False)
+    loss = PairDistillationLoss(encoder, teacher, gather=False, direction_weight=2)
+    rows = torch.tensor([3, 1])
+    columns = [encoder.preprocess(column) for column in (["a cat", "two dogs"], ["sings", "reads"])]
+    student = torch.from_numpy(encoder.encode(["a cat", "two dogs", "sings", "reads"]))
+    guide = teacher[rows].transpose(0, 1).flatten(0, 1)
+    apart = 1 - np.diag(cos_sim(student, guide).double().numpy())
+    found = loss([dict(c) for c in columns], rows) - plain(columns, rows)
+    assert found.item() == pytest.approx(2 * apart.mean(), rel=1e-4)
+
+
+def test_directions_need_one_teacher_of_the_students_width(
+    recipe: Recipe, backbone: Path, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="direction_weight needs one teacher"):
+        PairDistillation(teachers=["one", "two"], direction_weight=1)
+    wider = tiny_backbone(tmp_path / "wider", width=64, seed=5)
+    objective = PairDistillation(teachers=[str(wider)], direction_weight=1)
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="related")
+    narrow = with_objective(recipe, objective)
+    with pytest.raises(ConfigError, match="is 64 wide where the student is 32: set it to 0"):
+        make_loss(new_encoder(narrow), narrow, corpus)

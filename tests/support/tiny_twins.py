@@ -1,0 +1,41 @@
+"""Twins of two tiny random encoders, for tests that need towers."""
+
+from pathlib import Path
+from typing import Literal
+
+import torch
+from sentence_transformers import SentenceTransformer
+
+from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
+from model.network.selector import SelectorConfig
+from model.network.twins import TOWERS, join_towers
+from tests.support.tiny import tiny_backbone
+
+WIDTH = 32
+
+
+def tiny_twins(
+    folder: Path,
+    family: str = "bert",
+    *,
+    pooling: Literal["mean", "cls"] = "mean",
+    selector: bool = True,
+    num_layers: int = 4,
+) -> SentenceTransformer:
+    """Write two checkpoints of other weights to ``folder`` and join them.
+
+    The checkpoints are ``tower_a.checkpoint`` and ``tower_b.checkpoint``.
+    """
+    for seed, name in enumerate(TOWERS):
+        backbone = tiny_backbone(
+            folder / f"{name}.backbone", family, width=WIDTH, num_layers=num_layers, seed=seed
+        )
+        torch.manual_seed(seed)
+        if selector:
+            config = SelectorConfig(width=WIDTH, num_blocks=3, reduction=4, pooling=pooling)
+            tower = build_encoder(backbone, config, max_seq_length=64)
+        else:
+            tower = build_plain_encoder(backbone, pooling=pooling, max_seq_length=64)
+        tower.save(str(folder / f"{name}.checkpoint"), create_model_card=False)
+    towers = [load_encoder(folder / f"{name}.checkpoint") for name in TOWERS]
+    return join_towers(*towers, normalize=True)

@@ -1,0 +1,275 @@
+"""The JTCSE objective: twin encoders that agree in direction and in modulus (arXiv 2505.02366).
+
+    L = L_nce + L_icnce + L_tmc(A -> B) + L_tmc(B -> A)
+
+Without cross-attention it is TNCSE's. Both towers start from trained checkpoints. The paper leaves
+open how the cross-attention of the chosen blocks joins the network, and its code is not public:
+here it is a side branch, whose mean over the chosen blocks is one more pair of vectors in the loss
+and reaches no other block. The paper's positive pairs are round-trip translations; here they are
+the corpus's pairs.
+
+Shapes: B pairs of two texts each, L tokens (padded), D features.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import all_gather_with_grad
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.network.encoder import CheckpointError, find_selector, get_pooling, load_encoder
+from model.network.selector import SelectorConfig, pool_tokens
+from model.network.twins import get_twins, join_towers
+from training.backbones import resolve
+from training.corpus import Corpus
+from training.errors import ConfigError, DataError
+from training.objectives.contrastive import Features, join_columns, refuse_pieces, text_columns
+from training.objectives.cosine import cosine
+from training.recipe import JTCSE, Recipe
+
+ENDS_IN_NORMALIZE = True
+COLUMN_TASKS: Mapping[str, str] = {}
+
+LEAST_COSINE = 1e-4  # what stands for a negative cosine under the logarithm
+# The linear layers of an attention, by what backbones of transformers call them.
+PROJECTIONS = (
+    ("query", "q", "q_lin", "q_proj"),
+    ("key", "k", "k_lin", "k_proj"),
+    ("value", "v", "v_lin", "v_proj"),
+)
+
+Attended = list[tuple[Tensor, Tensor, Tensor]]  # query, key and value [N, L, D] of each block
+
+
+def build_encoder(
+    folder: str, recipe: Recipe, config: SelectorConfig | None
+) -> SentenceTransformer:
+    """Twins of the checkpoint in ``folder`` and of the recipe's second tower.
+
+    The towers keep their selectors and poolings. Raises `ConfigError` for a tower that is no
+    checkpoint, and for towers that are not built alike.
+    """
+    assert isinstance(recipe.objective, JTCSE)  # noqa: S101 - family_of has chosen
+    second = recipe.objective.second_tower
+    towers = [_tower(recipe.backbone.name, folder), _tower(second, resolve(second))]
+    try:
+        twins = join_towers(*towers, normalize=False)
+    except CheckpointError as error:
+        raise ConfigError(f"{recipe.backbone.name} and {second}: {error}") from None
+    twins.max_seq_length = recipe.backbone.max_seq_length
+    return twins
+
+
+def _tower(name: str, folder: str) -> SentenceTransformer:
+    try:
+        return load_encoder(folder)
+    except CheckpointError as error:
+        raise ConfigError(
+            f"the tower {name} is no checkpoint ({str(error).rstrip('.')}): "
+            "train it first, with the objective simcse."
+        ) from None
+
+
+def make_loss(
+    encoder: SentenceTransformer,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    teacher_cache: Path | None = None,
+    gather: bool = False,
+) -> nn.Module:
+    """The loss of the twins; raises `ConfigError` where their blocks cannot attend crosswise."""
+    assert isinstance(recipe.objective, JTCSE)  # noqa: S101 - family_of has chosen
+    refuse_pieces(recipe)
+    return JTCSELoss(encoder, recipe.objective, gather=gather)
+
+
+def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
+    """The columns "anchor" and "positive"; raises `DataError` for a source of triples."""
+    for source, examples in corpus.parts.items():
+        if len(examples[0]) != 2:
+            raise DataError(
+                f"{source} has {len(examples[0])} columns, and jtcse reads pairs without hard "
+                "negatives: leave the third column out."
+            )
+    return text_columns(corpus)
+
+
+class JTCSELoss(nn.Module):
+    """JTCSE's loss, or TNCSE's without cross-attention, of twins that `join_towers` made.
+
+    h are the towers' vectors. The modulus is that of h. Only where a tower pools its first token
+    and has a BERT pooler, it is that of the pooler's output, as in the paper.
+    """
+
+    def __init__(self, model: SentenceTransformer, objective: JTCSE, *, gather: bool) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = objective.temperature
+        self.gather = gather
+        self.padding = int(model.tokenizer.pad_token_id)
+        self.towers = get_twins(model).towers  # a tuple: the towers are the model's parts already
+        self.branch = CrossAttention(self.towers, objective) if objective.cross_attention else None
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The loss of two columns of texts; ``labels`` are unused."""
+        batch = join_columns(sentence_features, self.padding)
+        if self.branch is None:
+            vectors = self.model(batch)["tower_embeddings"]
+            crossed: tuple[Tensor, ...] = ()
+        else:
+            with self.branch.watching() as attended:
+                vectors = self.model(batch)["tower_embeddings"]
+            crossed = self.branch.cross(attended, batch["attention_mask"])
+        moduli = [_modulus(t, of_tower) for t, of_tower in zip(self.towers, vectors, strict=True)]
+        rows = [self._rows(value) for value in (*vectors, *moduli, *crossed)]
+        swapped = bool(torch.rand(()) < 0.5)
+        return jtcse_loss(rows, temperature=self.temperature, swapped=swapped)
+
+    def _rows(self, values: Tensor) -> Tensor:
+        """[2 B, D] of all anchors, then all positives, as rows 2i and 2i + 1 of one text each."""
+        pairs = torch.stack(values.chunk(2), dim=1)
+        return (all_gather_with_grad(pairs) if self.gather else pairs).flatten(0, 1)
+
+
+def jtcse_loss(rows: Sequence[Tensor], *, temperature: float, swapped: bool) -> Tensor:
+    """L of h_A, h_B, p_A, p_B and, with cross-attention, c_A, c_B, all [2 B, D].
+
+    Rows 2i and 2i + 1 are of one pair. ``swapped`` lets B ask and A answer in L_icnce.
+    """
+    h_a, h_b, p_a, p_b = rows[:4]
+    loss = nce(h_a, h_a, temperature) + nce(h_b, h_b, temperature)
+    for asking, answering in ((h_a, h_b), tuple(rows[4:])) if rows[4:] else ((h_a, h_b),):
+        if swapped:
+            asking, answering = answering, asking
+        loss = loss + nce(asking, answering, temperature)
+    return loss + modulus_constraint(h_a, h_b, p_a, p_b) + modulus_constraint(h_b, h_a, p_b, p_a)
+
+
+def nce(asking: Tensor, answering: Tensor, temperature: float) -> Tensor:
+    """The mean cross-entropy of cos(asking_i, answering_j) / temperature, [2 B, D] each.
+
+    The target of row i is its partner, and the row itself is no candidate.
+    """
+    logits = cosine(asking, answering) / temperature
+    row = torch.arange(len(logits), device=logits.device)
+    itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
+    return functional.cross_entropy(logits.masked_fill(itself, -torch.inf), row ^ 1)
+
+
+def modulus_constraint(h_a: Tensor, h_b: Tensor, p_a: Tensor, p_b: Tensor) -> Tensor:
+    """L_tmc(A -> B): the mean over pairs of -log cos(h_A, h_B') |p_A - p_B'| / 2 (|p_A| + |p_B'|).
+
+    h_A is of a pair's first text, h_B' of its second. A cosine that is not positive counts as
+    `LEAST_COSINE`, without a gradient.
+    """
+    cosines = functional.cosine_similarity(h_a[::2].float(), h_b[1::2].float())
+    cosines = torch.where(cosines > 0, cosines, LEAST_COSINE)
+    first, second = p_a[::2].float(), p_b[1::2].float()
+    distance = (first - second).norm(dim=-1)
+    modulus = distance / (first.norm(dim=-1) + second.norm(dim=-1)) / 2
+    constraint: Tensor = (-cosines.log() * modulus).mean()
+    return constraint
+
+
+def _modulus(tower: SentenceTransformer, vectors: Tensor) -> Tensor:
+    """p [N, D] of h [N, D]: the BERT pooler's output for a first token, elsewhere h itself."""
+    pooler: Any = getattr(tower[0].get_submodule("auto_model"), "pooler", None)
+    first_token = get_pooling(tower).pooling_mode == "cls" and find_selector(tower) is None
+    if not first_token or not isinstance(getattr(pooler, "dense", None), nn.Linear):
+        return vectors
+    modulus: Tensor = pooler(vectors[:, None])
+    return modulus
+
+
+class CrossAttention:
+    """The side branch of two towers, without parameters: one's attention over the other's values.
+
+    c_A = pooled softmax(Q_A K_A^T / sqrt(d)) V_B, the mean over the chosen blocks, and c_B likewise
+    with A and B exchanged. Relative positions that a backbone adds to its logits are left out.
+    """
+
+    def __init__(self, towers: Sequence[SentenceTransformer], objective: JTCSE) -> None:
+        """Raises `ConfigError` for a backbone with too few blocks or another attention."""
+        self.layers = [_attention_layers(tower, objective.num_ca_layers) for tower in towers]
+        self.heads = [_config(tower).num_attention_heads for tower in towers]
+        self.poolings = [str(get_pooling(tower).pooling_mode) for tower in towers]
+
+    @contextmanager
+    def watching(self) -> Iterator[list[Attended]]:
+        """Within the block a forward pass of both towers leaves what their attentions read."""
+        seen: dict[nn.Module, Tensor] = {}
+
+        def keep(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+            seen[layer] = output
+
+        layers = [layer for tower in self.layers for block in tower for layer in block]
+        hooks = [layer.register_forward_hook(keep) for layer in layers]
+        attended: list[Attended] = []
+        try:
+            yield attended
+            for tower in self.layers:
+                attended.append([(seen[q], seen[k], seen[v]) for q, k, v in tower])
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def cross(self, attended: Sequence[Attended], mask: Tensor) -> tuple[Tensor, Tensor]:
+        """c_A and c_B [N, D] of the towers' queries, keys and values; ``mask`` is [N, L]."""
+        first, second = attended
+        return self._crossed(0, first, second, mask), self._crossed(1, second, first, mask)
+
+    def _crossed(self, tower: int, asking: Attended, answering: Attended, mask: Tensor) -> Tensor:
+        pooled = []
+        for (query, key, _), (_, _, value) in zip(asking, answering, strict=True):
+            q, k, v = (
+                part.view(*mask.shape, self.heads[tower], -1).transpose(1, 2)
+                for part in (query, key, value)
+            )
+            tokens = mask[:, None, None].bool()
+            seen = functional.scaled_dot_product_attention(q, k, v, attn_mask=tokens)
+            states = seen.transpose(1, 2).flatten(-2)  # [N, L, D]
+            pooled.append(pool_tokens(states, mask, self.poolings[tower]))
+        return torch.stack(pooled).mean(0)
+
+
+def _attention_layers(tower: SentenceTransformer, count: int) -> list[list[nn.Linear]]:
+    """The query, key and value layers of ``count`` blocks at equal steps, the last one included."""
+    total = int(_config(tower).num_hidden_layers)
+    if count > total:
+        raise ConfigError(
+            f"[objective] num_ca_layers = {count} is more than the {total} blocks of the towers: "
+            f"use at most {total}."
+        )
+    found = [_layers_named(tower, names) for names in PROJECTIONS]
+    if any(len(of_kind) != total for of_kind in found):
+        raise ConfigError(
+            f"{_config(tower).model_type} has no separate query, key and value of one width in "
+            "each block, which cross-attention reads: set cross_attention = false."
+        )
+    chosen = [(place + 1) * total // count - 1 for place in range(count)]
+    return [[of_kind[block] for of_kind in found] for block in chosen]
+
+
+def _layers_named(tower: SentenceTransformer, names: Sequence[str]) -> list[nn.Linear]:
+    """The square linear layers with one of these names, in the order of the blocks."""
+    width = int(_config(tower).hidden_size)
+    return [
+        layer
+        for name, layer in tower[0].named_modules()
+        if name.rpartition(".")[2] in names
+        and isinstance(layer, nn.Linear)
+        and layer.out_features == width
+    ]
+
+
+def _config(tower: SentenceTransformer) -> Any:
+    """The backbone's configuration, as transformers has it."""
+    backbone: Any = tower[0]
+    return backbone.auto_model.config
