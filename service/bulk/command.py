@@ -234,7 +234,8 @@ def _stoppable() -> Iterator[None]:
     """SIGTERM and Ctrl-C raise Stopped in the main thread."""
 
     def stop(number: int, _frame: object) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough: the clean-up is quick
+        for each in numbers:  # one is enough: the clean-up is quick
+            signal.signal(each, signal.SIG_IGN)
         raise Stopped(number)
 
     numbers = (signal.SIGTERM, signal.SIGINT)

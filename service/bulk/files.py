@@ -5,6 +5,7 @@ A file gets a temporary name, is flushed to disk and renamed, and its folder is 
 """
 
 import errno
+import hashlib
 import os
 import socket
 from collections.abc import Iterator
@@ -66,3 +67,9 @@ def write_file(path: Path, content: bytes) -> None:
             rename_into_place(partial, path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

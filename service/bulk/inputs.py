@@ -4,6 +4,7 @@ Text, CSV, TSV, JSON lines (the lines of OpenAI's batch files among them) and Pa
 gzipped. A problem of one row becomes the row's error; a problem of the file raises InputError.
 """
 
+import atexit
 import csv
 import glob
 import gzip
@@ -87,19 +88,16 @@ def scan(
     options: Options,
     *,
     given: InputFormat | None = None,
-    spool: Path | None = None,
 ) -> list[InputFile]:
     """Hash every file and count its rows; raises InputError for one that cannot be read to its end.
 
-    Standard input is copied to a file in the folder ``spool`` first.
+    Standard input is first copied to a temporary file, which is deleted when the process ends.
     """
-    return [_scan_one(name, options, given, spool) for name in names]
+    return [_scan_one(name, options, given) for name in names]
 
 
-def _scan_one(
-    name: str, options: Options, given: InputFormat | None, spool: Path | None
-) -> InputFile:
-    source = _spool_stdin(spool) if name == STDIN else Path(name)
+def _scan_one(name: str, options: Options, given: InputFormat | None) -> InputFile:
+    source = _spool_stdin() if name == STDIN else Path(name)
     with reading(name):
         with source.open("rb") as file:
             stat = source.stat()
@@ -115,12 +113,12 @@ def _scan_one(
     return InputFile(name, source, kind, gzipped, stat.st_size, digest, count, stamp)
 
 
-def _spool_stdin(folder: Path | None) -> Path:
-    with tempfile.NamedTemporaryFile(
-        dir=folder, prefix=".stdin-", suffix=".tmp", delete=False
-    ) as copy:
+def _spool_stdin() -> Path:
+    with tempfile.NamedTemporaryFile(prefix="s2sent-stdin-", delete=False) as copy:
+        path = Path(copy.name)
+        atexit.register(path.unlink, missing_ok=True)
         shutil.copyfileobj(sys.stdin.buffer, copy, READ_BYTES)
-    return Path(copy.name)
+    return path
 
 
 def _format_of(name: str, source: Path, gzipped: bool) -> InputFormat:

@@ -24,7 +24,7 @@ from typing import Any
 
 import orjson
 
-from service.bulk.files import flush_folder, write_file, writing
+from service.bulk.files import flush_folder, temporary, write_file, writing
 from service.bulk.inputs import InputFile
 from service.bulk.job import Model, Options, OutputError, Shard
 
@@ -89,6 +89,11 @@ class OutputFolder:
     def join(self) -> None:
         """Take part in a run that another process has begun; raises OutputError unless it is it."""
         self._require_same()
+
+    def discard_unfinished(self) -> None:
+        """Remove the files that this process has begun and not committed."""
+        for file in self.path.glob(temporary(self.path / "*").name):
+            file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give the locks back."""
@@ -160,14 +165,15 @@ class OutputFolder:
         """Write the manifest unless another shard has; the first one counts."""
         path = self.path / MANIFEST
         own = path.with_name(f"{MANIFEST}.{socket.gethostname()}-{os.getpid()}.begin")
-        write_file(own, _as_bytes(self._manifest()))
         try:
+            write_file(own, _as_bytes(self._manifest()))
             os.link(own, path)
         except FileExistsError:
             pass
         except OSError:  # a file system without hard links
             os.replace(own, path)
-        own.unlink(missing_ok=True)
+        finally:
+            own.unlink(missing_ok=True)
         flush_folder(self.path)
 
     def _require_same(self) -> None:
@@ -207,8 +213,7 @@ class OutputFolder:
     def _remove_temporaries(self) -> None:
         for folder in (self.path, self.path / PARTS):
             for file in folder.glob(".*.tmp"):
-                if not file.name.startswith(".stdin-"):
-                    file.unlink(missing_ok=True)
+                file.unlink(missing_ok=True)
 
     def _lock(self, shard: Shard) -> None:
         """A lone run has the folder for itself; shards share it, and each has its own name."""

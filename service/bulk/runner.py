@@ -14,12 +14,12 @@ from itertools import pairwise
 import numpy as np
 
 from model.runtime.malloc import return_freed_memory
-from service.bulk.files import writing
+from service.bulk.files import file_sha256, writing
 from service.bulk.inputs import InputFile, RowReader
 from service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
 from service.bulk.output import OutputFolder, PartRecord
 from service.bulk.progress import Progress
-from service.bulk.writers import Chunk, PartWriter, file_sha256, open_writer, prepare, to_stored
+from service.bulk.writers import Chunk, PartWriter, open_writer, prepare, to_stored
 
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
 MAX_WINDOW_ROWS = 2_048
@@ -73,8 +73,11 @@ class Runner:
         )
         if todo:
             prepare(self.output)
-            with _Prefetch(self._windows(todo)) as windows:
-                self._write(windows)
+            try:
+                with _Prefetch(self._windows(todo)) as windows:
+                    self._write(windows)
+            finally:  # by name: a signal can come between opening a file and keeping its writer
+                self.output.discard_unfinished()
         self.progress.end()
 
     def _windows(self, parts: list[int]) -> Iterator[Window]:
@@ -113,7 +116,7 @@ class Runner:
                     part = None
         finally:
             if part is not None:
-                part.writer.discard()
+                part.writer.abandon()
 
     def _chunk(self, window: Window) -> Chunk:
         options, rows = self.output.options, window.rows

@@ -1,10 +1,9 @@
 """Writers of one part: Parquet, JSON lines, or a slice of one big .npy file.
 
 A writer takes chunks of rows in order. `commit` flushes what was written to disk and gives it its
-name; `discard` removes it.
+name. What is not committed has a temporary name, and `OutputFolder.discard_unfinished` removes it.
 """
 
-import hashlib
 import mmap
 import os
 from contextlib import suppress
@@ -36,7 +35,6 @@ ARROW_TYPES = {
     "binary": pa.uint8(),
 }
 NPY_HEADER_BYTES = 4_096  # a page, so that parts of whole pages do not share one
-HASH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class PartWriter(Protocol):
         """Put what was written in its place, on disk; returns the file."""
         ...
 
-    def discard(self) -> None:
-        """Remove what was written, unless it was committed."""
+    def abandon(self) -> None:
+        """Close what is open; what was written is not committed."""
         ...
 
 
@@ -116,12 +114,6 @@ def prepare(output: OutputFolder) -> None:
         _allocate_npy(output)
 
 
-def file_sha256(path: Path) -> str:
-    """The sha256 of a file in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class _FileWriter:
     """A part that is one file of its own."""
 
@@ -139,10 +131,9 @@ class _FileWriter:
             rename_into_place(self._partial, self.path)
         return self.path
 
-    def discard(self) -> None:
+    def abandon(self) -> None:
         with suppress(OSError):  # what is in the buffer need not fit on the disk
             self.file.close()
-        self._partial.unlink(missing_ok=True)
 
 
 class _ParquetWriter(_FileWriter):
@@ -169,11 +160,11 @@ class _ParquetWriter(_FileWriter):
             self._parquet.close()
         return super().commit()
 
-    def discard(self) -> None:
+    def abandon(self) -> None:
         with suppress(OSError):  # as there
             self._parquet.close()
         self._parquet.is_open = False  # or it would close the file again when it is collected
-        super().discard()
+        super().abandon()
 
 
 def _schema(model: Model, options: Options, *, embeddings: bool) -> pa.Schema:
@@ -265,8 +256,8 @@ class _NpyWriter:
             os.fsync(file.fileno())
         return self._rows.commit()
 
-    def discard(self) -> None:
-        self._rows.discard()
+    def abandon(self) -> None:
+        self._rows.abandon()
 
 
 def _allocate_npy(output: OutputFolder) -> None:

@@ -1,10 +1,13 @@
 """The command over the real encoder: vectors, progress, signals, kill -9, a service."""
 
 import json
+import pkgutil
 import signal
+import subprocess
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -79,7 +82,17 @@ def test_standard_input_is_read_once_and_resumed_by_its_content(
     result = run(app, ["embed", "-", *options], input=content[:-2])
     assert result.exit_code == 1
     assert "was begun with the input - (" in result.stderr
-    assert not list(tmp_path.rglob("*stdin*"))
+
+
+def test_the_copy_of_standard_input_is_deleted(
+    tiny_artifact: Artifact, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    options = ("--artifact", tiny_artifact.path, "-o", tmp_path / "out")
+    process = start_embed("-", *options, stdin=subprocess.PIPE)
+    assert process.communicate(texts.read_text(), timeout=120)[1].endswith("300 rows in 1 parts.\n")
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_wrong_options_are_sentences(texts: Path, tmp_path: Path) -> None:
@@ -135,6 +148,34 @@ def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
     committed = len(list((out / "_parts").iterdir()))
     assert 2 <= committed < 40
     assert not (out / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(
+    "place", ["service.bulk.runner.open_writer", "service.bulk.output.os.link"]
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_between_opening_a_file_and_keeping_its_writer_leaves_nothing(
+    place: str,
+    number: signal.Signals,
+    tiny_artifact: Artifact,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    call, results = pkgutil.resolve_name(place), []
+
+    def call_and_stop(*arguments: Any) -> None:
+        results.append(call(*arguments))
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(place, call_and_stop)
+    options = ["--artifact", str(tiny_artifact.path), "-o", str(tmp_path / "out")]
+    result = run(app, ["embed", str(texts), *options])
+    assert result.exit_code == 128 + number, result.output
+    left = {path.name for path in (tmp_path / "out").rglob("*")}
+    assert left == {".lock", "_parts", "_manifest.json"}
+    if results[0] is not None:  # a writer
+        results[0].abandon()
 
 
 def test_runs_that_are_killed_end_in_the_bytes_of_one_that_is_not(
