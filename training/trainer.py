@@ -3,6 +3,7 @@
 Under torchrun the processes share each batch.
 """
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,6 +141,8 @@ def new_trainer(
         evaluator=DevEvaluator(dev, recipe.backbone.max_seq_length),
         callbacks=[Progress(DEV_METRIC, recipe.training.batch_size), LastStep()],
     )
+    if num_processes() > 1:  # the threads of the process group must end before the interpreter does
+        atexit.register(trainer.accelerator.state.destroy_process_group)
     trainer.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     return trainer
 

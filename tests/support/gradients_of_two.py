@@ -1,9 +1,12 @@
-"""One run of training whose first gradients are written down: started by
-`tests/training/test_train.py`.
+"""One run of training whose first gradients are written down, for `tests/training/test_trainer.py`.
+
+It fails if the process group outlives the run: its threads would abort the process now and then.
 
 torchrun --nproc-per-node 2 -m tests.support.gradients_of_two RECIPE DATA OUTPUT GRADIENTS
 """
 
+import atexit
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,15 @@ class WriteGradients(TrainerCallback):
             )
 
 
+def fail_with_a_process_group() -> None:
+    """End the process with an error if torch.distributed is still at work."""
+    if torch.distributed.is_initialized():
+        sys.stderr.write("The process group was not destroyed.\n")
+        sys.stderr.flush()
+        os._exit(3)
+
+
 if __name__ == "__main__":
+    atexit.register(fail_with_a_process_group)  # the first to be registered runs last
     recipe, data, output, gradients = map(Path, sys.argv[1:])
     train(read_recipe(recipe), data, output, callbacks=[WriteGradients(gradients)])
