@@ -141,7 +141,7 @@ def new_trainer(
         evaluator=DevEvaluator(dev, recipe.backbone.max_seq_length),
         callbacks=[Progress(DEV_METRIC, recipe.training.batch_size), LastStep()],
     )
-    if num_processes() > 1:  # the threads of the process group must end before the interpreter does
+    if torch.distributed.is_initialized():  # its threads must end before the interpreter does
         atexit.register(trainer.accelerator.state.destroy_process_group)
     trainer.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     return trainer
