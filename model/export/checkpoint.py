@@ -33,7 +33,8 @@ from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.packing import pack
 from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
 from model.export.trace import OUTPUTS, backbone_config, trace_encoder
-from model.network.encoder import find_selector, get_pooling, load_encoder, stopped_at
+from model.network.encoder import find_selector, get_pooling, load_encoder
+from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
 from model.export.graph import OPSET
-from model.network.encoder import PooledEncoder
+from model.network.pooled import PooledEncoder
 from model.runtime.encoder import POOLED_OUTPUT
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")

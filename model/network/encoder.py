@@ -1,20 +1,41 @@
-"""The encoder as a sentence-transformers pipeline: backbone, selector or none, pooling."""
+"""The encoder as a sentence-transformers pipeline: backbone, selector or none, pooling.
+
+The backbone may read its sentences inside a template (`model.network.template`).
+"""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-from torch import Tensor, nn
+from torch import nn
 
-from model.network.selector import S2SentSelector, SelectorConfig, pool_tokens
+from model.artifact.template import CleanUp, Template
+from model.network.selector import S2SentSelector, SelectorConfig
+from model.network.template import Read
+from model.network.transformer import TemplateTransformer, TokenPooling
 
-PIPELINE = (Transformer, S2SentSelector, Pooling, Normalize)  # S2SentSelector, Normalize optional
+PoolingMode = Literal["mean", "cls", "token"]
+PromptPooling = Literal["mean", "cls", "mask", "last_token", "rep1"]
+
+# One of each line, in this order; the selector and Normalize may be left out.
+PIPELINE: tuple[tuple[type[Module], ...], ...] = (
+    (Transformer, TemplateTransformer),
+    (S2SentSelector,),
+    (Pooling, TokenPooling),
+    (Normalize,),
+)
+OPTIONAL = (S2SentSelector, Normalize)
+FORMER_NAMES = {  # what modules.json of older checkpoints has
+    f"{package}.{name}": kind
+    for package in ("model.network.prompt", "training.prompts")
+    for name, kind in (("TemplateTransformer", TemplateTransformer), ("MaskPooling", TokenPooling))
+}
 POOLING_MODES = ("mean", "cls")
 MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
 
@@ -67,26 +88,62 @@ def build_plain_encoder(
     return assemble([*modules, Normalize()] if normalize else modules)
 
 
+def build_prompt_encoder(
+    backbone: str | Path,
+    config: SelectorConfig | None,
+    templates: Sequence[str],
+    *,
+    pooling: PromptPooling = "mask",
+    max_seq_length: int | None = None,
+    clean_up: CleanUp = "full_stop",
+    attn_implementation: str | None = None,
+) -> SentenceTransformer:
+    """A new encoder that reads sentences inside ``templates``, on a local folder or a hub id.
+
+    It never ends in Normalize: PromptBERT's loss subtracts vectors that still have their length.
+    ``config`` is the untrained selector's, None for none. ``pooling`` names the token that is read,
+    or a mode of Pooling over all tokens, the template's included. Sentences are cut at
+    ``max_seq_length`` tokens, the template not counted; by default where the backbone's own
+    settings say. Raises `TemplateError` for a bad template or a backbone without what it needs, and
+    ValueError where the backbone does not fit the selector.
+    """
+    loaded = load_transformer(str(backbone), attn_implementation=attn_implementation)
+    read: Read = "none" if pooling == "mean" or pooling == "cls" else pooling
+    transformer = TemplateTransformer.from_transformer(
+        loaded, templates, read=read, clean_up=clean_up
+    )
+    width = transformer.get_embedding_dimension()
+    if max_seq_length is not None:
+        transformer.max_seq_length = max_seq_length
+    pool = Pooling(width, pooling_mode=pooling) if read == "none" else TokenPooling(width)
+    selector = []
+    if config is not None:
+        require_width(config, width, backbone)
+        selector = [S2SentSelector(config)]
+    encoder = assemble([transformer, *selector, pool])
+    _align(encoder)
+    encoder.encode(["probe"], show_progress_bar=False)  # the selector refuses what it cannot fuse
+    return encoder
+
+
 def load_encoder(
     checkpoint: str | Path, *, attn_implementation: str | None = None
 ) -> SentenceTransformer:
     """Load the encoder that ``encoder.save(checkpoint)`` wrote, with a selector or without.
 
-    None of the checkpoint's code is run: the selector's class is this project's own. Raises
-    CheckpointError for a folder that holds anything but a Transformer, an S2SentSelector or none,
-    mean or cls Pooling and, optionally, Normalize.
+    None of the checkpoint's code is run: the classes are this project's own. Raises CheckpointError
+    for a folder that holds anything but a Transformer or TemplateTransformer, an S2SentSelector or
+    none, mean or cls Pooling or TokenPooling and, optionally, Normalize.
     """
     checkpoint = Path(checkpoint)
     entries = read_json(checkpoint / MODULES_FILE)
     classes = [_known_class(checkpoint, entry["type"]) for entry in entries]
-    in_order = [kind for kind in PIPELINE if kind in classes]
-    if classes != in_order or not {Transformer, Pooling} <= set(classes):
-        raise CheckpointError(
-            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an encoder is "
-            "Transformer, S2SentSelector or none, Pooling and, optionally, Normalize."
-        )
+    _require_pipeline(checkpoint, classes)
     transformer = load_transformer(
-        str(checkpoint), subfolder=entries[0]["path"], attn_implementation=attn_implementation
+        str(checkpoint),
+        kind=classes[0],
+        subfolder=entries[0]["path"],
+        attn_implementation=attn_implementation,
     )
     others = [
         kind.load(str(checkpoint), subfolder=entry["path"])
@@ -97,8 +154,21 @@ def load_encoder(
     encoder = assemble(
         [transformer, *others], **{name: settings[name] for name in names if name in settings}
     )
-    _require_known_pooling(get_pooling(encoder), checkpoint)
+    _require_known_pooling(encoder, checkpoint)
+    _align(encoder)
     return encoder
+
+
+def has_template(checkpoint: str | Path) -> bool:
+    """Whether a folder is a checkpoint whose sentences are read inside a template."""
+    modules = Path(checkpoint) / MODULES_FILE
+    return modules.is_file() and "TemplateTransformer" in modules.read_text("utf-8")
+
+
+def find_template(encoder: SentenceTransformer) -> Template | None:
+    """The template in which an encoder embeds its sentences; None for none."""
+    transformer = encoder[0]
+    return transformer.template if isinstance(transformer, TemplateTransformer) else None
 
 
 def find_selector(encoder: SentenceTransformer) -> S2SentSelector | None:
@@ -114,81 +184,17 @@ def get_selector(encoder: SentenceTransformer) -> S2SentSelector:
     return selector
 
 
-def get_pooling(encoder: SentenceTransformer) -> Pooling:
+def get_pooling(encoder: SentenceTransformer) -> Pooling | TokenPooling:
     """The pooling of an encoder that this module built or loaded."""
-    pooling: Pooling = next(module for module in encoder if isinstance(module, Pooling))
-    return pooling
+    return next(module for module in encoder if isinstance(module, (Pooling, TokenPooling)))
 
 
-class PooledEncoder(nn.Module):
-    """The encoder as a function of tensors that pools each block before fusing, as it is exported.
-
-    Returns (sentence_embedding [B, D], pooled_embedding [B, D], *blocks [B, L, D]): the pipeline's
-    output, the same before normalisation, and the states of the blocks that are pooled, oldest
-    first: those that the selector fuses, or the last one without a selector. ``depths`` adds the
-    blocks that are pooled when the backbone ends at that depth; ``exits`` has the block numbers by
-    depth. Raises CheckpointError for a depth that cannot be an exit.
-    """
-
-    def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
-        super().__init__()
-        self.backbone = encoder[0].get_submodule("auto_model")
-        self.selector = find_selector(encoder)
-        self.pooling_mode = str(get_pooling(encoder).pooling_mode)
-        self.normalize = isinstance(encoder[-1], Normalize)
-        full = int(cast(Any, self.backbone).config.num_hidden_layers)
-        self._check(depths, full)
-        self.exits = {depth: self._block_numbers(full, depth) for depth in (*sorted(depths), full)}
-        self.blocks = sorted(set().union(*self.exits.values()))
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """Run on int64 inputs [B, L]; ``token_type_ids`` only where the backbone takes them."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
-        states = outputs.hidden_states
-        if self.selector is None:
-            states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
-            pooled = pool_tokens(states[-1], attention_mask, self.pooling_mode)
-        else:
-            pooled = self.selector.pool(self.selector.select_blocks(states), attention_mask)
-        sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
-        return (sentence, pooled, *(states[number] for number in self.blocks))
-
-    def _block_numbers(self, full: int, depth: int) -> range:
-        if self.selector is None:
-            return range(depth, depth + 1)
-        return self.selector.block_numbers(full, depth)
-
-    def _check(self, depths: Collection[int], full: int) -> None:
-        least = self.selector.config.num_blocks if self.selector else 1
-        for depth in depths:
-            if not least <= depth < full:
-                raise CheckpointError(
-                    f"depth {depth} cannot be an exit: this encoder pools {least} of {full} blocks."
-                    f" Choose depths from {least} to {full - 1}."
-                )
-
-
-@contextmanager
-def stopped_at(encoder: SentenceTransformer, depth: int) -> Iterator[None]:
-    """Within this context ``encoder.encode`` uses only the first ``depth`` blocks of the backbone.
-
-    As sentence-transformers' AdaptiveLayerLoss does in training, the states of block ``depth``
-    replace the backbone's token embeddings before selector and pooling.
-    """
-
-    def cut(_module: nn.Module, _inputs: object, features: dict[str, Any]) -> dict[str, Any]:
-        return features | {"token_embeddings": features["all_layer_embeddings"][depth]}
-
-    hook = encoder[0].register_forward_hook(cut)
-    try:
-        yield
-    finally:
-        hook.remove()
+def pooling_mode(encoder: SentenceTransformer) -> PoolingMode:
+    """What one sentence's vector is made of: "mean", "cls", or the "token" that is read."""
+    pooling = get_pooling(encoder)
+    if isinstance(pooling, TokenPooling):
+        return "token"
+    return "cls" if pooling.pooling_mode == "cls" else "mean"
 
 
 def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> None:
@@ -202,19 +208,18 @@ def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> N
 def load_transformer(
     source: str,
     *,
-    kind: type[Transformer] = Transformer,
+    kind: type[Module] = Transformer,
     subfolder: str = "",
     attn_implementation: str | None,
-) -> Transformer:
+) -> Any:
     """The backbone and its tokenizer, set to return the hidden states of every block."""
     model_kwargs = {"attn_implementation": attn_implementation} if attn_implementation else {}
-    transformer: Transformer = kind.load(
+    return kind.load(
         source,
         subfolder=subfolder,
         model_kwargs=model_kwargs,
         config_kwargs={"output_hidden_states": True},
     )
-    return transformer
 
 
 def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransformer:
@@ -230,10 +235,14 @@ def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransform
 def _known_class(checkpoint: Path, name: str) -> type[Module]:
     """The class that ``name`` in modules.json means, never imported from the checkpoint."""
     package, _, class_name = name.rpartition(".")
-    for kind in PIPELINE:
-        is_ours = kind is S2SentSelector and package == S2SentSelector.__module__
-        is_library = kind is not S2SentSelector and package.startswith("sentence_transformers.")
-        if class_name == kind.__name__ and (is_ours or is_library):
+    if name in FORMER_NAMES:
+        return FORMER_NAMES[name]
+    for kind in (kind for place in PIPELINE for kind in place):
+        is_library = kind.__module__.startswith("sentence_transformers.")
+        same_package = package == kind.__module__
+        if class_name == kind.__name__ and (
+            package.startswith("sentence_transformers.") if is_library else same_package
+        ):
             return kind
     raise CheckpointError(
         f"{checkpoint} uses the class {name}, which is not part of an encoder here: load it with "
@@ -241,12 +250,42 @@ def _known_class(checkpoint: Path, name: str) -> type[Module]:
     )
 
 
-def _require_known_pooling(pooling: Pooling, checkpoint: Path) -> None:
-    if pooling.pooling_mode not in POOLING_MODES or not pooling.include_prompt:
+def _require_pipeline(checkpoint: Path, classes: Sequence[type[Module]]) -> None:
+    """Raise `CheckpointError` unless the modules are those of an encoder, in their order."""
+    left = list(classes)
+    for kinds in PIPELINE:
+        if left and left[0] in kinds:
+            left.pop(0)
+        elif kinds[0] not in OPTIONAL:
+            left = [*classes]
+            break
+    if left:
+        raise CheckpointError(
+            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an encoder is "
+            "Transformer or TemplateTransformer, S2SentSelector or none, Pooling or TokenPooling "
+            "and, optionally, Normalize."
+        )
+
+
+def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> None:
+    pooling = get_pooling(encoder)
+    if isinstance(pooling, TokenPooling):
+        if (template := find_template(encoder)) is None or template.read is None:
+            raise CheckpointError(
+                f"{checkpoint} pools the token that a template reads, and has none: "
+                "save the encoder again as it was built."
+            )
+    elif pooling.pooling_mode not in POOLING_MODES or not pooling.include_prompt:
         raise CheckpointError(
             f"{checkpoint} has pooling_mode={pooling.pooling_mode!r} and "
             f"include_prompt={pooling.include_prompt}: an encoder pools all tokens by mean or cls."
         )
+
+
+def _align(encoder: SentenceTransformer) -> None:
+    """Let the selector pool what the pipeline pools; older checkpoints with a template differ."""
+    if (selector := find_selector(encoder)) is not None:
+        selector.config = replace(selector.config, pooling=pooling_mode(encoder))
 
 
 def read_json(path: Path) -> Any:

@@ -8,6 +8,9 @@ Every checkpoint carries a copy of this file as ``modeling_s2sent.py``, so that 
 project is not installed: hence it is one file of more than 300 lines, and imports nothing but torch
 and sentence-transformers.
 
+Of a causal language model one token stands for the sentence; ``read_positions`` say which, and
+``squeeze_scope`` keeps the gate from seeing the tokens behind it.
+
 Shapes: B sentences, L tokens (padded), D features, N blocks, F distinct token frequencies.
 """
 
@@ -28,6 +31,7 @@ MODULE_FILE = "modeling_s2sent.py"
 GRID_SIZE = 6  # the authors' code pools blocks and tokens to a 6 x 6 grid before its DCT
 NUM_TOKEN_FREQUENCIES = 16  # one block alone needs this many for num_frequencies = 16
 INIT_STD = 0.02
+NORM_EPSILON = 1e-12  # beside the mean square of a state
 
 # FcaNet's low frequencies (arXiv 2012.11879), in its order: (block frequency, token frequency).
 LOW_FREQUENCIES = (
@@ -60,9 +64,26 @@ PRESETS: dict[str, dict[str, Any]] = {
         "frequency_policy": "raw",
         "mask": "none",
     },
+    # For causal language models: the blocks differ in scale by orders of magnitude, and the gate
+    # looks at the token that is read, or at the tokens up to it.
+    "decoder": {
+        "pooling": "token",
+        "squeeze_scope": "token",
+        "num_frequencies": 2,
+        "input_norm": "rms",
+        "weight_norm": "softmax_logits",
+    },
+    "decoder-prefix": {
+        "pooling": "token",
+        "squeeze_scope": "prefix",
+        "input_norm": "rms",
+        "weight_norm": "softmax_logits",
+    },
 }
 
-SQUEEZE_FIELDS = frozenset({"dct_grid", "dct_norm", "frequency_policy", "frequency_seed", "mask"})
+SQUEEZE_FIELDS = frozenset(
+    {"dct_grid", "dct_norm", "frequency_policy", "frequency_seed", "mask", "squeeze_scope"}
+)
 GATE_FIELDS = SQUEEZE_FIELDS | {
     *("num_frequencies", "reduction", "activation", "norm", "weight_norm", "bias"),
 }
@@ -87,7 +108,12 @@ class SelectorConfig:
     frequency_seed: 0 takes the low frequencies; any other seed draws num_frequencies pairs at
         random, a control to them (block frequencies below N, token frequencies below 16).
     mask: the squeeze sees "valid" tokens only, or with "none" the padding too.
-    pooling: what one sentence's vector is made of: the mean of its tokens, or its first token.
+    squeeze_scope: the squeeze sees "all" tokens, those up to the one that is read ("prefix"), or
+        that one alone ("token": a DCT over the blocks only). The last two need read positions.
+    input_norm: what a token's state in a block is divided by first: its root mean square ("rms"),
+        its Euclidean length, or nothing.
+    pooling: what one sentence's vector is made of: the mean of its tokens, its first token ("cls"),
+        or the "token" that is read.
     """
 
     width: int
@@ -107,11 +133,13 @@ class SelectorConfig:
     frequency_policy: Literal["filtered", "raw"] = "filtered"
     frequency_seed: int = 0
     mask: Literal["valid", "none"] = "valid"
-    pooling: Literal["mean", "cls"] = "mean"
+    squeeze_scope: Literal["all", "prefix", "token"] = "all"
+    input_norm: Literal["none", "rms", "length"] = "none"
+    pooling: Literal["mean", "cls", "token"] = "mean"
 
     @classmethod
     def preset(cls, name: str, *, width: int, **options: Any) -> Self:
-        """The preset "default", "paper" or "official", with ``options`` replacing its values."""
+        """The preset of this name in ``PRESETS``, with ``options`` replacing its values."""
         if name not in PRESETS:
             raise ValueError(f"unknown preset {name!r}: choose one of {', '.join(PRESETS)}.")
         return cls(**{"width": width, **PRESETS[name], **options})
@@ -137,6 +165,7 @@ class SelectorConfig:
                 f"frequency_seed={self.frequency_seed} may draw frequencies that vanish with "
                 "frequency_policy='raw' or dct_grid='6x6': set 'filtered' and 'exact'."
             )
+        self._check_scope()
         if self.num_heads == 1 and self.weight_norm.startswith("softmax"):
             if self.num_blocks == 1 and self._follows_preset("paper"):
                 warnings.warn(
@@ -171,6 +200,17 @@ class SelectorConfig:
                 f"at most the width {self.width}."
             )
 
+    def _check_scope(self) -> None:
+        if self.squeeze_scope != "all" and self.mask == "none":
+            raise ValueError(
+                f"mask='none' sees every token: leave out squeeze_scope={self.squeeze_scope!r}."
+            )
+        if self.squeeze_scope == "token" and self.num_frequencies > self.num_heads:
+            raise ValueError(
+                f"num_frequencies is {self.num_frequencies} but squeeze_scope='token' has only the "
+                f"{self.num_heads} frequencies of its blocks: choose fewer."
+            )
+
     def _follows_preset(self, name: str) -> bool:
         return all(getattr(self, key) == value for key, value in PRESETS[name].items())
 
@@ -190,8 +230,9 @@ def frequency_pairs(config: SelectorConfig) -> list[tuple[int, int]]:
         return list(LOW_FREQUENCIES[: config.num_frequencies])
     points = config.num_heads if config.dct_grid == "exact" else min(config.num_heads, GRID_SIZE)
     known = {pair: place for place, pair in enumerate(LOW_FREQUENCIES)}
+    along_tokens = 1 if config.squeeze_scope == "token" else NUM_TOKEN_FREQUENCIES
     live = sorted(
-        itertools.product(range(points), range(NUM_TOKEN_FREQUENCIES)),
+        itertools.product(range(points), range(along_tokens)),
         key=lambda pair: (known.get(pair, len(known)), sum(pair), pair),
     )
     if config.frequency_seed:
@@ -344,7 +385,7 @@ class S2SentSelector(Module):
                 "load it with attn_implementation='sdpa'."
             )
         blocks = self.select_blocks(states, _depth(states, features["token_embeddings"]))
-        features["token_embeddings"] = self.fuse(blocks, mask)
+        features["token_embeddings"] = self.fuse(blocks, mask, features.get("read_positions"))
         return features
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
@@ -370,46 +411,62 @@ class S2SentSelector(Module):
             )
         return range(max(start, lowest), stop) or range(depth, depth + 1)
 
-    def fuse(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
-        """Fused token embeddings [B, L, D] from the blocks [B, L, D] of `select_blocks`."""
-        weights = self.block_weights(blocks, attention_mask)
-        return _weighted_sum(weights.to(blocks[0].dtype), blocks)
+    def fuse(
+        self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None
+    ) -> Tensor:
+        """Fused token embeddings [B, L, D] from the blocks [B, L, D] of `select_blocks`.
 
-    def pool(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+        ``read_positions`` [B] are the places of the tokens that stand for their sentences.
+        """
+        weights = self.block_weights(blocks, attention_mask, read_positions)
+        return _weighted_sum(weights.to(blocks[0].dtype), self._scaled(blocks))
+
+    def pool(
+        self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None
+    ) -> Tensor:
         """Sentence vectors [B, D], not normalised, equal to pooling the output of `fuse`.
 
         A sentence's weights are the same for all its tokens, so each block is pooled before fusing:
         one product with a basis [B, 1 + F, L] gives both its pooled vector and its spectrum.
         """
         if self.frequency_selection is None or self.spatial_selection is None:
-            return pool_tokens(
-                self.fuse(blocks, attention_mask), attention_mask, self.config.pooling
-            )
+            fused = self.fuse(blocks, attention_mask, read_positions)
+            return pool_tokens(fused, attention_mask, self.config.pooling, read_positions)
         mask = attention_mask.to(_squeeze_dtype(blocks))
-        basis = self.frequency_selection.token_basis(mask)
-        rows = torch.cat([_pooling_row(mask, self.config.pooling), basis], dim=1)
-        products = [_project(rows, block) for block in blocks]
-        f = self.frequency_selection([product[:, 1:] for product in products], mask)
+        scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
+        basis = self.frequency_selection.token_basis(scope)
+        rows = torch.cat([_pooling_row(mask, self.config.pooling, read_positions), basis], dim=1)
+        products = [_project(rows, block) for block in self._scaled(blocks)]
+        f = self.frequency_selection([product[:, 1:] for product in products], scope)
         weights = self.spatial_selection(f, len(blocks))
         pooled = _weighted_sum(weights, [product[:, 0] for product in products])
         return pooled.to(blocks[0].dtype)
 
-    def block_weights(self, blocks: Sequence[Tensor], attention_mask: Tensor) -> Tensor:
+    def block_weights(
+        self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None
+    ) -> Tensor:
         """The weights [N, B, 1, D] of the blocks; [N, B, L, D] where each token has its own gate.
 
         Their average over B shows what was learned.
         """
+        blocks = self._scaled(blocks)
         mask = attention_mask.to(_squeeze_dtype(blocks))
         if self.spatial_selection is None:
             return mask.new_full((len(blocks), 1, 1, self.config.width), 1 / len(blocks))
         if self.frequency_selection is None:
             f = _mean(blocks)
         else:
-            basis = self.frequency_selection.token_basis(mask)
+            scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
+            basis = self.frequency_selection.token_basis(scope)
             spectra = [_project(basis, block) for block in blocks]
-            f = self.frequency_selection(spectra, mask)
+            f = self.frequency_selection(spectra, scope)
         weights: Tensor = self.spatial_selection(f, len(blocks))
         return weights if self.frequency_selection is None else weights[:, :, None]
+
+    def _scaled(self, blocks: Sequence[Tensor]) -> Sequence[Tensor]:
+        if self.config.input_norm == "none":
+            return blocks
+        return [normed(block, self.config.input_norm) for block in blocks]
 
     def get_embedding_dimension(self) -> int:
         """D; sentence-transformers asks its modules for it."""
@@ -461,10 +518,35 @@ class S2SentSelector(Module):
         return _empty_selector, (), self.__dict__
 
 
-def pool_tokens(states: Tensor, attention_mask: Tensor, pooling: str) -> Tensor:
-    """Sentence vectors [B, D] of states [B, L, D]: the mean of the tokens, or the first one."""
+def pool_tokens(
+    states: Tensor, attention_mask: Tensor, pooling: str, read_positions: Tensor | None = None
+) -> Tensor:
+    """Sentence vectors [B, D] of states [B, L, D]: the mean of the tokens, or one of them."""
     mask = attention_mask.to(_squeeze_dtype([states]))
-    return _project(_pooling_row(mask, pooling), states).squeeze(1).to(states.dtype)
+    rows = _pooling_row(mask, pooling, read_positions)
+    return _project(rows, states).squeeze(1).to(states.dtype)
+
+
+def scope_mask(mask: Tensor, scope: str, read_positions: Tensor | None) -> Tensor:
+    """The tokens [B, L] of ``mask`` that the squeeze sees: "all", the "prefix" or the "token"."""
+    if scope == "all":
+        return mask
+    if read_positions is None:
+        raise ValueError(
+            f"the features have no read_positions, which {scope!r} needs: put the selector behind "
+            "a TemplateTransformer."
+        )
+    places = torch.arange(mask.shape[1], device=mask.device)
+    read = read_positions[:, None]
+    return mask * (places <= read if scope == "prefix" else places == read).to(mask.dtype)
+
+
+def normed(states: Tensor, norm: str) -> Tensor:
+    """States [..., D] divided by their root mean square ("rms") or their Euclidean length."""
+    exact = states.to(_squeeze_dtype([states]))
+    squares = exact.square()
+    power = squares.mean(-1, keepdim=True) if norm == "rms" else squares.sum(-1, keepdim=True)
+    return (exact * (power + NORM_EPSILON).rsqrt()).to(states.dtype)
 
 
 def _empty_selector() -> S2SentSelector:
@@ -486,8 +568,10 @@ def _squeeze_dtype(blocks: Sequence[Tensor]) -> torch.dtype:
     return torch.promote_types(blocks[0].dtype, torch.float32)
 
 
-def _pooling_row(mask: Tensor, pooling: str) -> Tensor:
+def _pooling_row(mask: Tensor, pooling: str, read_positions: Tensor | None = None) -> Tensor:
     """Row [B, 1, L]; its product with the tokens is the pooled vector."""
+    if pooling == "token":
+        mask = scope_mask(mask, "token", read_positions)
     if pooling == "cls":
         mask = (mask.cumsum(1) == 1) * mask
     return (mask / mask.sum(1, keepdim=True).clamp(min=1))[:, None]

@@ -1,64 +1,96 @@
-"""PromptBERT templates as token ids: the text before and after a sentence (arXiv 2201.04337)."""
+"""A template's text as token ids, and the place of the token that stands for the sentence.
 
-from dataclasses import dataclass
+In the text ``{}`` is the sentence. ``[MASK]`` is the tokenizer's mask token (PromptBERT, arXiv
+2201.04337); ``[REP1]`` marks the end of the first of two stages (CSE-SFP): Rep1 is the token before
+the mark, Rep2 the last token of the template.
+"""
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from typing import Literal, get_args
+
 from transformers import PreTrainedTokenizerBase
 
-SENTENCE, MASK = "{}", "[MASK]"  # the placeholders in a template
+from model.artifact.template import CleanUp, Template
+
+SENTENCE, MASK, REP1 = "{}", "[MASK]", "[REP1]"
+
+# The token that is read: none (all are pooled), the mask, the last one, or Rep1.
+Read = Literal["none", "mask", "last_token", "rep1"]
+READS = get_args(Read)
 
 
 class TemplateError(ValueError):
-    """A template that cannot be used, or a backbone without the mask token that it needs."""
+    """A template that cannot be used, or a backbone without what the template needs."""
 
 
-@dataclass(frozen=True)
-class TemplateIds:
-    """A template as token ids; prefix and suffix include the tokenizer's special tokens."""
+def parse_template(
+    text: str,
+    tokenizer: PreTrainedTokenizerBase,
+    read: Read,
+    *,
+    clean_up: CleanUp = "none",
+    causal: bool = False,
+) -> Template:
+    """A template's text as token ids; a causal backbone gets no special tokens behind it.
 
-    prefix: tuple[int, ...]
-    suffix: tuple[int, ...]
-    space: str  # between prefix and sentence; byte-level tokenizers make it part of the next token
-
-    @property
-    def length(self) -> int:
-        """The number of tokens of the template without a sentence."""
-        return len(self.prefix) + len(self.suffix)
-
-    def alone(self, lengths: Tensor, first_position: int) -> dict[str, Tensor]:
-        """The template without a sentence, as features with a row for each of ``lengths`` [B].
-
-        Row i has the position ids that the template has around a sentence of ``lengths[i]`` tokens.
-        """
-        ids = torch.tensor([*self.prefix, *self.suffix], device=lengths.device)
-        places = torch.arange(len(ids), device=lengths.device)
-        shifts = lengths[:, None] * (places >= len(self.prefix))
-        rows = ids.repeat(len(lengths), 1)
-        return {
-            "input_ids": rows,
-            "attention_mask": torch.ones_like(rows),
-            "position_ids": first_position + places + shifts,
-        }
-
-
-def template_ids(template: str, tokenizer: PreTrainedTokenizerBase) -> TemplateIds:
-    """The ids of a template, in which ``{}`` is the sentence and ``[MASK]`` the tokenizer's mask.
-
-    Raises `TemplateError` unless the template has exactly one of each.
+    Its parts are tokenised apart, so that no sentence changes the template's tokens. Raises
+    `TemplateError` for a text without what ``read`` needs, and for a tokenizer without a mask
+    token where the text has one.
     """
-    if template.count(SENTENCE) != 1 or template.count(MASK) != 1:
+    _require_marks(text, read)
+    if MASK in text and tokenizer.mask_token is None:
         raise TemplateError(
-            f"The template {template!r} must have one {SENTENCE} for the sentence "
-            f"and one {MASK} for its vector."
+            f"{tokenizer.name_or_path} has no mask token, where a template has its vector: choose "
+            "a backbone trained as a masked language model."
         )
-    before, after = template.replace(MASK, str(tokenizer.mask_token)).split(SENTENCE)
+    before, after = text.replace(MASK, str(tokenizer.mask_token)).split(SENTENCE)
     start, end = _special_ids(tokenizer)
-    prefix, suffix = (
-        tokenizer(part, add_special_tokens=False)["input_ids"] for part in (before.rstrip(), after)
+    prefix, *stages = (
+        tokenizer(part, add_special_tokens=False)["input_ids"]
+        for part in (before.rstrip(), *after.split(REP1))
     )
-    space = before[len(before.rstrip()) :]
-    return TemplateIds((*start, *prefix), (*suffix, *end), space)
+    row_start = (*start, *prefix)
+    suffix = (*(token for stage in stages for token in stage), *(() if causal else end))
+    return Template(
+        prefix=row_start,
+        suffix=suffix,
+        read=_read_place(read, row_start, suffix, stages, tokenizer),
+        space=before[len(before.rstrip()) :],
+        clean_up=clean_up,
+    )
+
+
+def _require_marks(text: str, read: Read) -> None:
+    masks = 1 if read == "mask" else text.count(MASK)
+    if text.count(SENTENCE) != 1 or text.count(MASK) != masks:
+        mask = f" and one {MASK} for its vector" if read == "mask" else ""
+        raise TemplateError(
+            f"The template {text!r} must have one {SENTENCE} for the sentence{mask}."
+        )
+    if text.count(REP1) > 1 or REP1 in text.partition(SENTENCE)[0]:
+        raise TemplateError(
+            f"The template {text!r} must have {REP1} once, behind {SENTENCE}, or not at all."
+        )
+    if read == "rep1" and REP1 not in text:
+        raise TemplateError(f"The template {text!r} must have {REP1} where rep1 ends: add it.")
+
+
+def _read_place(
+    read: Read,
+    prefix: Sequence[int],
+    suffix: Sequence[int],
+    stages: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> int | None:
+    """The place of the token that is read, from the end of the row if behind the sentence."""
+    if read == "none":
+        return None
+    if read == "rep1":
+        return -1 - sum(len(stage) for stage in stages[1:])
+    if read == "last_token":
+        return -1
+    mask = tokenizer.mask_token_id
+    return suffix.index(mask) - len(suffix) if mask in suffix else prefix.index(mask)
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from model.network.encoder import find_selector
-from model.network.prompt import view_tasks
 from model.network.selector import SelectorConfig
+from model.network.transformer import view_tasks
 
 FAMILIES = ("bert", "roberta")
 TEMPLATES = ('This sentence of "{}" means [MASK].', 'This sentence : "{}" means [MASK].')

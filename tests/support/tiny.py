@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerFast
 
 FAMILIES = ("bert", "roberta", "mpnet", "distilbert")
+DECODERS = ("llama", "gpt2")
 
 WORDS = (
     "the a an of to and in is on that it for was with as at by from this have not are but had his "
@@ -47,6 +48,10 @@ def tiny_backbone(
         max_position_embeddings=max_positions + 2,
         **_shape(family, width, num_layers),
     )
+    return _save(path, config, tokenizer, seed)
+
+
+def _save(path: Path, config: Any, tokenizer: PreTrainedTokenizerFast, seed: int) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone: PreTrainedModel = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
@@ -56,6 +61,53 @@ def tiny_backbone(
     backbone.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
+
+
+def tiny_decoder(
+    path: Path,
+    family: str = "llama",
+    *,
+    width: int = 32,
+    num_layers: int = 4,
+    max_positions: int = 128,
+    seed: int = 0,
+) -> Path:
+    """Write a random causal model of `family` and its tokenizer to `path`; the same for a seed.
+
+    The tokenizer is byte-level, pads on the left and has no padding token, as those of many
+    language models.
+    """
+    tokenizer = _byte_level_tokenizer(max_positions)
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=len(tokenizer),
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        max_position_embeddings=max_positions,
+        **_shape(family, width, num_layers),
+        **({"num_key_value_heads": 1} if family == "llama" else {"n_inner": 2 * width}),
+    )
+    return _save(path, config, tokenizer, seed)
+
+
+def _byte_level_tokenizer(max_positions: int) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<|end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([WORDS] * 2, trainer)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers is partly typed
+        tokenizer_object=tokenizer,
+        model_max_length=max_positions,
+        model_input_names=["input_ids", "attention_mask"],
+        padding_side="left",
+        **{"eos_token": "<|end|>"},
+    )
 
 
 def _shape(family: str, width: int, num_layers: int) -> dict[str, Any]:

@@ -12,7 +12,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.encoder import build_encoder, build_plain_encoder, get_selector, stopped_at
+from model.network.encoder import build_encoder, build_plain_encoder, get_selector
+from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
 from tests.support.tiny_data import SENTENCES, write_table
 from training.errors import ConfigError

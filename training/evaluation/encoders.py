@@ -75,8 +75,7 @@ def open_torch(name: str) -> "SentenceTransformer":
     """
     from sentence_transformers import SentenceTransformer
 
-    from model.network.encoder import CheckpointError
-    from model.network.prompt import is_prompt_checkpoint
+    from model.network.encoder import CheckpointError, has_template
     from model.network.selector import MODULE_FILE
     from model.network.twins import is_twin_checkpoint
 
@@ -86,7 +85,7 @@ def open_torch(name: str) -> "SentenceTransformer":
             f"{path} has no {MANIFEST}, {MODULES_FILE} or {CONFIG}: "
             "name the folder of an artifact, a checkpoint or a backbone."
         )
-    ours = (path / MODULE_FILE).is_file() or is_prompt_checkpoint(path) or is_twin_checkpoint(path)
+    ours = (path / MODULE_FILE).is_file() or has_template(path) or is_twin_checkpoint(path)
     source = str(path) if path.exists() else name
     try:
         encoder = load_checkpoint(path) if ours else SentenceTransformer(source)
@@ -104,12 +103,9 @@ def open_torch(name: str) -> "SentenceTransformer":
 def load_checkpoint(folder: Path) -> "SentenceTransformer":
     """The encoder that training saved, whatever its objective; raises `CheckpointError`."""
     from model.network.encoder import load_encoder
-    from model.network.prompt import is_prompt_checkpoint, load_prompt_encoder
     from model.network.twins import is_twin_checkpoint, load_twin_encoder
 
-    if is_twin_checkpoint(folder):
-        return load_twin_encoder(folder)
-    return load_prompt_encoder(folder) if is_prompt_checkpoint(folder) else load_encoder(folder)
+    return load_twin_encoder(folder) if is_twin_checkpoint(folder) else load_encoder(folder)
 
 
 def torch_encode(encoder: "SentenceTransformer") -> Encode:

@@ -1,6 +1,6 @@
 """The PromptBERT objective: a contrast of two templates of each sentence (arXiv 2201.04337).
 
-The encoder that it trains, a sentence inside a template, is in `model.network.prompt`.
+`model.network.prompt` builds the encoder that it trains, a sentence inside a template.
 
 Shapes: B texts, L tokens (padded), D features.
 """
@@ -17,9 +17,11 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
-from model.network.prompt import TemplateTransformer, build_prompt_encoder, view_tasks
+from model.artifact.template import Template
+from model.network.encoder import build_prompt_encoder
 from model.network.selector import SelectorConfig
-from model.network.template import TemplateError, TemplateIds
+from model.network.template import TemplateError
+from model.network.transformer import TemplateTransformer, view_tasks
 from training.corpus import Corpus
 from training.errors import ConfigError, EncoderError
 from training.objectives.contrastive import COLUMNS, refuse_pieces, text_columns
@@ -112,6 +114,7 @@ class TemplateDenoisingLoss(nn.Module):
         width = transformer.get_embedding_dimension()
         self.model = model
         self.denoising = denoising
+        self.transformer = transformer
         self.templates = transformer.template_ids
         self.first_position = 0 if positions_from_zero else transformer.first_position
         self.projection = (
@@ -140,9 +143,9 @@ class TemplateDenoisingLoss(nn.Module):
         vectors: Tensor = self.model(features)["sentence_embedding"]
         return vectors - self.template_part(template, lengths) if self.denoising else vectors
 
-    def template_part(self, template: TemplateIds, lengths: Tensor) -> Tensor:
+    def template_part(self, template: Template, lengths: Tensor) -> Tensor:
         """d [B, D] of one template for sentences of ``lengths`` [B] tokens."""
         distinct, rows = torch.unique(lengths, return_inverse=True)
-        features = template.alone(distinct, self.first_position)
+        features = self.transformer.alone(template, distinct, self.first_position)
         vectors: Tensor = self.model(features)["sentence_embedding"]
         return vectors[rows]

@@ -19,7 +19,8 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal
 from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
-from model.network.encoder import CheckpointError, build_encoder, load_encoder, stopped_at
+from model.network.encoder import CheckpointError, build_encoder, load_encoder
+from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.operators_run import operators_run

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from model.network.encoder import (
     CheckpointError,
-    PooledEncoder,
     build_encoder,
     find_selector,
     get_selector,
     load_encoder,
 )
+from model.network.pooled import PooledEncoder
 from model.network.selector import MODULE_FILE, S2SentSelector, SelectorConfig
 from tests.support.tiny import FAMILIES, tiny_backbone
 

@@ -1,4 +1,4 @@
-"""The PromptBERT encoder: what a template makes of a text, and what a checkpoint keeps."""
+"""An encoder with a template: what a template makes of a text, and what a checkpoint keeps."""
 
 import json
 from collections.abc import Callable
@@ -9,23 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sentence_transformers import (
-    SentenceTransformer,
-)
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from model.network.encoder import CheckpointError, build_encoder, load_encoder
-from model.network.prompt import (
-    TemplateTransformer,
+from model.network.encoder import (
+    CheckpointError,
+    build_encoder,
     build_prompt_encoder,
-    is_prompt_checkpoint,
-    load_prompt_encoder,
-    view_tasks,
+    find_template,
+    get_selector,
+    has_template,
+    load_encoder,
 )
 from model.network.selector import SelectorConfig
-from model.network.template import TemplateError, template_ids
+from model.network.template import TemplateError, parse_template
+from model.network.transformer import TemplateTransformer, view_tasks
 from tests.support.prompt_encoders import (
     FAMILIES,
     SELECTOR,
@@ -88,7 +88,7 @@ def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], famil
     """Also where a space parts the sentence from the template."""
     tokenizer = tokenizer_of(backbones[family])
     for template in (*TEMPLATES, "The sentence : ' {} ' means [MASK].", "{} [MASK]"):
-        ids = template_ids(template, tokenizer)
+        ids = parse_template(template, tokenizer, "mask")
         text = template.format("a dog eats").replace("[MASK]", tokenizer.mask_token)
         sentence = tokenizer("a dog eats", add_special_tokens=False)["input_ids"]
         assert [*ids.prefix, *sentence, *ids.suffix] == tokenizer(text)["input_ids"]
@@ -97,8 +97,8 @@ def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], famil
 def test_a_space_before_the_sentence_goes_to_its_first_token(backbones: dict[str, Path]) -> None:
     """As byte-level vocabularies have it: the prefix alone would end in a lone space."""
     tokenizer = tokenizer_of(backbones["roberta"])
-    assert template_ids("The sentence : ' {} ' means [MASK].", tokenizer).space == " "
-    assert template_ids('The sentence : "{}" means [MASK].', tokenizer).space == ""
+    assert parse_template("The sentence : ' {} ' means [MASK].", tokenizer, "mask").space == " "
+    assert parse_template('The sentence : "{}" means [MASK].', tokenizer, "mask").space == ""
 
 
 @families
@@ -156,11 +156,13 @@ def test_special_tokens_that_a_sentence_spells_out_are_text(encoder_of: Callable
     assert np.isfinite(encoder.encode("a [MASK] [SEP]")).all()
 
 
-def test_a_row_without_a_mask_is_refused_with_the_count(encoder_of: Callable[..., Any]) -> None:
+def test_features_that_do_not_say_which_token_is_read_are_refused(
+    encoder_of: Callable[..., Any],
+) -> None:
     encoder = encoder_of("bert")
     features = encoder.preprocess(TEXTS[:3])
-    features["input_ids"][:2] = features["input_ids"][:2].where(features["input_ids"][:2] != 4, 5)
-    with pytest.raises(ValueError, match="2 of 3 texts have not exactly one mask token"):
+    del features["read_positions"]
+    with pytest.raises(ValueError, match="have no read_positions.*behind a TemplateTransformer"):
         encoder(features)
 
 
@@ -179,7 +181,7 @@ def test_training_and_the_option_leave_the_sentence_as_it_is(
     encoder_of: Callable[..., Any],
 ) -> None:
     encoder = encoder_of("bert")
-    plain = encoder_of("bert", full_stop=False)
+    plain = encoder_of("bert", clean_up="none")
     trained = encoder.preprocess(["a dog"], task="view_1")["input_ids"]
     assert torch.equal(trained, plain.preprocess(["a dog"])["input_ids"])
     assert trained.shape[1] + 1 == encoder.preprocess(["a dog"])["input_ids"].shape[1]
@@ -188,7 +190,7 @@ def test_training_and_the_option_leave_the_sentence_as_it_is(
 def test_training_reads_two_templates_and_evaluation_the_first(
     encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of("bert", full_stop=False)
+    encoder = encoder_of("bert", clean_up="none")
     first, second = (view["input_ids"] for view in views(encoder, TEXTS))
     assert torch.equal(encoder.preprocess(TEXTS)["input_ids"], first)
     assert " of " in pieces(encoder, first[0])
@@ -227,7 +229,7 @@ def test_the_template_alone_stands_where_it_stands_around_a_sentence(
     handle = table.register_forward_hook(lambda _module, inputs, _output: seen.append(inputs[0]))
     with torch.no_grad():
         encoder(features)
-        encoder(template.alone(torch.tensor([3]), encoder[0].first_position))
+        encoder(encoder[0].alone(template, torch.tensor([3]), encoder[0].first_position))
     handle.remove()
     whole, alone = (positions.flatten().tolist() for positions in seen)
     before = len(template.prefix)
@@ -268,11 +270,11 @@ def test_a_checkpoint_gives_the_same_vectors(
     selector: SelectorConfig | None,
     pooling: str,
 ) -> None:
-    """Through `load_prompt_encoder`, and through the class with which the trainer reloads."""
+    """Through `load_encoder`, and through the class with which the trainer reloads."""
     encoder = encoder_of(family, selector, pooling=pooling, max_seq_length=20)
     encoder.save(str(tmp_path), create_model_card=False)
     expected = encoder.encode(TEXTS)
-    np.testing.assert_array_equal(load_prompt_encoder(tmp_path).encode(TEXTS), expected)
+    np.testing.assert_array_equal(load_encoder(tmp_path).encode(TEXTS), expected)
     reloaded = SentenceTransformer(str(tmp_path), trust_remote_code=True)
     np.testing.assert_array_equal(reloaded.encode(TEXTS), expected)
 
@@ -282,54 +284,69 @@ def test_a_checkpoint_keeps_templates_full_stop_and_length(
 ) -> None:
     templates = ["{} : [MASK]", "[MASK] is {}"]
     encoder = build_prompt_encoder(
-        backbones["bert"], None, templates, max_seq_length=20, full_stop=False
+        backbones["bert"], None, templates, max_seq_length=20, clean_up="none"
     )
     encoder.save(str(tmp_path), create_model_card=False)
-    transformer = load_prompt_encoder(tmp_path)[0]
+    transformer = load_encoder(tmp_path)[0]
     assert isinstance(transformer, TemplateTransformer)
     assert transformer.templates == templates
     assert transformer.max_seq_length == 20
-    assert not transformer.full_stop
+    assert transformer.clean_up == "none"
 
 
+@pytest.mark.parametrize("package", ["model.network.prompt", "training.prompts"])
 def test_a_checkpoint_from_before_the_classes_moved_loads(
-    encoder_of: Callable[..., Any], tmp_path: Path
+    encoder_of: Callable[..., Any], tmp_path: Path, package: str
 ) -> None:
-    """Its modules.json names them as classes of training.prompts."""
+    """Its modules.json and settings have former names, its selector the mean."""
     encoder = encoder_of("bert", SELECTOR)
     encoder.save(str(tmp_path), create_model_card=False)
     modules = tmp_path / "modules.json"
-    text = modules.read_text()
-    assert text.count("model.network.prompt.") == 2
-    modules.write_text(text.replace("model.network.prompt.", "training.prompts."))
+    text = modules.read_text().replace(".TokenPooling", ".MaskPooling")
+    assert text.count("model.network.transformer.") == 2
+    modules.write_text(text.replace("model.network.transformer", package))
     kinds = [entry["type"] for entry in json.loads(modules.read_text())]
     assert kinds == [
-        "training.prompts.TemplateTransformer",
+        f"{package}.TemplateTransformer",
         "modeling_s2sent.S2SentSelector",
-        "training.prompts.MaskPooling",
+        f"{package}.MaskPooling",
     ]
-    assert is_prompt_checkpoint(tmp_path)
-    np.testing.assert_array_equal(
-        load_prompt_encoder(tmp_path).encode(TEXTS), encoder.encode(TEXTS)
-    )
+    former = {"read": None, "clean_up": None, "full_stop": False}
+    rewrite(tmp_path / "sentence_bert_config.json", former)
+    rewrite(tmp_path / "1_S2SentSelector" / "config.json", {"pooling": "mean"})
+    rewrite(tmp_path / "2_TokenPooling" / "config.json", {"mask_token_id": 4})
+    loaded = load_encoder(tmp_path)
+    plain = encoder_of("bert", SELECTOR, clean_up="none")
+    np.testing.assert_array_equal(loaded.encode(TEXTS), plain.encode(TEXTS))
+    assert get_selector(loaded).config.pooling == "token"
+
+
+def rewrite(file: Path, changes: dict[str, Any]) -> None:
+    """Change values of a JSON file; None removes one."""
+    content = json.loads(file.read_text()) | changes
+    file.write_text(json.dumps({k: v for k, v in content.items() if v is not None}))
 
 
 def test_checkpoints_with_and_without_templates_are_told_apart(
     backbones: dict[str, Path], encoder_of: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """A template cannot be exported or served yet: where plain checkpoints open, it is refused."""
     prompt, plain = tmp_path / "prompt", tmp_path / "plain"
     encoder_of("bert", SELECTOR).save(str(prompt), create_model_card=False)
     build_encoder(backbones["bert"], SELECTOR).save(str(plain), create_model_card=False)
-    assert is_prompt_checkpoint(prompt)
-    assert not is_prompt_checkpoint(plain)
-    assert not is_prompt_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="TemplateTransformer, which is not part of"):
-        load_encoder(prompt)
-    with pytest.raises(CheckpointError, match="an encoder with a template is"):
-        load_prompt_encoder(plain)
+    assert [has_template(folder) for folder in (prompt, plain, tmp_path)] == [True, False, False]
+    assert find_template(load_encoder(prompt)) == encoder_of("bert")[0].template
+    assert find_template(load_encoder(plain)) is None
     with pytest.raises(CheckpointError, match=r"modules\.json cannot be read"):
-        load_prompt_encoder(tmp_path)
+        load_encoder(tmp_path)
+
+
+def test_a_token_that_no_template_reads_is_refused(
+    encoder_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    encoder_of("bert").save(str(tmp_path), create_model_card=False)
+    rewrite(tmp_path / "sentence_bert_config.json", {"read": "none"})
+    with pytest.raises(CheckpointError, match="pools the token that a template reads"):
+        load_encoder(tmp_path)
 
 
 @families

@@ -221,7 +221,11 @@ def test_avg_is_the_average_without_parameters() -> None:
 def test_gradients_reach_every_fused_block_and_no_other(name: str) -> None:
     selector = selector_of(SelectorConfig.preset(name, width=WIDTH)).train()
     states = [state.requires_grad_() for state in blocks_of(5)]
-    features = {"all_layer_embeddings": tuple(states), "attention_mask": MASK}
+    features = {
+        "all_layer_embeddings": tuple(states),
+        "attention_mask": MASK,
+        "read_positions": MASK.sum(1).long() - 1,
+    }
     fused = selector({**features, "token_embeddings": states[-1]})["token_embeddings"]
     (fused * torch.randn(fused.shape)).sum().backward()
     reached = [state.grad is not None and bool(state.grad.abs().sum() > 0) for state in states]
@@ -357,8 +361,11 @@ CHANGES: dict[str, list[Any]] = {
     "frequency_policy": ["raw"],
     "frequency_seed": [1, 2],
     "mask": ["none"],
-    "pooling": ["cls"],
+    "squeeze_scope": ["prefix", "token"],
+    "input_norm": ["rms", "length"],
+    "pooling": ["cls", "token"],
 }
+READ = torch.tensor([2, 1, 0])  # the tokens that are read, of the sentences of MASK
 
 
 def test_every_field_is_among_the_changes_tested() -> None:
@@ -374,12 +381,14 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         base = replace(base, weight_norm="none")
     if value == "avg":
         base = replace(base, num_frequencies=4)
+    if value == "token":
+        base = replace(base, num_frequencies=2)
     before, after = selector_of(base), selector_of(replace(base, **{name: value}))
     states = blocks_of(5, width=48)
 
     def embed(selector: S2SentSelector) -> Tensor:
         own_width = [state[..., : selector.config.width] for state in states]
-        return selector.pool(selector.select_blocks(own_width), MASK)
+        return selector.pool(selector.select_blocks(own_width), MASK, READ)
 
     difference = embed(after)[:, :24] - embed(before)
     assert difference.abs().max() > 1e-4

@@ -1,0 +1,93 @@
+"""The encoder as a function of tensors, as it is exported, and at a depth below the last block."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+from torch import Tensor, nn
+
+from model.network.encoder import CheckpointError, find_selector, find_template, pooling_mode
+from model.network.selector import pool_tokens
+from model.network.transformer import read_positions
+
+
+class PooledEncoder(nn.Module):
+    """The encoder as a function of tensors that pools each block before fusing, as it is exported.
+
+    Returns (sentence_embedding [B, D], pooled_embedding [B, D], *blocks [B, L, D]): the pipeline's
+    output, the same before normalisation, and the states of the blocks that are pooled, oldest
+    first: those that the selector fuses, or the last one without a selector. ``depths`` adds the
+    blocks that are pooled when the backbone ends at that depth; ``exits`` has the block numbers by
+    depth. Raises CheckpointError for a depth that cannot be an exit.
+    """
+
+    def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
+        super().__init__()
+        self.backbone = encoder[0].get_submodule("auto_model")
+        self.selector = find_selector(encoder)
+        self.pooling_mode = pooling_mode(encoder)
+        self.template = find_template(encoder)
+        self.normalize = isinstance(encoder[-1], Normalize)
+        full = int(cast(Any, self.backbone).config.num_hidden_layers)
+        self._check(depths, full)
+        self.exits = {depth: self._block_numbers(full, depth) for depth in (*sorted(depths), full)}
+        self.blocks = sorted(set().union(*self.exits.values()))
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Run on int64 inputs [B, L], padded on the right where a template is read.
+
+        ``token_type_ids`` only where the backbone takes them; rows hold the template's tokens.
+        """
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
+        states, read = outputs.hidden_states, self._read_positions(attention_mask)
+        if self.selector is None:
+            states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
+            pooled = pool_tokens(states[-1], attention_mask, self.pooling_mode, read)
+        else:
+            pooled = self.selector.pool(self.selector.select_blocks(states), attention_mask, read)
+        sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
+        return (sentence, pooled, *(states[number] for number in self.blocks))
+
+    def _read_positions(self, attention_mask: Tensor) -> Tensor | None:
+        if self.template is None or self.template.read is None:
+            return None
+        return read_positions(attention_mask, self.template.read)
+
+    def _block_numbers(self, full: int, depth: int) -> range:
+        if self.selector is None:
+            return range(depth, depth + 1)
+        return self.selector.block_numbers(full, depth)
+
+    def _check(self, depths: Collection[int], full: int) -> None:
+        least = self.selector.config.num_blocks if self.selector else 1
+        for depth in depths:
+            if not least <= depth < full:
+                raise CheckpointError(
+                    f"depth {depth} cannot be an exit: this encoder pools {least} of {full} blocks."
+                    f" Choose depths from {least} to {full - 1}."
+                )
+
+
+@contextmanager
+def stopped_at(encoder: SentenceTransformer, depth: int) -> Iterator[None]:
+    """Within this context ``encoder.encode`` uses only the first ``depth`` blocks of the backbone.
+
+    As sentence-transformers' AdaptiveLayerLoss does in training, the states of block ``depth``
+    replace the backbone's token embeddings before selector and pooling.
+    """
+
+    def cut(_module: nn.Module, _inputs: object, features: dict[str, Any]) -> dict[str, Any]:
+        return features | {"token_embeddings": features["all_layer_embeddings"][depth]}
+
+    hook = encoder[0].register_forward_hook(cut)
+    try:
+        yield
+    finally:
+        hook.remove()
