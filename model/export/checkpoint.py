@@ -28,15 +28,15 @@ from model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
-from model.export.early_exit import add_depth_input
+from model.export.early_exit import OwnGates, add_depth_input
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.packing import pack
 from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
-from model.export.trace import OUTPUTS, backbone_config, trace_encoder
+from model.export.trace import OUTPUTS, TracedEncoder, backbone_config, trace_encoder
 from model.network.encoder import find_selector, get_pooling, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 
 Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
 STORED_AS_INT8: frozenset[Precision] = frozenset(("weight-int8", "int8"))
@@ -135,7 +135,9 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
     path.parent.mkdir(parents=True)
     traced = trace_encoder(encoder, path, options.depths)
     blocks, other_blocks = traced.pooled_blocks, traced.other_blocks
-    front, pooling = graph.split(traced.model, traced.inputs, blocks, OUTPUTS, also=other_blocks)
+    outputs = [*OUTPUTS, *traced.gated.values()]
+    read_here, others = (blocks + other_blocks, []) if traced.gated else (blocks, other_blocks)
+    front, pooling = graph.split(traced.model, traced.inputs, read_here, outputs, also=others)
     fused: dict[str, int] = {}
     if not options.standard_operators:
         front, fused = _fuse(front, backbone_config(encoder), options)
@@ -150,8 +152,18 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
     if options.precision in STORED_AS_INT8:
         graph.store_int8(front)
     whole = graph.join(front, pooling)
-    graph.save(add_depth_input(whole, traced.exits) if options.depths else whole, str(path))
+    if options.depths:
+        add_depth_input(whole, traced.exits, _own_gates(encoder, traced))
+    graph.save(whole, str(path))
     return _Written(traced.inputs, fused, packed)
+
+
+def _own_gates(encoder: SentenceTransformer, traced: TracedEncoder) -> OwnGates | None:
+    """What each depth pools by a gate of its own; None where one gate serves all depths."""
+    if not traced.gated:
+        return None
+    pooled = {**traced.gated, max(traced.exits): POOLED_OUTPUT}
+    return OwnGates(pooled, int(backbone_config(encoder).hidden_size))
 
 
 def _fuse(

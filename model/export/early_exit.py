@@ -4,9 +4,11 @@
                    else: as it was              else: as it was
 
 Each If passes on the state of its last block and, for each block that is pooled, the small product
-of its states with the pooling's rows (`model.network.selector.S2SentSelector.pool`). One pooling at
-the end therefore serves all depths. ``depth`` has a default value, the full depth, so engines that
-do not know this input feed the same inputs as before.
+of its states with the pooling's rows (`model.network.selector.S2SentSelector.pool`), in as many
+slots as the full depth pools blocks. One pooling at the end therefore serves all depths. Where
+exits have gates of their own, each pooling is in an If of its own, and one of them is run.
+``depth`` has a default value, the full depth, so engines that do not know this input feed the same
+inputs as before.
 
 An output per depth with ONNX Runtime's run option ``only_execute_path_to_fetches`` would be
 simpler, but the option is compiled into training builds only (ENABLE_TRAINING in session_state.h)
@@ -16,8 +18,9 @@ Weights stay outside the branches and Ifs are never nested: ONNX Runtime 1.31.1 
 holds, and packs weights for its kernels only one level above a branch.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
@@ -25,39 +28,55 @@ from model.export.graph import replace_nodes
 from model.export.packing import packed_state
 
 DEPTH_INPUT = "depth"  # int64 scalar
+NO_ROWS = "no_rows"  # what the poolings give that are not run: float32 [0, width]
+STOPS = "stops_by_"  # how the conditions of a pooling before full depth begin
+
+Slots = list[tuple[str, str]]  # for each slot a block's state, and its product with the rows
 
 
-def add_depth_input(model: ModelProto, exits: Mapping[int, Sequence[str]]) -> ModelProto:
+@dataclass(frozen=True)
+class OwnGates:
+    """Exits with gates of their own: the value [n, width] that each depth pools, full depth too."""
+
+    pooled: Mapping[int, str]
+    width: int
+
+
+def add_depth_input(
+    model: ModelProto, exits: Mapping[int, Sequence[str]], gates: OwnGates | None = None
+) -> ModelProto:
     """Add the input ``depth``, which selects the pooled blocks, in place; returns the graph.
 
-    ``exits`` has two depths or more, and for each the same number of block states that are pooled
-    there, oldest first. ``model`` pools those of the largest depth, which becomes the default. A
-    depth between two exits runs to the larger one.
+    ``exits`` has two depths or more, and for each the block states that are pooled there, oldest
+    first. ``model`` pools those of the largest depth, which becomes the default, and with ``gates``
+    those of each depth. A depth between two exits runs to the larger one.
     """
     graph = model.graph
     depths = sorted(exits)
-    readers = [_reader(graph, block) for block in exits[depths[-1]]]
-    rows = graph.node[readers[0]].input[0]
-    products = {depth: [f"{block}_at_{depth}" for block in exits[depth]] for depth in depths}
-    products[depths[-1]] = [graph.node[reader].output[0] for reader in readers]
+    full = exits[depths[-1]]
+    readers = {
+        block: _reader(graph, block) for block in (chain(*exits.values()) if gates else full)
+    }
+    products = {block: graph.node[reader].output[0] for block, reader in readers.items()}
+    rows = graph.node[readers[full[0]]].input[0]
+    slots = {depth: _slots(exits[depth], depth, len(full)) for depth in depths[:-1]}
+    slots[depths[-1]] = [(block, products[block]) for block in full]
 
     done = _constant(graph) | _needed(graph, [rows, *exits[depths[0]]])
-    nodes = _pick(graph, done)
-    for block, product in zip(exits[depths[0]], products[depths[0]], strict=True):
-        nodes.append(_multiply(rows, block, product))
+    nodes = [*_pick(graph, done), *_fill(rows, slots[depths[0]], {})]
     for above, depth in pairwise(depths):
         stage = _needed(graph, exits[depth]) - done
         done |= stage
-        run = _pick(graph, stage)
-        there = dict(zip(exits[above], products[above], strict=True))
-        for block, product in zip(exits[depth], products[depth], strict=True):
-            old = there.get(block)
-            run.append(_copy(old, product) if old else _multiply(rows, block, product))
-        kept = dict(zip(products[depth], products[above], strict=True))
+        run = [*_pick(graph, stage), *_fill(rows, slots[depth], dict(slots[above]))]
+        kept = {new: old for (_, new), (_, old) in zip(slots[depth], slots[above], strict=True)}
         if depth != depths[-1]:
             kept[_state(graph, exits[depth][-1])] = _state(graph, exits[above][-1])
         nodes += _deeper_than(above, run, kept)
-    nodes += _pick(graph, set(range(len(graph.node))) - done - set(readers))
+    done |= {*readers.values()}
+    if gates:
+        held = {depth: [products[block] for block in exits[depth]] for depth in depths}
+        nodes += _pool_by_own_gates(graph, gates, held, done)
+    nodes += _pick(graph, set(range(len(graph.node))) - done)
     replace_nodes(graph, nodes)
     graph.input.append(helper.make_tensor_value_info(DEPTH_INPUT, TensorProto.INT64, []))
     graph.initializer.append(helper.make_tensor(DEPTH_INPUT, TensorProto.INT64, [], [depths[-1]]))
@@ -73,7 +92,8 @@ def without_exits(model: ModelProto) -> ModelProto:
         if node.op_type != "If":
             nodes.append(node)
             continue
-        branch = next(each.g for each in node.attribute if each.name == "then_branch")
+        taken = "else_branch" if node.input[0].startswith(STOPS) else "then_branch"
+        branch = next(each.g for each in node.attribute if each.name == taken)
         nodes += branch.node
         for value, name in zip(branch.output, node.output, strict=True):
             nodes.append(helper.make_node("Identity", [value.name], [name]))
@@ -82,6 +102,75 @@ def without_exits(model: ModelProto) -> ModelProto:
     del whole.graph.input[:]
     whole.graph.input.extend(inputs)
     return whole
+
+
+def _pool_by_own_gates(
+    graph: GraphProto, gates: OwnGates, held: Mapping[int, Sequence[str]], done: set[int]
+) -> list[NodeProto]:
+    """An If for each depth that pools there, and what they give together; adds to ``done``.
+
+    ``held`` are the products that a depth's pooling reads. They are in the last slots, which have
+    the names of the products at full depth.
+    """
+    depths = sorted(held)
+    result = gates.pooled[depths[-1]]
+    zeros = helper.make_tensor(NO_ROWS, TensorProto.FLOAT, [0, gates.width], [])
+    nodes = [helper.make_node("Constant", [], [NO_ROWS], NO_ROWS, value=zeros)]
+    parts, inside = [], set[int]()
+    for above, depth in zip([None, *depths], depths, strict=False):
+        pooling = _needed(graph, [gates.pooled[depth]]) - done
+        inside |= pooling
+        in_slots = dict(zip(held[depth], held[depths[-1]][-len(held[depth]) :], strict=True))
+        condition, wanted = _condition(above, depth if depth != depths[-1] else None)
+        run = [*_pick(graph, pooling), _copy(gates.pooled[depth], f"{result}_by_{depth}")]
+        parts.append(f"{result}_by_{depth}")
+        nodes += condition
+        nodes.append(
+            helper.make_node(
+                "If",
+                [wanted],
+                [parts[-1]],
+                f"pool_by_{depth}",
+                then_branch=_branch(run, parts[-1:], "run", in_slots),
+                else_branch=_branch([_copy(NO_ROWS, parts[-1])], parts[-1:], "kept"),
+            )
+        )
+    done |= inside
+    nodes.append(helper.make_node("Concat", parts, [result], result, axis=0))
+    made = {name for node in _pick(graph, inside) for name in node.output} - {result}
+    others = {*gates.pooled.values()} - {result}
+    for output in [*graph.output]:
+        if output.name in others:
+            graph.output.remove(output)
+        elif output.name in made:  # the same value, where nothing is normalised
+            nodes.append(_copy(result, output.name))
+    return nodes
+
+
+def _condition(above: int | None, depth: int | None) -> tuple[list[NodeProto], str]:
+    """Nodes, and the value that is true where the encoder stops after ``above``, by ``depth``."""
+    wanted = f"{STOPS}{depth}"
+    if depth is None:
+        return [], _deeper(above)
+    stops = helper.make_node("Not", [_deeper(depth)], [wanted], wanted)
+    if above is None:
+        return [stops], wanted
+    between = f"{wanted}_after_{above}"
+    both = helper.make_node("And", [_deeper(above), wanted], [between], between)
+    return [stops, both], between
+
+
+def _slots(blocks: Sequence[str], depth: int, count: int) -> Slots:
+    """The blocks pooled at ``depth`` in the last slots; those before repeat the oldest block."""
+    filled = [blocks[0]] * (count - len(blocks)) + [*blocks]
+    return [(block, f"slot_{place}_at_{depth}") for place, block in enumerate(filled)]
+
+
+def _fill(rows: str, slots: Slots, there: dict[str, str]) -> Iterator[NodeProto]:
+    """Nodes that make the products in ``slots``, copies where the block's product is ``there``."""
+    for block, product in slots:
+        old = there.setdefault(block, product)
+        yield _multiply(rows, block, product) if old == product else _copy(old, product)
 
 
 def _reader(graph: GraphProto, block: str) -> int:
@@ -127,11 +216,16 @@ def _pick(graph: GraphProto, positions: Collection[int]) -> list[NodeProto]:
     return [graph.node[position] for position in sorted(positions)]
 
 
+def _deeper(depth: int | None) -> str:
+    """The value that is true where the encoder runs deeper than ``depth``."""
+    return f"deeper_than_{depth}"
+
+
 def _deeper_than(
     depth: int, run: Sequence[NodeProto], kept: Mapping[str, str]
 ) -> tuple[NodeProto, ...]:
     """An If whose outputs ``kept`` come from ``run``, or are copies of the values they map to."""
-    deeper, limit = f"deeper_than_{depth}", f"depth_{depth}"
+    deeper, limit = _deeper(depth), f"depth_{depth}"
     branches = {
         "then_branch": _branch(run, kept, "run"),
         "else_branch": _branch([_copy(old, new) for new, old in kept.items()], kept, "kept"),
@@ -143,13 +237,22 @@ def _deeper_than(
     )
 
 
-def _branch(nodes: Sequence[NodeProto], outputs: Collection[str], suffix: str) -> GraphProto:
-    """A branch of ``nodes``, its outputs with a suffix, because the If itself uses the names."""
+def _branch(
+    nodes: Sequence[NodeProto],
+    outputs: Collection[str],
+    suffix: str,
+    moved: Mapping[str, str] | None = None,
+) -> GraphProto:
+    """A branch of ``nodes``, its outputs with a suffix, because the If itself uses the names.
+
+    Inputs that are ``moved`` are read where they moved to.
+    """
     inside = {name: f"{name}_{suffix}" for name in outputs}
     kinds = [ValueInfoProto(name=name) for name in inside.values()]  # to be inferred
     graph = helper.make_graph(nodes, suffix, [], kinds)
+    read = {**(moved or {}), **inside}
     for node in graph.node:
-        node.input[:] = [inside.get(name, name) for name in node.input]
+        node.input[:] = [read.get(name, name) for name in node.input]
         node.output[:] = [inside.get(name, name) for name in node.output]
     return graph
 

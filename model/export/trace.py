@@ -26,12 +26,14 @@ OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 class TracedEncoder:
     """A traced `PooledEncoder`: its graph, its inputs, and the block states pooled at each depth.
 
-    ``model`` has the outputs ``OUTPUTS`` and all block states in ``exits``.
+    ``model`` has the outputs ``OUTPUTS``, those of ``gated`` (what an exit with a gate of its own
+    pools, by depth) and all block states in ``exits``.
     """
 
     model: onnx.ModelProto
     inputs: tuple[str, ...]
     exits: dict[int, list[str]]
+    gated: dict[int, str]
 
     @property
     def pooled_blocks(self) -> list[str]:
@@ -53,13 +55,15 @@ def trace_encoder(
     network.config = config = backbone_config(encoder)  # optimum asks for it
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
     exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
-    onnx_config = _PooledEncoderConfig(config, inputs, [*map(_block, network.blocks)])
+    gated = {depth: f"{POOLED_OUTPUT}_at_{depth}" for depth in network.gated}
+    vectors, blocks = [*OUTPUTS, *gated.values()], [*map(_block, network.blocks)]
+    onnx_config = _PooledEncoderConfig(config, inputs, vectors, blocks)
     with warnings.catch_warnings():
         # The trace holds a part of the mask's arithmetic constant; the parity check covers it.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
         export_onnx(network, onnx_config, path, opset=OPSET)
-    return TracedEncoder(onnx.load(path), inputs, exits)
+    return TracedEncoder(onnx.load(path), inputs, exits, gated)
 
 
 def backbone_config(encoder: SentenceTransformer) -> Any:
@@ -77,9 +81,12 @@ class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # opti
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
 
-    def __init__(self, config: Any, inputs: Sequence[str], blocks: Sequence[str]) -> None:
+    def __init__(
+        self, config: Any, inputs: Sequence[str], vectors: Sequence[str], blocks: Sequence[str]
+    ) -> None:
         super().__init__(config)
         self._names = inputs
+        self._vectors = vectors
         self._blocks = blocks
 
     @property
@@ -88,5 +95,5 @@ class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # opti
 
     @property
     def outputs(self) -> dict[str, dict[int, str]]:
-        vectors = {name: {0: "batch"} for name in OUTPUTS}
+        vectors = {name: {0: "batch"} for name in self._vectors}
         return vectors | {name: {0: "batch", 1: "length"} for name in self._blocks}

@@ -9,18 +9,20 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from model.network.encoder import CheckpointError, find_selector, find_template, pooling_mode
-from model.network.selector import pool_tokens
+from model.network.selector import S2SentSelector, pool_tokens
 from model.network.transformer import read_positions
 
 
 class PooledEncoder(nn.Module):
     """The encoder as a function of tensors that pools each block before fusing, as it is exported.
 
-    Returns (sentence_embedding [B, D], pooled_embedding [B, D], *blocks [B, L, D]): the pipeline's
-    output, the same before normalisation, and the states of the blocks that are pooled, oldest
-    first: those that the selector fuses, or the last one without a selector. ``depths`` adds the
-    blocks that are pooled when the backbone ends at that depth; ``exits`` has the block numbers by
-    depth. Raises CheckpointError for a depth that cannot be an exit.
+    Returns (sentence_embedding [B, D], pooled_embedding [B, D], *exits [B, D], *blocks [B, L, D]):
+    the pipeline's output, the same before normalisation, what each exit with a gate of its own
+    pools, by rising depth, and the states of the blocks that are pooled, oldest first: those that
+    the selector fuses, or the last one without a selector. ``depths`` adds the blocks that are
+    pooled when the backbone ends at that depth; ``exits`` has the block numbers by depth, ``gated``
+    the depths below full that have their own gates. Raises CheckpointError for a depth that cannot
+    be an exit.
     """
 
     def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
@@ -30,9 +32,11 @@ class PooledEncoder(nn.Module):
         self.pooling_mode = pooling_mode(encoder)
         self.template = find_template(encoder)
         self.normalize = isinstance(encoder[-1], Normalize)
-        full = int(cast(Any, self.backbone).config.num_hidden_layers)
-        self._check(depths, full)
-        self.exits = {depth: self._block_numbers(full, depth) for depth in (*sorted(depths), full)}
+        self.full = int(cast(Any, self.backbone).config.num_hidden_layers)
+        require_exits(self.selector, depths, self.full)
+        own = self.selector.config.exits if self.selector else ()
+        self.gated = [depth for depth in sorted(depths) if depth in own]
+        self.exits = {depth: self._block_numbers(depth) for depth in (*sorted(depths), self.full)}
         self.blocks = sorted(set().union(*self.exits.values()))
 
     def forward(
@@ -47,32 +51,42 @@ class PooledEncoder(nn.Module):
             inputs["token_type_ids"] = token_type_ids
         outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
         states, read = outputs.hidden_states, self._read_positions(attention_mask)
+        exits: list[Tensor] = []
         if self.selector is None:
             states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
             pooled = pool_tokens(states[-1], attention_mask, self.pooling_mode, read)
         else:
-            pooled = self.selector.pool(self.selector.select_blocks(states), attention_mask, read)
+            depths = [*self.gated, self.full]
+            *exits, pooled = self.selector.pool_exits(states, attention_mask, depths, read)
         sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
-        return (sentence, pooled, *(states[number] for number in self.blocks))
+        return (sentence, pooled, *exits, *(states[number] for number in self.blocks))
 
     def _read_positions(self, attention_mask: Tensor) -> Tensor | None:
         if self.template is None or self.template.read is None:
             return None
         return read_positions(attention_mask, self.template.read)
 
-    def _block_numbers(self, full: int, depth: int) -> range:
+    def _block_numbers(self, depth: int) -> range:
         if self.selector is None:
             return range(depth, depth + 1)
-        return self.selector.block_numbers(full, depth)
+        return self.selector.block_numbers(self.full, depth)
 
-    def _check(self, depths: Collection[int], full: int) -> None:
-        least = self.selector.config.num_blocks if self.selector else 1
-        for depth in depths:
-            if not least <= depth < full:
-                raise CheckpointError(
-                    f"depth {depth} cannot be an exit: this encoder pools {least} of {full} blocks."
-                    f" Choose depths from {least} to {full - 1}."
-                )
+
+def require_exits(selector: S2SentSelector | None, depths: Collection[int], full: int) -> None:
+    """Raise CheckpointError unless an encoder of ``full`` blocks can stop at each of ``depths``."""
+    least = selector.config.num_blocks if selector else 1
+    own = selector.config.exits if selector else ()
+    for depth in depths:
+        if own and depth not in own:
+            raise CheckpointError(
+                f"depth {depth} cannot be an exit: this encoder was trained with exits at "
+                f"{', '.join(map(str, own))}. Choose among those."
+            )
+        if not (1 if own else least) <= depth < full:
+            raise CheckpointError(
+                f"depth {depth} cannot be an exit: this encoder pools {least} of {full} blocks."
+                f" Choose depths from {least} to {full - 1}."
+            )
 
 
 @contextmanager

@@ -19,9 +19,9 @@ import math
 import random
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, cast, get_args
 
 import torch
 from sentence_transformers.base.modules.module import Module
@@ -114,6 +114,8 @@ class SelectorConfig:
         its Euclidean length, or nothing.
     pooling: what one sentence's vector is made of: the mean of its tokens, its first token ("cls"),
         or the "token" that is read.
+    exits: the depths at which gates of their own weigh the last min(num_blocks, depth) blocks; at
+        any other depth the gate of full depth weighs the blocks that there are.
     """
 
     width: int
@@ -136,6 +138,7 @@ class SelectorConfig:
     squeeze_scope: Literal["all", "prefix", "token"] = "all"
     input_norm: Literal["none", "rms", "length"] = "none"
     pooling: Literal["mean", "cls", "token"] = "mean"
+    exits: tuple[int, ...] = ()
 
     @classmethod
     def preset(cls, name: str, *, width: int, **options: Any) -> Self:
@@ -149,8 +152,13 @@ class SelectorConfig:
         """The number of gates that are learned: one per block, or one for their average."""
         return self.num_blocks if self.spatial_selection == "2d" else 1
 
+    def at(self, depth: int) -> "SelectorConfig":
+        """The configuration of the exit's own selector after ``depth`` blocks."""
+        return replace(self, num_blocks=min(self.num_blocks, depth), exits=())
+
     def __post_init__(self) -> None:
         self._check_values()
+        self._check_exits()
         if self.spatial_selection == "avg":
             self._refuse_idle(GATE_FIELDS, because="spatial_selection='avg' has no gate")
             return
@@ -179,7 +187,7 @@ class SelectorConfig:
             )
 
     def _check_values(self) -> None:
-        for field in fields(self):
+        for field in (field for field in fields(self) if field.name != "exits"):
             value, choices = getattr(self, field.name), get_args(field.type)
             if choices and value not in choices:
                 raise ValueError(f"{field.name} is {value!r}: choose one of {', '.join(choices)}.")
@@ -210,6 +218,16 @@ class SelectorConfig:
                 f"num_frequencies is {self.num_frequencies} but squeeze_scope='token' has only the "
                 f"{self.num_heads} frequencies of its blocks: choose fewer."
             )
+
+    def _check_exits(self) -> None:
+        depths = self.exits
+        if not all(type(depth) is int for depth in depths) or [*depths] != sorted({*depths}):
+            raise ValueError(f"exits is {depths!r}: list rising depths, each once.")
+        for depth in depths:
+            try:
+                self.at(depth)
+            except ValueError as error:
+                raise ValueError(f"exits has {depth}, which cannot have a gate: {error}") from None
 
     def _follows_preset(self, name: str) -> bool:
         return all(getattr(self, key) == value for key, value in PRESETS[name].items())
@@ -370,6 +388,11 @@ class S2SentSelector(Module):
         squeezed = gated and config.num_frequencies > 0
         self.frequency_selection = FrequencySelection(config) if squeezed else None
         self.spatial_selection = SpatialSelection(config) if gated else None
+        self.exits = nn.ModuleDict(
+            {str(depth): S2SentSelector(config.at(depth)) for depth in config.exits}
+        )
+        if squeezed:
+            self._share_rows()
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Fuse at the depth that ``token_embeddings`` has among ``all_layer_embeddings``."""
@@ -384,9 +407,16 @@ class S2SentSelector(Module):
                 "the backbone gave no attention_mask: flattened (unpadded) input is not supported, "
                 "load it with attn_implementation='sdpa'."
             )
-        blocks = self.select_blocks(states, _depth(states, features["token_embeddings"]))
-        features["token_embeddings"] = self.fuse(blocks, mask, features.get("read_positions"))
+        depth = _depth(states, features["token_embeddings"])
+        blocks = self.select_blocks(states, depth)
+        read_positions = features.get("read_positions")
+        features["token_embeddings"] = self.at(depth).fuse(blocks, mask, read_positions)
         return features
+
+    def at(self, depth: int) -> "S2SentSelector":
+        """The selector of an exit; this one where the exit has none of its own."""
+        name = str(depth)
+        return cast(S2SentSelector, self.exits[name]) if name in self.exits else self
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
         """The N blocks to fuse, oldest first, of ``states`` (embedding output, then every block).
@@ -403,7 +433,7 @@ class S2SentSelector(Module):
         """
         depth = full if depth is None else depth
         lowest, stop = (1, depth + 1) if self.config.block_choice == "last" else (0, depth)
-        start = stop - self.config.num_blocks
+        start = stop - self.at(depth).config.num_blocks
         if depth == full and start < lowest:
             raise ValueError(
                 f"num_blocks is {self.config.num_blocks} but the backbone offers {stop - lowest}: "
@@ -429,18 +459,70 @@ class S2SentSelector(Module):
         A sentence's weights are the same for all its tokens, so each block is pooled before fusing:
         one product with a basis [B, 1 + F, L] gives both its pooled vector and its spectrum.
         """
-        if self.frequency_selection is None or self.spatial_selection is None:
+        if self.frequency_selection is None:
             fused = self.fuse(blocks, attention_mask, read_positions)
             return pool_tokens(fused, attention_mask, self.config.pooling, read_positions)
         mask = attention_mask.to(_squeeze_dtype(blocks))
         scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
-        basis = self.frequency_selection.token_basis(scope)
-        rows = torch.cat([_pooling_row(mask, self.config.pooling, read_positions), basis], dim=1)
+        rows = self._rows(mask, scope, read_positions)
         products = [_project(rows, block) for block in self._scaled(blocks)]
-        f = self.frequency_selection([product[:, 1:] for product in products], scope)
-        weights = self.spatial_selection(f, len(blocks))
-        pooled = _weighted_sum(weights, [product[:, 0] for product in products])
-        return pooled.to(blocks[0].dtype)
+        return self._pool_products(products, scope).to(blocks[0].dtype)
+
+    def pool_exits(
+        self,
+        states: Sequence[Tensor],
+        attention_mask: Tensor,
+        depths: Sequence[int],
+        read_positions: Tensor | None = None,
+    ) -> list[Tensor]:
+        """What `pool` gives at each of ``depths``; each block is multiplied once for all of them.
+
+        ``states`` are the embedding output and every block.
+        """
+        numbers = {depth: self.block_numbers(len(states) - 1, depth) for depth in depths}
+        if self.frequency_selection is None:
+            return [
+                self.at(depth).pool(
+                    [states[number] for number in numbers[depth]], attention_mask, read_positions
+                )
+                for depth in depths
+            ]
+        mask = attention_mask.to(_squeeze_dtype(states))
+        scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
+        rows = self._rows(mask, scope, read_positions)
+        used = sorted({*itertools.chain(*numbers.values())})
+        blocks = self._scaled([states[number] for number in used])
+        products = {
+            number: _project(rows, block) for number, block in zip(used, blocks, strict=True)
+        }
+        return [
+            self.at(depth)
+            ._pool_products([products[number] for number in numbers[depth]], scope)
+            .to(states[0].dtype)
+            for depth in depths
+        ]
+
+    def _rows(self, mask: Tensor, scope: Tensor, read_positions: Tensor | None) -> Tensor:
+        """Rows [B, 1 + F, L]: a block's product with them is its pooled vector and its spectrum."""
+        squeeze = cast(FrequencySelection, self.frequency_selection)
+        pooling = _pooling_row(mask, self.config.pooling, read_positions)
+        return torch.cat([pooling, squeeze.token_basis(scope)], dim=1)
+
+    def _pool_products(self, products: Sequence[Tensor], scope: Tensor) -> Tensor:
+        """The fused vectors [B, D] from the product of `_rows` with each block."""
+        squeeze = cast(FrequencySelection, self.frequency_selection)
+        gate = cast(SpatialSelection, self.spatial_selection)
+        f = squeeze([product[:, 1:] for product in products], scope)
+        return _weighted_sum(gate(f, len(products)), [product[:, 0] for product in products])
+
+    def _share_rows(self) -> None:
+        """Give every exit the token frequencies of all of them, so that they read equal spectra."""
+        selectors = [self, *(cast(S2SentSelector, own) for own in self.exits.values())]
+        squeezes = [cast(FrequencySelection, each.frequency_selection) for each in selectors]
+        frequencies = {row for squeeze in squeezes for row in squeeze.rows.tolist()}
+        rows = torch.tensor(sorted(frequencies))
+        for squeeze in squeezes:
+            squeeze.rows = rows
 
     def block_weights(
         self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None
@@ -509,7 +591,8 @@ class S2SentSelector(Module):
             "revision": revision,
             "local_files_only": local_files_only,
         }
-        selector = cls(SelectorConfig(**cls.load_config(**source)))
+        config = cls.load_config(**source)
+        selector = cls(SelectorConfig(**config | {"exits": tuple(config.get("exits", ()))}))
         selector.load_state_dict(cls.load_torch_weights(**source))
         return selector
 

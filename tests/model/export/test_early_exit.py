@@ -19,13 +19,14 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal
 from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
-from model.network.encoder import CheckpointError, build_encoder, load_encoder
+from model.network.encoder import CheckpointError, build_encoder, find_selector, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.operators_run import operators_run
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
+from tests.support.tiny_elastic import elastic_checkpoint
 from training.__main__ import main
 
 Rows = NDArray[np.float32]
@@ -43,9 +44,11 @@ class Exported:
     without_exits: Artifact
 
 
-def a_checkpoint(folder: Path, *, plain: bool) -> Path:
+def a_checkpoint(folder: Path, kind: str) -> Path:
+    if kind == "own gates":
+        return elastic_checkpoint(folder)
     backbone = tiny_backbone(folder / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
-    if plain:
+    if kind == "plain":
         transformer = Transformer(str(backbone))
         transformer.max_seq_length = 64
         encoder = SentenceTransformer(modules=[transformer, Pooling(WIDTH, "mean"), Normalize()])
@@ -56,12 +59,11 @@ def a_checkpoint(folder: Path, *, plain: bool) -> Path:
     return folder / "checkpoint"
 
 
-@pytest.fixture(scope="module", params=["plain", "S2Sent"])
+@pytest.fixture(scope="module", params=["plain", "S2Sent", "own gates"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exits")
-    is_plain = request.param == "plain"
-    checkpoint = a_checkpoint(folder, plain=is_plain)
-    depths = (1, 2, 3) if is_plain else (2, 3)
+    checkpoint = a_checkpoint(folder, request.param)
+    depths = (1, 2, 3) if request.param == "plain" else (2, 3)
     options = ExportOptions(depths=depths)
     return Exported(
         checkpoint,
@@ -116,7 +118,7 @@ def test_blocks_beyond_the_depth_are_not_run(exported: Exported, tmp_path: Path)
     path = tmp_path / MODEL
     path.parent.mkdir()
     graph = onnx.load(exported.artifact.onnx_path)
-    *_, last = (node for node in graph.graph.node if node.op_type == "If")
+    *_, last = (node for node in graph.graph.node if node.name.startswith("if_deeper_than"))
     branch = next(each.g for each in last.attribute if each.name == "then_branch")
     read = {name for node in branch.node for name in node.input}
     for weight in graph.graph.initializer:
@@ -142,7 +144,9 @@ def test_exits_cost_full_depth_nothing(exported: Exported) -> None:
     assert with_exits.manifest.fused == without.manifest.fused
     weights = [sum(map(_size, onnx.load(a.onnx_path).graph.initializer))
                for a in (with_exits, without)]  # fmt: skip
-    assert weights[0] == weights[1] + 1  # the depth
+    selector = find_selector(load_encoder(exported.checkpoint))
+    gates = sum(value.numel() for value in selector.exits.parameters()) if selector else 0
+    assert weights[0] == weights[1] + 1 + gates  # 1 for the depth
 
 
 def _size(tensor: onnx.TensorProto) -> int:
@@ -178,13 +182,13 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "weight-int8", "int8"])
-@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("kind", ["plain", "S2Sent", "own gates"])
 def test_rounded_encoders_can_stop_early_too(
-    tmp_path: Path, plain: bool, precision: Precision
+    tmp_path: Path, kind: str, precision: Precision
 ) -> None:
     """Parity at every depth is the export's own condition; blocks beyond it are not run."""
     options = ExportOptions(depths=(2, 3), precision=precision)
-    checkpoint = a_checkpoint(tmp_path, plain=plain)
+    checkpoint = a_checkpoint(tmp_path, kind)
     made = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     assert made.manifest.depths == (2, 3)
     graph = onnx.load(made.onnx_path).graph
@@ -194,18 +198,41 @@ def test_rounded_encoders_can_stop_early_too(
         assert operators["MatMulIntegerToFloat"] == (4 * depth if precision == "int8" else 0)
 
 
-@pytest.mark.parametrize(("plain", "depth"), [(True, 0), (True, 4), (False, 1), (False, 4)])
-def test_a_depth_that_cannot_be_an_exit_is_refused(tmp_path: Path, plain: bool, depth: int) -> None:
-    checkpoint = a_checkpoint(tmp_path, plain=plain)
-    least = 1 if plain else 2
+@pytest.mark.parametrize(
+    ("kind", "depth"), [("plain", 0), ("plain", 4), ("S2Sent", 1), ("S2Sent", 4)]
+)
+def test_a_depth_that_cannot_be_an_exit_is_refused(tmp_path: Path, kind: str, depth: int) -> None:
+    checkpoint = a_checkpoint(tmp_path, kind)
+    least = 1 if kind == "plain" else 2
     message = rf"depth {depth} cannot .* pools {least} of 4 .* depths from {least} to 3\."
     with pytest.raises(CheckpointError, match=message):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(depths=(depth,)))
     assert not (tmp_path / "artifact").exists()
 
 
+def test_a_depth_that_was_not_trained_is_refused(tmp_path: Path) -> None:
+    checkpoint = elastic_checkpoint(tmp_path, exits=(3,))
+    with pytest.raises(
+        CheckpointError, match=r"depth 2 cannot .* trained with exits at 3\. Choose"
+    ):
+        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(depths=(2, 3)))
+
+
+def test_one_pooling_is_run_and_only_blocks_of_its_depth_feed_it(tmp_path: Path) -> None:
+    """Each pooling is the branch of an If of its own, and reads slots that its depth has filled."""
+    options = ExportOptions(depths=(2, 3))
+    artifact = export_checkpoint(elastic_checkpoint(tmp_path), tmp_path / "artifact", options)
+    graph = onnx.load(artifact.onnx_path).graph
+    poolings = [node for node in graph.node if node.name.startswith("pool_by_")]
+    assert [node.input[0] for node in poolings] == [
+        "stops_by_2",
+        "stops_by_3_after_2",
+        "deeper_than_3",
+    ]
+
+
 def test_the_command_line_takes_depths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint, target = a_checkpoint(tmp_path, plain=True), tmp_path / "artifact"
+    checkpoint, target = a_checkpoint(tmp_path, "plain"), tmp_path / "artifact"
     with pytest.raises(SystemExit, match="0"):
         main(["export", str(checkpoint), str(target), "--depths", "3,1"])
     assert Artifact.open(target).manifest.depths == (1, 3)

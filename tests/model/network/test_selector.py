@@ -1,5 +1,6 @@
 """The selector against oracles written out by hand, and every option against doing nothing."""
 
+import json
 import math
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from model.network.selector import (
     S2SentSelector,
     SelectorConfig,
     frequency_pairs,
+    pool_tokens,
 )
 
 WIDTH = 22
@@ -342,6 +344,55 @@ def test_an_unknown_preset_is_named() -> None:
         SelectorConfig.preset("best", width=8)
 
 
+# --- exits ---------------------------------------------------------------------------------------
+
+
+def with_exits(**options: Any) -> S2SentSelector:
+    """A selector of three blocks with gates at depths 2 and 3 of 4, all of them random."""
+    selector = selector_of(SelectorConfig(width=WIDTH, num_blocks=3, exits=(2, 3), **options))
+    with torch.no_grad():
+        for parameter in selector.parameters():
+            parameter.normal_(std=0.5)
+    return selector
+
+
+@pytest.mark.parametrize("num_frequencies", [0, 4, 16])
+def test_an_exit_weighs_its_own_blocks_by_its_own_gate(num_frequencies: int) -> None:
+    selector, states = with_exits(num_frequencies=num_frequencies), blocks_of(5)
+    numbers = {2: [1, 2], 3: [1, 2, 3], 4: [2, 3, 4]}
+    for depth, pooled in zip(numbers, selector.pool_exits(states, MASK, [*numbers]), strict=True):
+        blocks = [states[number] for number in numbers[depth]]
+        own = selector.at(depth)
+        torch.testing.assert_close(pooled, own.pool(blocks, MASK))
+        features = {"token_embeddings": states[depth], "all_layer_embeddings": states}
+        fused = selector(features | {"attention_mask": MASK})["token_embeddings"]
+        torch.testing.assert_close(fused, own.fuse(blocks, MASK))
+        torch.testing.assert_close(pool_tokens(fused, MASK, "mean"), pooled)
+    assert [selector.at(depth).config.num_blocks for depth in (2, 3, 4)] == [2, 3, 3]
+    assert selector.at(4) is selector
+
+
+def test_the_exits_gates_are_saved_and_loaded(tmp_path: Path) -> None:
+    selector, states = with_exits().float(), [state.float() for state in blocks_of(5)]
+    (tmp_path / "selector").mkdir()
+    selector.save(str(tmp_path / "selector"))
+    loaded = S2SentSelector.load(str(tmp_path / "selector"))
+    assert loaded.config == selector.config
+    before, after = (each.pool_exits(states, MASK, [2, 3, 4]) for each in (selector, loaded))
+    for ours, theirs in zip(before, after, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_configuration_from_before_exits_is_read(tmp_path: Path) -> None:
+    (tmp_path / "selector").mkdir()
+    selector_of(SelectorConfig(width=WIDTH)).save(str(tmp_path / "selector"))
+    path = tmp_path / "selector" / "config.json"
+    old = json.loads(path.read_text())
+    del old["exits"]
+    path.write_text(json.dumps(old))
+    assert S2SentSelector.load(str(tmp_path / "selector")).config == SelectorConfig(width=WIDTH)
+
+
 # --- configuration -------------------------------------------------------------------------------
 
 BASE = SelectorConfig(width=24, num_blocks=3, num_frequencies=8)
@@ -364,6 +415,7 @@ CHANGES: dict[str, list[Any]] = {
     "squeeze_scope": ["prefix", "token"],
     "input_norm": ["rms", "length"],
     "pooling": ["cls", "token"],
+    "exits": [(3,)],
 }
 READ = torch.tensor([2, 1, 0])  # the tokens that are read, of the sentences of MASK
 
@@ -388,7 +440,7 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
 
     def embed(selector: S2SentSelector) -> Tensor:
         own_width = [state[..., : selector.config.width] for state in states]
-        return selector.pool(selector.select_blocks(own_width), MASK, READ)
+        return torch.cat(selector.pool_exits(own_width, MASK, [3, 4], READ))
 
     difference = embed(after)[:, :24] - embed(before)
     assert difference.abs().max() > 1e-4
@@ -405,6 +457,8 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         ({"reduction": 13}, "reduction is 13: it must be at most the width 12"),
         ({"activation": "gelu"}, "activation is 'gelu': choose one of relu, tanh"),
         ({"bias": "yes"}, "bias is 'yes': it must be .*bool"),
+        ({"exits": (3, 2)}, r"exits is \(3, 2\): list rising depths"),
+        ({"exits": (1, 2)}, "exits has 1, which cannot have a gate: .* single branch"),
         ({"num_blocks": 2.0}, "num_blocks is 2.0: it must be .*int"),
         ({"norm": "batch", "num_frequencies": 0}, "norm='batch' .* use 'layer'"),
         ({"dct_norm": "sum", "num_frequencies": 0}, "dct_norm changes nothing"),
