@@ -14,16 +14,18 @@ def operators_run(graph: GraphProto, depth: int) -> Counter[str]:
         for node in graph.node
         if node.op_type == "Constant"
     }
-    limits = {
-        node.output[0]: constants[node.input[1]]
-        for node in graph.node
-        if node.op_type == "Greater" and node.input[0] == DEPTH_INPUT
-    }
+    true: dict[str, bool] = {}
+    for node in graph.node:
+        if node.op_type == "Greater" and node.input[0] == DEPTH_INPUT:
+            true[node.output[0]] = depth > constants[node.input[1]]
+        elif node.op_type in ("Not", "And") and node.input[0] in true:
+            every = all(true[name] for name in node.input)
+            true[node.output[0]] = not every if node.op_type == "Not" else every
     found: Counter[str] = Counter()
     for node in graph.node:
         found[node.op_type] += 1
         if node.op_type == "If":
-            taken = _branch(node, "then_branch" if depth > limits[node.input[0]] else "else_branch")
+            taken = _branch(node, "then_branch" if true[node.input[0]] else "else_branch")
             assert all(inner.op_type != "If" for inner in taken.node)
             found.update(inner.op_type for inner in taken.node)
     return found
