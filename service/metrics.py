@@ -31,6 +31,8 @@ STAGES = ("tokenize", "queue", "inference")
 REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota")
 FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
 
+FULL_DEPTH = "full"  # the label of a batch that runs every block; another has its last block
+
 # Routes of the API and the statuses each of them can answer with. A path that is no route is
 # counted as "other", so that a scan of random paths creates no series. So are bytes that are not a
 # valid request.
@@ -96,9 +98,19 @@ class Metrics:
         self.cache_bytes.set_function(cache_bytes)
 
     def describe_model(
-        self, *, name: str, fingerprint: str, precision: str, provider: str, dim: int
+        self,
+        *,
+        name: str,
+        fingerprint: str,
+        precision: str,
+        provider: str,
+        dim: int,
+        depths: Sequence[int] = (),
     ) -> None:
-        """Set the labels that say which model is served."""
+        """Set the labels that say which model is served, and begin the series of its depths."""
+        for depth in depths:
+            self.batch_texts.labels(depth)
+            self.batch_duration.labels(depth)
         self.model_info.labels(name, fingerprint, precision, provider, dim).set(1)
 
     def _declare_requests(self) -> None:
@@ -139,7 +151,7 @@ class Metrics:
 
     def _declare_batches(self) -> None:
         self.batch_texts = self._histogram(
-            "s2sent_batch_texts", "Texts in a batch of the engine.", TEXT_BUCKETS
+            "s2sent_batch_texts", "Texts in a batch of the engine.", TEXT_BUCKETS, "depth"
         )
         self.batch_tokens = self._histogram(
             "s2sent_batch_tokens", "Tokens in a batch, padding left out.", TOKEN_BUCKETS
@@ -148,8 +160,13 @@ class Metrics:
             "s2sent_batch_padding_ratio", "Padding's share of a batch's tokens.", RATIO_BUCKETS
         )
         self.batch_duration = self._histogram(
-            "s2sent_batch_duration_seconds", "Time a batch ran in the encoder."
+            "s2sent_batch_duration_seconds",
+            "Time a batch ran in the encoder.",
+            DURATION_BUCKETS,
+            "depth",
         )
+        for histogram in (self.batch_texts, self.batch_duration):
+            histogram.labels(FULL_DEPTH)
 
     def _declare_queue(self) -> None:
         self.queue_texts = self._gauge("s2sent_queue_texts", "Texts waiting for a batch.")

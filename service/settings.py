@@ -96,6 +96,15 @@ class Settings(BaseSettings):
         True, "Model", "Cut texts that are too long when a request does not say; if not, 422."
     )
 
+    default_depth: int | None = _setting(
+        None, "Model", "Last block to run where a request does not say; by default all.",
+        ge=1, le=1_024,
+    )  # fmt: skip
+    default_dimensions: int | None = _setting(
+        None, "Model", "Components of an embedding where a request does not say; by default all.",
+        ge=1, le=65_536,
+    )  # fmt: skip
+
     max_client_batch_size: int = _setting(
         2_048, "Batching", "Texts in one request; above it 413.", ge=1, le=65_536
     )
@@ -250,7 +259,7 @@ def _describe(name: str, field: FieldInfo) -> FieldDescription:
 
 
 _KINDS: dict[object, str] = {
-    **{bool: "boolean", int: "integer", float: "number"},
+    **{bool: "boolean", int: "integer", int | None: "integer", float: "number"},
     **{Path: "path", Path | None: "path"},
 }
 

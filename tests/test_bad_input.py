@@ -203,6 +203,15 @@ BAD_BODIES = [
     *_field(
         INVALID,
         SIMILARITY,
+        "parameters",
+        {"documents_depth": 0},
+        {"documents_depth": 99},
+        {"depth": 99},
+        inputs={"pairs": [["a", "b"]]},
+    ),
+    *_field(
+        INVALID,
+        SIMILARITY,
         "inputs",
         {"source_sentence": "a"},
         {"sentences": ["a"]},

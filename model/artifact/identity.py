@@ -12,11 +12,11 @@ def vector_fingerprint(manifest: Manifest, depth: int | None = None) -> str:
     """A SHA-256 in hex that is equal exactly when embeddings can be compared with each other.
 
     It covers the graph and the tokenizer, by their hashes in the manifest, the precision, the
-    template, and ``depth``, the last block that is run; None is all blocks. What leaves the vectors
-    as they are (name, scores, prompts, the record of the training) is left out, unlike in
-    `Artifact.fingerprint`.
+    template, and ``depth``, the last block that is run; None is all blocks. All comparable depths
+    have the fingerprint of full depth. What leaves the vectors as they are (name, scores, prompts,
+    the record of the training) is left out, unlike in `Artifact.fingerprint`.
     """
-    if depth == manifest.backbone.get("num_blocks"):
+    if depth == manifest.full_depth or depth in manifest.comparable_depths:
         depth = None
     digests = {name: manifest.files[name].sha256 for name in (MODEL, TOKENIZER) if manifest.files}
     identity: dict[str, Any] = {"files": digests, "precision": manifest.precision, "depth": depth}

@@ -22,7 +22,7 @@ ArtifactError
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import UnionType
 from typing import Any, Self, TypeGuard, cast, get_args, get_origin, get_type_hints
@@ -38,7 +38,13 @@ CONFIG = "config.json"
 CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 # Defaults for fields that manifests of earlier versions do not have.
-ADDED_FIELDS: dict[str, Any] = {"depths": [], "packed": False, "template": None}
+ADDED_FIELDS: dict[str, Any] = {
+    "depths": [],
+    "comparable_depths": [],
+    "by_depth": {},
+    "packed": False,
+    "template": None,
+}
 
 REEXPORT = "Export the checkpoint again with s2sent-train export."
 
@@ -102,6 +108,10 @@ class Manifest:
     parity: the comparison with torch that the export passed.
     fused: the count of each fused operator in the graph.
     depths: the blocks after which the encoder can stop early.
+    comparable_depths: the depths whose embeddings can be compared with each other, because they
+        were trained to be alike; full depth is one of them. Empty where no two depths can be.
+    by_depth: for each depth, full depth too, ``time`` as a share of full depth's, and ``scores``,
+        the average of the STS tasks by dimensions.
     packed: whether the blocks work on tokens without padding (`model.export.packing`).
     template: the tokens that stand around every text, counted in ``max_seq_length``; None for none.
     """
@@ -123,6 +133,8 @@ class Manifest:
     versions: dict[str, str]
     files: dict[str, FileEntry]
     depths: tuple[int, ...] = ()
+    comparable_depths: tuple[int, ...] = ()
+    by_depth: dict[str, Any] = field(default_factory=dict)
     packed: bool = False
     template: Template | None = None
     schema_version: int = SCHEMA_VERSION
@@ -131,6 +143,16 @@ class Manifest:
     def max_input_length(self) -> int:
         """Tokens that a text may have: special tokens count, those of a template do not."""
         return self.max_seq_length - (self.template.length if self.template else 0)
+
+    @property
+    def full_depth(self) -> int | None:
+        """The number of blocks; None where an old manifest does not have it."""
+        return self.backbone.get("num_blocks")
+
+    @property
+    def all_depths(self) -> tuple[int, ...]:
+        """Every depth that an encoder can be asked for: its exits, and full depth."""
+        return self.depths if self.full_depth is None else (*self.depths, self.full_depth)
 
     def to_json(self) -> str:
         """The manifest as indented JSON, ending in a newline."""
@@ -161,7 +183,7 @@ class Manifest:
                 )
         return cls(
             **fields
-            | {name: tuple(fields[name]) for name in ("inputs", "depths")}
+            | {name: tuple(fields[name]) for name in ("inputs", "depths", "comparable_depths")}
             | {"files": _parse_files(fields["files"])}
             | {"template": _parse_template(fields["template"])}
         )

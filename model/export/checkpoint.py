@@ -9,7 +9,7 @@ The artifact appears at its target only if every step succeeds.
 
 import copy
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -279,7 +279,17 @@ def _describe(
         versions={name: version(name) for name in _PACKAGES},
         files={},
         depths=tuple(sorted(set(options.depths))),
+        comparable_depths=_comparable_depths(training, options.depths, config.num_hidden_layers),
     )
+
+
+def _comparable_depths(
+    training: Mapping[str, Any], depths: Sequence[int], full: int
+) -> tuple[int, ...]:
+    """The exits that an elastic recipe has aligned with full depth, and full depth; or none."""
+    elastic = training.get("recipe", {}).get("elastic") or {}
+    aligned = sorted({*depths} & {*elastic.get("depths", ())}) if elastic.get("align") else []
+    return (*aligned, full) if aligned else ()
 
 
 def _max_seq_length(encoder: SentenceTransformer) -> int:

@@ -65,23 +65,59 @@ class Service:
             )
         return prompts[name]
 
-    def check_depth(self, depth: int | None) -> None:
-        """Raise InvalidInput for a depth at which the model cannot stop."""
-        if depth is not None and depth not in self.manifest.depths:
-            known = ", ".join(map(str, self.manifest.depths)) or "none"
-            raise InvalidInput(
-                f"depth is {depth}; this model can stop at {known}. Leave it out for full depth.",
-                param="depth",
-            )
+    def depth(self, asked: int | None) -> int | None:
+        """The last block to run for a request that asked for ``asked``; None for all of them.
 
-    def check_dimensions(self, dimensions: int | None) -> None:
-        """Raise InvalidInput when more components are requested than an embedding has."""
-        dim = self.manifest.dim
-        if dimensions is not None and dimensions > dim:
+        Raises InvalidInput for a depth at which the model cannot stop.
+        """
+        default = self.settings.default_depth
+        otherwise = "full depth" if default is None else f"the default, {default}"
+        return self._stop(asked or default, "depth", otherwise)
+
+    def documents_depth(self, asked: int | None, *, beside: int | None) -> int | None:
+        """The depth of texts that are compared with others of the depth ``beside``.
+
+        Raises InvalidInput for a depth that the model lacks, or whose embeddings cannot be compared
+        with those of the other.
+        """
+        if asked is None:
+            return beside
+        depth = self._stop(asked, "documents_depth", "the depth of the source")
+        if self.fingerprint(depth) != self.fingerprint(beside):
+            together = ", ".join(map(str, self.manifest.comparable_depths)) or "none"
             raise InvalidInput(
-                f"dimensions is {dimensions}; this model has {dim}. Ask for at most {dim}.",
+                f"documents_depth is {asked} and depth is {beside or 'full'}; of this model's"
+                f" depths these can be compared with each other: {together}."
+                " Leave documents_depth out.",
+                param="documents_depth",
+            )
+        return depth
+
+    def _stop(self, depth: int | None, param: str, otherwise: str) -> int | None:
+        manifest = self.manifest
+        if depth is None or depth == manifest.full_depth:
+            return None
+        if depth not in manifest.depths:
+            known = ", ".join(map(str, manifest.all_depths)) or "none"
+            raise InvalidInput(
+                f"{param} is {depth}; this model can stop at {known}."
+                f" Leave it out for {otherwise}.",
+                param=param,
+            )
+        return depth
+
+    def dimensions(self, asked: int | None) -> int | None:
+        """How many components to answer with; None for all of them.
+
+        Raises InvalidInput when more are asked for than an embedding has.
+        """
+        dim = self.manifest.dim
+        if asked is not None and asked > dim:
+            raise InvalidInput(
+                f"dimensions is {asked}; this model has {dim}. Ask for at most {dim}.",
                 param="dimensions",
             )
+        return asked or self.settings.default_dimensions
 
 
 def service_of(request: Request) -> Service:
@@ -110,19 +146,19 @@ async def embed(
     ClientDisconnect.
     """
     service, context = service_of(request), context_of(request)
-    service.check_depth(options.depth)
+    depth = service.depth(options.depth)
     settings = service.settings
     work = service.engine.embed(
         texts,
         truncate=settings.auto_truncate if options.truncate is None else options.truncate,
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
-        depth=options.depth,
+        depth=depth,
         skip_failed=skip_failed,
         timeout_seconds=remaining_seconds(request),
     )
-    context.characters = sum(map(len, texts))
-    context.depth = options.depth
+    context.characters += sum(map(len, texts))
+    context.depth = depth
     if context.span is not None:
         context.span.set_attribute("s2sent.texts", len(texts))
     began_ns = time.time_ns()

@@ -2,9 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import numpy as np
 from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
 
 from service.api.details import DetailedEmbeddings, details_as_json
 from service.api.embedding import embed, service_of
@@ -15,11 +17,9 @@ from service.api.responses import RAW, embedding_response, list_as_json
 from service.api.routing import RequestRoute
 from service.api.schemas import (
     EmbedBody,
-    PairsForm,
     RankedDocument,
     RankingForm,
     SimilarityBody,
-    SourceForm,
 )
 from service.api.vectors import (
     UnitEmbeddings,
@@ -27,7 +27,9 @@ from service.api.vectors import (
     ranked_cosines,
     to_unit,
 )
+from service.engine.types import EmbedResult, joined
 from service.errors import InvalidInput
+from service.http.context import context_of
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 
@@ -51,7 +53,7 @@ async def embed_texts(request: Request) -> Response:
     """One embedding per text, in order; raw numbers if ``Accept`` names octet-stream."""
     service = service_of(request)
     body = await service.bodies.read(request, EmbedBody)
-    service.check_dimensions(body.dimensions)
+    dimensions = service.dimensions(body.dimensions)
     raw = RAW in request.headers.get("accept", "")
     skip_failed = body.on_error == "null"
     check_scale(body.encoding, normalize=body.normalize)
@@ -60,7 +62,7 @@ async def embed_texts(request: Request) -> Response:
     result = await embed(request, body.inputs, body, skip_failed=skip_failed)
     since = time.perf_counter()
     embeddings, errors = usable_embeddings(
-        result, dimensions=body.dimensions, normalize=body.normalize, skip_failed=skip_failed
+        result, dimensions=dimensions, normalize=body.normalize, skip_failed=skip_failed
     )
     headers = encoding_headers(body.encoding, embeddings.shape[1])
     rows = encode(embeddings, body.encoding)
@@ -105,40 +107,47 @@ def _check_raw(body: EmbedBody) -> None:
     },
 )
 async def compare_texts(request: Request) -> Response:
-    """Cosines of the full embeddings, in [-1, 1]. A repeated text is embedded once."""
+    """Cosines of the full embeddings, in [-1, 1]. A text that comes twice at a depth runs once."""
     body = await service_of(request).bodies.read(request, SimilarityBody)
-    form = body.inputs
-    distinct = list(dict.fromkeys(form.texts()))
-    result = await embed(request, distinct, body.parameters)
+    sides = body.inputs.sides()
+    result, sources, others = await _embed_sides(request, body, *sides)
     since = time.perf_counter()
     unit = to_unit(result.embeddings)
-    row_of = {text: row for row, text in enumerate(distinct)}
-    scores = await _scores(form, unit, row_of)
+    if isinstance(body.inputs, RankingForm):
+        scores = await _ranking(unit, sources, np.array(others), body.inputs.top_k)
+    else:
+        scores = await list_as_json(paired_cosines(unit, sources, others))
     return embedding_response(request, result, scores, serialized_since=since)
 
 
-async def _scores(
-    form: SourceForm | PairsForm | RankingForm, unit: UnitEmbeddings, row_of: dict[str, int]
+async def _embed_sides(
+    request: Request, body: SimilarityBody, sources: Sequence[str], others: Sequence[str]
+) -> tuple[EmbedResult, list[int], list[int]]:
+    """The embeddings of both sides, each at its depth, and the row of every text of each side."""
+    service, options = service_of(request), body.parameters
+    depth = service.depth(options.depth)
+    others_depth = service.documents_depth(options.documents_depth, beside=depth)
+    row_of = {text: row for row, text in enumerate(dict.fromkeys(body.inputs.texts()))}
+    if others_depth == depth:
+        result = await embed(request, [*row_of], options)
+        return result, [row_of[text] for text in sources], [row_of[text] for text in others]
+    row_of = {text: row for row, text in enumerate(dict.fromkeys(sources))}
+    row_of_other = {text: row for row, text in enumerate(dict.fromkeys(others), len(row_of))}
+    of_others = options.model_copy(update={"depth": options.documents_depth})
+    result = joined(
+        await embed(request, [*row_of], options), await embed(request, [*row_of_other], of_others)
+    )
+    context_of(request).result = result
+    return result, [row_of[text] for text in sources], [row_of_other[text] for text in others]
+
+
+async def _ranking(
+    unit: UnitEmbeddings, queries: Sequence[int], documents: NDArray[np.intp], top_k: int | None
 ) -> bytes:
-    match form:
-        case SourceForm():
-            others = [row_of[text] for text in form.sentences]
-            source = [row_of[form.source_sentence]] * len(others)
-            return await list_as_json(paired_cosines(unit, source, others))
-        case PairsForm():
-            left, right = zip(*form.pairs, strict=True)
-            rows = [row_of[text] for text in left], [row_of[text] for text in right]
-            return await list_as_json(paired_cosines(unit, *rows))
-        case RankingForm():
-            return await _ranking(form, unit, row_of)
-
-
-async def _ranking(form: RankingForm, unit: UnitEmbeddings, row_of: dict[str, int]) -> bytes:
-    documents = np.array([row_of[text] for text in form.documents])
     answers = []
-    for query in form.queries:
+    for query in queries:
         await asyncio.sleep(0)  # let the event loop serve others
-        best, scores = ranked_cosines(unit, row_of[query], documents, form.top_k)
+        best, scores = ranked_cosines(unit, query, documents, top_k)
         ranked = [
             {"index": index, "score": score}
             for index, score in zip(best.tolist(), scores, strict=True)

@@ -55,7 +55,9 @@ class Model(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
-    fingerprint: str = Field(description="As the header x-model-fingerprint, for full depth.")
+    fingerprint: str = Field(
+        description="As the header x-model-fingerprint of a request without depth."
+    )
     fingerprints_by_depth: dict[int, str] = Field(description="Likewise for each depth.")
 
 
@@ -82,13 +84,13 @@ async def create_embeddings(request: Request) -> Response:
     """One normalised embedding per text. The model's name is not checked."""
     service = service_of(request)
     body = await service.bodies.read(request, OpenAIEmbeddingsBody)
-    service.check_dimensions(body.dimensions)
+    dimensions = service.dimensions(body.dimensions)
     skip_failed = body.on_error == "null"
     options = EmbedOptions(depth=body.depth, prompt_name=body.prompt_name)
     result = await embed(request, body.input, options, skip_failed=skip_failed)
     since = time.perf_counter()
     embeddings, errors = usable_embeddings(
-        result, dimensions=body.dimensions, normalize=True, skip_failed=skip_failed
+        result, dimensions=dimensions, normalize=True, skip_failed=skip_failed
     )
     encoding = body.encoding_format
     rows = as_json_items(encode(embeddings, encoding), encoding)
@@ -119,8 +121,8 @@ async def list_models(request: Request) -> Response:
         object="model",
         created=service.started_at,
         owned_by="s2sent",
-        fingerprint=service.fingerprint(),
-        fingerprints_by_depth={d: service.fingerprint(d) for d in service.manifest.depths},
+        fingerprint=service.fingerprint(service.depth(None)),
+        fingerprints_by_depth={d: service.fingerprint(d) for d in service.manifest.all_depths},
     )
     return Response(ModelList(object="list", data=[model]).model_dump_json(), media_type=JSON)
 

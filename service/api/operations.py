@@ -41,6 +41,12 @@ class Info(BaseModel):
     docker_label: str | None
     dim: int = Field(description="Components of an embedding.")
     depths: list[int] = Field(description="Blocks after which a request may stop.")
+    full_depth: int | None = Field(description="Blocks of the encoder, the depth of most requests.")
+    comparable_depths: list[int] = Field(
+        description="Depths whose embeddings can be compared with each other; none if empty."
+    )
+    default_depth: int | None = Field(description="Depth of a request without one; null for full.")
+    default_dimensions: int | None = Field(description="Likewise of dimensions; null for dim.")
     normalize: bool = Field(description="Whether embeddings have length 1 by default.")
     prompts: dict[str, str] = Field(description="Text put before inputs, by prompt_name.")
     precision: str = Field(
@@ -145,6 +151,10 @@ def _info(service: Service) -> Info:
         docker_label=None,
         dim=manifest.dim,
         depths=list(manifest.depths),
+        full_depth=manifest.full_depth,
+        comparable_depths=list(manifest.comparable_depths),
+        default_depth=settings.default_depth,
+        default_dimensions=settings.default_dimensions,
         normalize=True,
         prompts=manifest.prompts,
         precision=manifest.precision,

@@ -107,7 +107,9 @@ _ENCODING_DESCRIPTION = (
     "float: numbers. base64, float16: base64 of little-endian float32 or float16."
     " int8, binary, ubinary: integers, a byte for each component or for eight of them."
 )
-_DEPTH_DESCRIPTION = "The last block to run, one of the model's depths (/info); all by default."
+_DEPTH_DESCRIPTION = (
+    "The last block to run, one of the model's depths (/info); by default as the server is set."
+)
 
 
 class _Body(BaseModel):
@@ -140,6 +142,16 @@ class EmbedOptions(_Body):
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
 
 
+class SimilarityOptions(EmbedOptions):
+    """Options of a comparison; ``depth`` is that of the source, the queries or a pair's first."""
+
+    documents_depth: Depth | None = Field(
+        default=None,
+        description="The last block to run for sentences, documents and a pair's second text;"
+        " by default that of the others. Two depths must be comparable (/info).",
+    )
+
+
 class AnswerOptions(_Body):
     """Options of the answer of a route that returns embeddings."""
 
@@ -153,7 +165,9 @@ class AnswerOptions(_Body):
         description="Tell each text's tokens, whether it was cut, and the model's fingerprint.",
     )
     dimensions: Dimensions | None = Field(
-        default=None, description="Keep only the first components; cut before normalising."
+        default=None,
+        description="Keep only the first components; cut before normalising. By default as the"
+        " server is set (/info).",
     )
 
 
@@ -181,6 +195,10 @@ class SourceForm(_Body):
         """Every text to embed, the sentences first."""
         return [*self.sentences, self.source_sentence]
 
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The texts that are compared, one by one: the source again and again, the sentences."""
+        return [self.source_sentence] * len(self.sentences), self.sentences
+
     @model_validator(mode="after")
     def _source_is_not_empty(self) -> Self:
         checked_text(self.source_sentence, "inputs.source_sentence")
@@ -196,6 +214,10 @@ class PairsForm(_Body):
         """Every text to embed, pair after pair."""
         return [text for pair in self.pairs for text in pair]
 
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The texts that are compared, one by one: the first and the second of each pair."""
+        return [first for first, _ in self.pairs], [second for _, second in self.pairs]
+
 
 class RankingForm(_Body):
     """Queries, for each of which the documents are ranked by cosine."""
@@ -209,6 +231,10 @@ class RankingForm(_Body):
     def texts(self) -> list[str]:
         """Every text to embed, the queries first."""
         return [*self.queries, *self.documents]
+
+    def sides(self) -> tuple[list[str], list[str]]:
+        """The queries, and the documents that each of them is compared with."""
+        return self.queries, self.documents
 
 
 class RankedDocument(BaseModel):
@@ -236,7 +262,7 @@ class SimilarityBody(_Body):
     """Body of /similarity."""
 
     inputs: SimilarityInputs
-    parameters: EmbedOptions = EmbedOptions()
+    parameters: SimilarityOptions = SimilarityOptions()
 
     @model_validator(mode="after")
     def _texts_are_not_too_many(self, info: ValidationInfo) -> Self:

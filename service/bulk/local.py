@@ -41,7 +41,7 @@ class LocalEmbedder:
         # The tokenizer's own threads; they are started with the first call.
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))
         self._encoder = _verified_encoder(opened)
-        self._depth = options.depth
+        self._depth = None if options.depth == manifest.full_depth else options.depth
         self._prompt = manifest.prompts[options.prompt_name] if options.prompt_name else ""
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
@@ -119,7 +119,7 @@ def describe(path: Path) -> Model:
 def _describe(artifact: Artifact) -> Model:
     manifest = artifact.manifest
     return Model(
-        manifest.name, artifact.fingerprint, manifest.dim, manifest.depths, manifest.prompts
+        manifest.name, artifact.fingerprint, manifest.dim, manifest.all_depths, manifest.prompts
     )
 
 

@@ -53,19 +53,22 @@ class RemoteEmbedder:
         self._connections: list[http.client.HTTPConnection] = []  # of all threads, to close them
         self._closed = threading.Event()
         info = orjson.loads(self._ask("GET", "/info", b"", "application/json"))
+        full_depth = info.get("full_depth")  # an earlier service does not have it
         self.model = Model(
             info["served_model_name"],
             info["fingerprint"],
             info["dim"],
-            tuple(info["depths"]),
+            (*info["depths"], *([full_depth] if full_depth else [])),
             info["prompts"],
         )
         options.check(self.model)
         self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
-        # Cut and normalised here, as local embeddings are.
-        self._options: dict[str, bool | int | str] = {"normalize": False, "truncate": True}
-        if options.depth is not None:
-            self._options["depth"] = options.depth
+        # Cut and normalised here, as local embeddings are; the service may have other defaults.
+        self._options: dict[str, bool | int | str] = {
+            **{"normalize": False, "truncate": True, "dimensions": self.model.dim}
+        }
+        if depth := options.depth or full_depth:
+            self._options["depth"] = depth
         if options.prompt_name is not None:
             self._options["prompt_name"] = options.prompt_name
         self._executor = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="request")

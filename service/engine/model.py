@@ -67,6 +67,7 @@ class LoadedModel:
         Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
         """
         artifact = artifact or Artifact.open(settings.artifact, keep_graph=True)
+        _check_defaults(settings, artifact)
         parallelism = Parallelism.of(settings)
         try:
             with panics_as_errors():
@@ -194,4 +195,22 @@ class LoadedModel:
                 precision=manifest.precision,
                 provider=self.encoder.provider,
                 dim=manifest.dim,
+                depths=manifest.depths,
             )
+
+
+def _check_defaults(settings: Settings, artifact: Artifact) -> None:
+    """Raise EngineStartFailed where the model lacks the default depth or dimensions."""
+    depth, dimensions = settings.default_depth, settings.default_dimensions
+    manifest = artifact.manifest
+    if depth is not None and depth not in manifest.all_depths:
+        known = ", ".join(map(str, manifest.all_depths)) or "none"
+        raise EngineStartFailed(
+            f"default_depth is {depth}; {artifact.path} can stop at {known}."
+            " Set S2SENT_DEFAULT_DEPTH to one of them, or leave it out."
+        )
+    if dimensions is not None and dimensions > manifest.dim:
+        raise EngineStartFailed(
+            f"default_dimensions is {dimensions}; {artifact.path} has {manifest.dim}."
+            f" Set S2SENT_DEFAULT_DIMENSIONS to at most {manifest.dim}, or leave it out."
+        )

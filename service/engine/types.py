@@ -30,6 +30,26 @@ class EmbedResult:
     errors: Mapping[int, ServiceError] = field(default_factory=dict)
 
 
+def joined(first: EmbedResult, second: EmbedResult) -> EmbedResult:
+    """Two results without errors as one: the texts of the first, then those of the second.
+
+    Tokenising is the sum of both, waiting and running are means over all texts.
+    """
+    count = len(first.tokens), len(second.tokens)
+
+    def mean(one: float, other: float) -> float:
+        return (count[0] * one + count[1] * other) / sum(count)
+
+    return EmbedResult(
+        np.concatenate([first.embeddings, second.embeddings]),
+        first.tokens + second.tokens,
+        first.truncated + second.truncated,
+        first.tokenize_seconds + second.tokenize_seconds,
+        mean(first.queue_seconds, second.queue_seconds),
+        mean(first.inference_seconds, second.inference_seconds),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Readiness:
     """Whether the service should receive traffic, and the reason when it should not."""

@@ -19,7 +19,7 @@ from service.engine.admission import ThroughputEstimate
 from service.engine.batcher import NO_BATCH, Batch, Batcher, PendingRequest, QueuedText
 from service.engine.model import EngineStartFailed, LoadedModel, WrongShape
 from service.errors import InferenceFailed, NotReady, ServiceError
-from service.metrics import Metrics
+from service.metrics import FULL_DEPTH, Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -161,10 +161,11 @@ class InferenceWorkers:
     def _observe(self, batch: Sequence[QueuedText], seconds: float) -> None:
         lengths = [len(text.sequence) for text in batch]
         tokens, padded = sum(lengths), len(batch) * max(lengths)
-        self._metrics.batch_texts.observe(len(batch))
+        depth = batch[0].request.depth or FULL_DEPTH
+        self._metrics.batch_texts.labels(depth).observe(len(batch))
         self._metrics.batch_tokens.observe(tokens)
         self._metrics.batch_padding_ratio.observe(1 - tokens / padded)
-        self._metrics.batch_duration.observe(seconds)
+        self._metrics.batch_duration.labels(depth).observe(seconds)
         self._metrics.texts.inc(len(batch))
         self._metrics.tokens.inc(tokens)
 

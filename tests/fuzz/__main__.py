@@ -56,7 +56,8 @@ def document_of(client: httpx.Client, artifact: Path) -> dict[str, Any]:
     limits = {
         "dimensions": {"maximum": info["dim"]},
         "prompt_name": {"enum": [*info["prompts"], None]},
-        "depth": {"enum": [*info["depths"], None]},
+        "depth": {"enum": [*info["depths"], info["full_depth"], None]},
+        "documents_depth": {"enum": [None]},  # which one is right depends on depth
     }
     for schema in document["components"]["schemas"].values():
         for name in limits.keys() & schema.get("properties", {}).keys():

@@ -26,5 +26,5 @@ async def test_calls_that_were_made_are_not_made_again() -> None:
 
 async def test_a_scrape_sees_what_was_deferred() -> None:
     metrics = Metrics()
-    metrics.deferred.add(metrics.batch_texts.observe, 3)
-    assert metrics.registry.get_sample_value("s2sent_batch_texts_sum") == 3
+    metrics.deferred.add(metrics.batch_tokens.observe, 3)
+    assert metrics.registry.get_sample_value("s2sent_batch_tokens_sum") == 3

@@ -14,8 +14,7 @@ from service.metrics import (
 HISTOGRAMS = [
     *("parse_duration_seconds", "tokenize_duration_seconds"),
     *("queue_duration_seconds", "inference_duration_seconds"),
-    *("serialize_duration_seconds", "batch_texts", "batch_tokens", "batch_padding_ratio"),
-    "batch_duration_seconds",
+    *("serialize_duration_seconds", "batch_tokens", "batch_padding_ratio"),
 ]
 PLAIN = [
     *("requests_in_flight", "queue_texts", "queue_tokens", "queue_oldest_seconds"),
@@ -35,6 +34,7 @@ LABELLED = [
         for status in STATUSES
     ),
     *(("request_duration_seconds_count", {"route": route}) for route in ROUTES),
+    *((f"{name}_count", {"depth": "full"}) for name in ("batch_texts", "batch_duration_seconds")),
 ]
 
 
@@ -73,8 +73,11 @@ def test_model_is_described_once_it_is_known() -> None:
     metrics = Metrics()
     assert "s2sent_model_info{" not in metrics.render().decode()
     labels = {"name": "m", "fingerprint": "f", "precision": "fp32", "provider": "CPU"}
-    metrics.describe_model(**labels, dim=384)
-    assert metrics.registry.get_sample_value("s2sent_model_info", labels | {"dim": "384"}) == 1
+    metrics.describe_model(**labels, dim=384, depths=(2,))
+    value = metrics.registry.get_sample_value
+    assert value("s2sent_model_info", labels | {"dim": "384"}) == 1
+    assert value("s2sent_batch_texts_count", {"depth": "2"}) == 0
+    assert value("s2sent_batch_duration_seconds_count", {"depth": "2"}) == 0
 
 
 def test_half_a_millisecond_and_a_minute_are_told_apart() -> None:

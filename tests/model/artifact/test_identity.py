@@ -39,3 +39,10 @@ def test_what_leaves_vectors_as_they_are_leaves_the_identity() -> None:
 def test_each_depth_is_an_identity_and_the_last_block_is_full_depth() -> None:
     assert len({vector_fingerprint(BASE, depth) for depth in (None, 2, 4)}) == 3
     assert vector_fingerprint(BASE, 6) == vector_fingerprint(BASE)
+
+
+def test_depths_that_can_be_compared_are_one_identity() -> None:
+    aligned = dataclasses.replace(BASE, comparable_depths=(4, 6))
+    full, two, four = (vector_fingerprint(aligned, depth) for depth in (None, 2, 4))
+    assert full == four == vector_fingerprint(BASE)
+    assert two == vector_fingerprint(BASE, 2) != full

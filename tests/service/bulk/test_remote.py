@@ -32,6 +32,7 @@ class Service(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.info = INFO
         self.faults: list[int] = []
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
@@ -45,7 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer(200 if self.path == "/base/info" else 404, orjson.dumps(INFO))
+        self._answer(200 if self.path == "/base/info" else 404, orjson.dumps(self.server.info))
 
     def do_POST(self) -> None:
         body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -108,6 +109,13 @@ def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> No
     assert service.headers[0]["Authorization"] == "Bearer k"
     assert (embedded.tokens == -1).all()
     assert pauses == []
+
+
+def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: Service) -> None:
+    """Full depth and all components are asked for where the run does not say."""
+    service.info = INFO | {"full_depth": 4, "default_depth": 2, "default_dimensions": 3}
+    embed(service, TEXTS)
+    assert {(body["depth"], body["dimensions"]) for body in service.bodies} == {(4, DIM)}
 
 
 @pytest.mark.parametrize("status", [429, 503])

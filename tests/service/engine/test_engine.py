@@ -484,6 +484,16 @@ async def test_text_is_kept_for_the_depth_it_was_run_at() -> None:
         assert harness.encoder.batches == [["same"]] * 3
 
 
+async def test_texts_and_run_time_are_counted_by_depth() -> None:
+    async with serving() as harness:
+        for depth, texts in ((None, ["a"]), (2, ["b", "c"]), (2, ["d"])):
+            await harness.engine.embed(texts, depth=depth)
+        value = harness.metrics.registry.get_sample_value
+        for label, count, batches in (("full", 1, 1), ("2", 3, 2)):
+            assert value("s2sent_batch_texts_sum", {"depth": label}) == count
+            assert value("s2sent_batch_duration_seconds_count", {"depth": label}) == batches
+
+
 async def test_texts_of_two_depths_are_not_run_together() -> None:
     async with serving() as harness:
         held = await harness.hold()
