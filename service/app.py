@@ -16,7 +16,7 @@ from model.artifact.manifest import ArtifactError
 from model.runtime.providers import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import RateLimiter
-from service.api import docs_page, native, openai, operations, tokenize
+from service.api import docs_page, explain, native, openai, operations, tokenize
 from service.api.embedding import Service
 from service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
 from service.engine.engine import Engine
@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROUTERS = tuple(module.router for module in (native, openai, tokenize, operations, docs_page))
+ROUTERS = tuple(
+    module.router for module in (native, openai, tokenize, explain, operations, docs_page)
+)
 
 ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 ERROR_HANDLERS: dict[int | type[Exception], ErrorHandler] = {

@@ -38,7 +38,7 @@ FULL_DEPTH = "full"  # the label of a batch that runs every block; another has i
 # valid request.
 ROUTES = (
     *("/embed", "/similarity", "/v1/embeddings", "/v1/models", "/tokenize", "/decode"),
-    *("/info", "/health", "/ready", "/metrics", "other"),
+    *("/explain", "/info", "/health", "/ready", "/metrics", "other"),
 )
 STATUSES = (200, 400, 401, 404, 405, 413, 415, 422, 424, 429, 431, 500, 503, 504)
 

@@ -33,3 +33,32 @@ def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
 
     target = tiny_checkpoint.parent / "artifact"
     return export_checkpoint(tiny_checkpoint, target, ExportOptions(name="tiny"))
+
+
+@pytest.fixture(scope="session")
+def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A six-block BERT, 32 wide, with gates for exits, whose weights differ clearly by text."""
+    import torch
+
+    from model.network.encoder import build_encoder, get_selector
+    from model.network.selector import SelectorConfig
+    from tests.support.tiny import tiny_backbone
+
+    folder = tmp_path_factory.mktemp("exits")
+    backbone = tiny_backbone(folder / "backbone", num_layers=6)
+    config = SelectorConfig.preset("default", width=32, reduction=4, exits=(2, 3, 4))
+    encoder = build_encoder(backbone, config, max_seq_length=64)
+    generator = torch.Generator().manual_seed(1)
+    for parameter in get_selector(encoder).parameters():
+        torch.nn.init.normal_(parameter, std=0.5, generator=generator)
+    encoder.save(str(folder / "checkpoint"))
+    return folder / "checkpoint"
+
+
+@pytest.fixture(scope="session")
+def exits_artifact(exits_checkpoint: Path) -> Artifact:
+    """The checkpoint's fp32 artifact, which can stop after blocks 2, 3 and 4."""
+    from model.export.checkpoint import ExportOptions, export_checkpoint
+
+    options = ExportOptions(name="tiny-exits", depths=(2, 3, 4))
+    return export_checkpoint(exits_checkpoint, exits_checkpoint.parent / "artifact", options)

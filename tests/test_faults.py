@@ -42,6 +42,7 @@ class Switchboard:
         }
         self.dim, self.max_seq_length = encoder.dim, encoder.max_seq_length
         self.provider = encoder.provider
+        self.has_block_weights = encoder.has_block_weights
         self.open = threading.Event()
         self.open.set()
         self.entered = threading.Event()
@@ -65,6 +66,16 @@ class Switchboard:
         rows[[mark == BLANK for mark in marks]] = np.nan
         self.texts_run += len(sequences)
         return rows
+
+    def block_weights(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> Rows:
+        """Those of the real encoder."""
+        return self._encoder.block_weights(sequences, exclusive=exclusive, depth=depth)
 
 
 class Stage:

@@ -158,6 +158,17 @@ class Manifest:
         """The manifest as indented JSON, ending in a newline."""
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
 
+    def fused_blocks(self, depth: int | None = None) -> range:
+        """The numbers of the blocks that the selector fuses at ``depth``; none without a selector.
+
+        Block 0 is the embedding output.
+        """
+        if self.selector is None:
+            return range(0)
+        lowest = 0 if self.selector.get("block_choice") == "skip_last" else 1
+        stop = (depth or int(self.backbone["num_blocks"])) + lowest
+        return range(max(lowest, stop - int(self.selector["num_blocks"])), stop)
+
     @classmethod
     def from_json(cls, content: str | bytes) -> Self:
         """Parse manifest.json; raises MalformedManifest or UnsupportedSchema."""

@@ -32,11 +32,11 @@ from model.export.early_exit import OwnGates, add_depth_input
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.packing import pack
 from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
-from model.export.trace import OUTPUTS, TracedEncoder, backbone_config, trace_encoder
+from model.export.trace import TracedEncoder, backbone_config, trace_encoder
 from model.network.encoder import find_selector, get_pooling, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
-from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from model.runtime.encoder import OnnxEncoder
 
 Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
 STORED_AS_INT8: frozenset[Precision] = frozenset(("weight-int8", "int8"))
@@ -135,9 +135,10 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
     path.parent.mkdir(parents=True)
     traced = trace_encoder(encoder, path, options.depths)
     blocks, other_blocks = traced.pooled_blocks, traced.other_blocks
-    outputs = [*OUTPUTS, *traced.gated.values()]
     read_here, others = (blocks + other_blocks, []) if traced.gated else (blocks, other_blocks)
-    front, pooling = graph.split(traced.model, traced.inputs, read_here, outputs, also=others)
+    front, pooling = graph.split(
+        traced.model, traced.inputs, read_here, traced.outputs, also=others
+    )
     fused: dict[str, int] = {}
     if not options.standard_operators:
         front, fused = _fuse(front, backbone_config(encoder), options)
@@ -159,11 +160,12 @@ def _write_graph(encoder: SentenceTransformer, path: Path, options: ExportOption
 
 
 def _own_gates(encoder: SentenceTransformer, traced: TracedEncoder) -> OwnGates | None:
-    """What each depth pools by a gate of its own; None where one gate serves all depths."""
+    """What each depth gives by a gate of its own; None where one gate serves all depths."""
     if not traced.gated:
         return None
-    pooled = {**traced.gated, max(traced.exits): POOLED_OUTPUT}
-    return OwnGates(pooled, int(backbone_config(encoder).hidden_size))
+    width = int(backbone_config(encoder).hidden_size)
+    shapes = ((width,), (len(traced.pooled_blocks), width))[: len(traced.results)]
+    return OwnGates({**traced.gated, max(traced.exits): traced.results}, shapes)
 
 
 def _fuse(

@@ -28,7 +28,7 @@ from model.export.graph import replace_nodes
 from model.export.packing import packed_state
 
 DEPTH_INPUT = "depth"  # int64 scalar
-NO_ROWS = "no_rows"  # what the poolings give that are not run: float32 [0, width]
+NO_ROWS = "no_rows_of_"  # how the empty results begin of the poolings that are not run
 STOPS = "stops_by_"  # how the conditions of a pooling before full depth begin
 
 Slots = list[tuple[str, str]]  # for each slot a block's state, and its product with the rows
@@ -36,10 +36,13 @@ Slots = list[tuple[str, str]]  # for each slot a block's state, and its product 
 
 @dataclass(frozen=True)
 class OwnGates:
-    """Exits with gates of their own: the value [n, width] that each depth pools, full depth too."""
+    """Exits with gates of their own: the results of each depth's pooling, of full depth too.
 
-    pooled: Mapping[int, str]
-    width: int
+    ``shapes`` has the shape of a text's row in each result.
+    """
+
+    results: Mapping[int, Sequence[str]]
+    shapes: Sequence[Sequence[int]]
 
 
 def add_depth_input(
@@ -109,42 +112,65 @@ def _pool_by_own_gates(
 ) -> list[NodeProto]:
     """An If for each depth that pools there, and what they give together; adds to ``done``.
 
-    ``held`` are the products that a depth's pooling reads. They are in the last slots, which have
-    the names of the products at full depth.
+    One of the poolings is run; the others give no rows. ``held`` are the products that a depth's
+    pooling reads. They are in the last slots, which have the names of the products at full depth.
     """
     depths = sorted(held)
-    result = gates.pooled[depths[-1]]
-    zeros = helper.make_tensor(NO_ROWS, TensorProto.FLOAT, [0, gates.width], [])
-    nodes = [helper.make_node("Constant", [], [NO_ROWS], NO_ROWS, value=zeros)]
-    parts, inside = [], set[int]()
+    results = gates.results[depths[-1]]
+    empty = {result: f"{NO_ROWS}{result}" for result in results}
+    nodes = [
+        helper.make_node("Constant", [], [name], name, value=_no_rows(shape))
+        for name, shape in zip(empty.values(), gates.shapes, strict=True)
+    ]
+    inside = set[int]()
     for above, depth in zip([None, *depths], depths, strict=False):
-        pooling = _needed(graph, [gates.pooled[depth]]) - done
+        own = gates.results[depth]
+        pooling = _needed(graph, own) - done
         inside |= pooling
         in_slots = dict(zip(held[depth], held[depths[-1]][-len(held[depth]) :], strict=True))
         condition, wanted = _condition(above, depth if depth != depths[-1] else None)
-        run = [*_pick(graph, pooling), _copy(gates.pooled[depth], f"{result}_by_{depth}")]
-        parts.append(f"{result}_by_{depth}")
+        parts = [_part(result, depth) for result in results]
+        run = [*_pick(graph, pooling), *map(_copy, own, parts)]
         nodes += condition
         nodes.append(
             helper.make_node(
                 "If",
                 [wanted],
-                [parts[-1]],
+                parts,
                 f"pool_by_{depth}",
-                then_branch=_branch(run, parts[-1:], "run", in_slots),
-                else_branch=_branch([_copy(NO_ROWS, parts[-1])], parts[-1:], "kept"),
+                then_branch=_branch(run, parts, "run", in_slots),
+                else_branch=_branch([*map(_copy, empty.values(), parts)], parts, "kept"),
             )
         )
     done |= inside
-    nodes.append(helper.make_node("Concat", parts, [result], result, axis=0))
-    made = {name for node in _pick(graph, inside) for name in node.output} - {result}
-    others = {*gates.pooled.values()} - {result}
+    for result in results:
+        parts = [_part(result, depth) for depth in depths]
+        nodes.append(helper.make_node("Concat", parts, [result], result, axis=0))
+    return [*nodes, *_name_outputs(graph, gates, _pick(graph, inside))]
+
+
+def _name_outputs(
+    graph: GraphProto, gates: OwnGates, poolings: Sequence[NodeProto]
+) -> list[NodeProto]:
+    """Drop the outputs of single exits, and copy those that ``poolings`` made under other names."""
+    results = gates.results[max(gates.results)]
+    others = {*chain.from_iterable(gates.results.values())} - {*results}
+    made = {name for node in poolings for name in node.output} - {*results}
+    copies = []
     for output in [*graph.output]:
         if output.name in others:
             graph.output.remove(output)
-        elif output.name in made:  # the same value, where nothing is normalised
-            nodes.append(_copy(result, output.name))
-    return nodes
+        elif output.name in made:  # the pooled vectors, where nothing is normalised
+            copies.append(_copy(results[0], output.name))
+    return copies
+
+
+def _no_rows(shape: Sequence[int]) -> TensorProto:
+    return helper.make_tensor("", TensorProto.FLOAT, [0, *shape], [])
+
+
+def _part(result: str, depth: int) -> str:
+    return f"{result}_by_{depth}"
 
 
 def _condition(above: int | None, depth: int | None) -> tuple[list[NodeProto], str]:

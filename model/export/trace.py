@@ -3,7 +3,8 @@
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,31 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does 
 
 from model.export.graph import OPSET
 from model.network.pooled import PooledEncoder
-from model.runtime.encoder import POOLED_OUTPUT
+from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
+NORMALIZED_OUTPUT = "sentence_embedding"
 
 
 @dataclass(frozen=True)
 class TracedEncoder:
     """A traced `PooledEncoder`: its graph, its inputs, and the block states pooled at each depth.
 
-    ``model`` has the outputs ``OUTPUTS``, those of ``gated`` (what an exit with a gate of its own
-    pools, by depth) and all block states in ``exits``.
+    ``model`` has the output ``NORMALIZED_OUTPUT``, the ``results`` at full depth, those of
+    ``gated`` (by depth, what an exit with a gate of its own gives) and all block states in
+    ``exits``. The results are the pooled vectors and, where there are any, the block weights.
     """
 
     model: onnx.ModelProto
     inputs: tuple[str, ...]
+    results: tuple[str, ...]
     exits: dict[int, list[str]]
-    gated: dict[int, str]
+    gated: dict[int, tuple[str, ...]]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The outputs that are no block states, in their order."""
+        return [NORMALIZED_OUTPUT, *self.results, *chain.from_iterable(self.gated.values())]
 
     @property
     def pooled_blocks(self) -> list[str]:
@@ -55,15 +63,18 @@ def trace_encoder(
     network.config = config = backbone_config(encoder)  # optimum asks for it
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
     exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
-    gated = {depth: f"{POOLED_OUTPUT}_at_{depth}" for depth in network.gated}
-    vectors, blocks = [*OUTPUTS, *gated.values()], [*map(_block, network.blocks)]
-    onnx_config = _PooledEncoderConfig(config, inputs, vectors, blocks)
+    results = (POOLED_OUTPUT, BLOCK_WEIGHTS_OUTPUT) if network.weighs else (POOLED_OUTPUT,)
+    gated = {depth: tuple(f"{result}_at_{depth}" for result in results) for depth in network.gated}
+    traced = TracedEncoder(onnx.ModelProto(), inputs, results, exits, gated)
+    onnx_config = _PooledEncoderConfig(
+        config, inputs, traced.outputs, [*map(_block, network.blocks)]
+    )
     with warnings.catch_warnings():
         # The trace holds a part of the mask's arithmetic constant; the parity check covers it.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
         export_onnx(network, onnx_config, path, opset=OPSET)
-    return TracedEncoder(onnx.load(path), inputs, exits, gated)
+    return replace(traced, model=onnx.load(path))
 
 
 def backbone_config(encoder: SentenceTransformer) -> Any:

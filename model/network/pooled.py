@@ -1,6 +1,6 @@
 """The encoder as a function of tensors, as it is exported, and at a depth below the last block."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -16,13 +16,14 @@ from model.network.transformer import read_positions
 class PooledEncoder(nn.Module):
     """The encoder as a function of tensors that pools each block before fusing, as it is exported.
 
-    Returns (sentence_embedding [B, D], pooled_embedding [B, D], *exits [B, D], *blocks [B, L, D]):
-    the pipeline's output, the same before normalisation, what each exit with a gate of its own
-    pools, by rising depth, and the states of the blocks that are pooled, oldest first: those that
-    the selector fuses, or the last one without a selector. ``depths`` adds the blocks that are
-    pooled when the backbone ends at that depth; ``exits`` has the block numbers by depth, ``gated``
-    the depths below full that have their own gates. Raises CheckpointError for a depth that cannot
-    be an exit.
+    Returns (sentence_embedding [B, D], pooled_embedding [B, D], block_weights [B, N, D], *exits,
+    *blocks [B, L, D]): the pipeline's output, the same before normalisation, the selector's
+    weights, the last two of each exit with a gate of its own by rising depth, and the states of the
+    blocks that are pooled, oldest first: those that the selector fuses, or the last one without a
+    selector. There are weights where ``weighs`` says so; an exit that fuses fewer blocks has zeros
+    for those it lacks. ``depths`` adds the blocks that are pooled when the backbone ends at that
+    depth; ``exits`` has the block numbers by depth, ``gated`` the depths below full that have their
+    own gates. Raises CheckpointError for a depth that cannot be an exit.
     """
 
     def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
@@ -35,6 +36,7 @@ class PooledEncoder(nn.Module):
         self.full = int(cast(Any, self.backbone).config.num_hidden_layers)
         require_exits(self.selector, depths, self.full)
         own = self.selector.config.exits if self.selector else ()
+        self.weighs = bool(self.selector and self.selector.frequency_selection)
         self.gated = [depth for depth in sorted(depths) if depth in own]
         self.exits = {depth: self._block_numbers(depth) for depth in (*sorted(depths), self.full)}
         self.blocks = sorted(set().union(*self.exits.values()))
@@ -51,15 +53,31 @@ class PooledEncoder(nn.Module):
             inputs["token_type_ids"] = token_type_ids
         outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
         states, read = outputs.hidden_states, self._read_positions(attention_mask)
-        exits: list[Tensor] = []
         if self.selector is None:
             states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
-            pooled = pool_tokens(states[-1], attention_mask, self.pooling_mode, read)
+            results = [pool_tokens(states[-1], attention_mask, self.pooling_mode, read)]
         else:
-            depths = [*self.gated, self.full]
-            *exits, pooled = self.selector.pool_exits(states, attention_mask, depths, read)
+            results = self._pool_exits(self.selector, states, attention_mask, read)
+        pooled = results[0]
         sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
-        return (sentence, pooled, *exits, *(states[number] for number in self.blocks))
+        return (sentence, *results, *(states[number] for number in self.blocks))
+
+    def _pool_exits(
+        self,
+        selector: S2SentSelector,
+        states: Sequence[Tensor],
+        attention_mask: Tensor,
+        read: Tensor | None,
+    ) -> list[Tensor]:
+        """What is pooled at full depth, then at the gated ones, each followed by its weights."""
+        depths = [self.full, *self.gated]
+        if not self.weighs:
+            return selector.pool_exits(states, attention_mask, depths, read)
+        results = []
+        for pooled, weights in selector.weigh_exits(states, attention_mask, depths, read):
+            missing = selector.config.num_blocks - weights.shape[1]
+            results += [pooled, nn.functional.pad(weights, (0, 0, missing, 0))]
+        return results
 
     def _read_positions(self, attention_mask: Tensor) -> Tensor | None:
         if self.template is None or self.template.read is None:

@@ -466,7 +466,7 @@ class S2SentSelector(Module):
         scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
         rows = self._rows(mask, scope, read_positions)
         products = [_project(rows, block) for block in self._scaled(blocks)]
-        return self._pool_products(products, scope).to(blocks[0].dtype)
+        return self._pool_products(products, scope)[0].to(blocks[0].dtype)
 
     def pool_exits(
         self,
@@ -479,14 +479,28 @@ class S2SentSelector(Module):
 
         ``states`` are the embedding output and every block.
         """
-        numbers = {depth: self.block_numbers(len(states) - 1, depth) for depth in depths}
         if self.frequency_selection is None:
             return [
                 self.at(depth).pool(
-                    [states[number] for number in numbers[depth]], attention_mask, read_positions
+                    self.select_blocks(states, depth), attention_mask, read_positions
                 )
                 for depth in depths
             ]
+        exits = self.weigh_exits(states, attention_mask, depths, read_positions)
+        return [pooled for pooled, _ in exits]
+
+    def weigh_exits(
+        self,
+        states: Sequence[Tensor],
+        attention_mask: Tensor,
+        depths: Sequence[int],
+        read_positions: Tensor | None = None,
+    ) -> list[tuple[Tensor, Tensor]]:
+        """`pool_exits` [B, D], each with the weights [B, N, D] of its blocks, oldest first.
+
+        Not for a selector without a squeeze, whose weights may differ between the tokens.
+        """
+        numbers = {depth: self.block_numbers(len(states) - 1, depth) for depth in depths}
         mask = attention_mask.to(_squeeze_dtype(states))
         scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
         rows = self._rows(mask, scope, read_positions)
@@ -495,12 +509,12 @@ class S2SentSelector(Module):
         products = {
             number: _project(rows, block) for number, block in zip(used, blocks, strict=True)
         }
-        return [
-            self.at(depth)
-            ._pool_products([products[number] for number in numbers[depth]], scope)
-            .to(states[0].dtype)
-            for depth in depths
-        ]
+        exits = []
+        for depth in depths:
+            own = [products[number] for number in numbers[depth]]
+            pooled, weights = self.at(depth)._pool_products(own, scope)
+            exits.append((pooled.to(states[0].dtype), weights.transpose(0, 1)))
+        return exits
 
     def _rows(self, mask: Tensor, scope: Tensor, read_positions: Tensor | None) -> Tensor:
         """Rows [B, 1 + F, L]: a block's product with them is its pooled vector and its spectrum."""
@@ -508,12 +522,13 @@ class S2SentSelector(Module):
         pooling = _pooling_row(mask, self.config.pooling, read_positions)
         return torch.cat([pooling, squeeze.token_basis(scope)], dim=1)
 
-    def _pool_products(self, products: Sequence[Tensor], scope: Tensor) -> Tensor:
-        """The fused vectors [B, D] from the product of `_rows` with each block."""
+    def _pool_products(self, products: Sequence[Tensor], scope: Tensor) -> tuple[Tensor, Tensor]:
+        """The fused vectors [B, D] from the product of `_rows` with each block, and the weights."""
         squeeze = cast(FrequencySelection, self.frequency_selection)
         gate = cast(SpatialSelection, self.spatial_selection)
         f = squeeze([product[:, 1:] for product in products], scope)
-        return _weighted_sum(gate(f, len(products)), [product[:, 0] for product in products])
+        weights = gate(f, len(products))
+        return _weighted_sum(weights, [product[:, 0] for product in products]), weights
 
     def _share_rows(self) -> None:
         """Give every exit the token frequencies of all of them, so that they read equal spectra."""

@@ -9,10 +9,16 @@ from numpy.typing import NDArray
 from model.artifact.manifest import TOKENIZER
 from model.artifact.reader import Artifact
 from model.runtime.providers import PROVIDERS, Device, TensorRTPlan
-from model.runtime.sessions import memory_returning_options, open_sessions, run_bound
+from model.runtime.sessions import (
+    memory_returning_options,
+    open_sessions,
+    outputs_of,
+    run_bound,
+)
 from model.runtime.tokenizer import Tokenizer
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
+BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not in every graph
 
 # Padded tokens of an exclusive run up to which the session keeps the run's memory for the next run.
 KEPT_TOKENS = 256
@@ -51,6 +57,7 @@ class OnnxEncoder:
             threads.append(1)
         sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
+        self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
         self._return_memory = memory_returning_options()
         self._has_device_memory = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
@@ -71,6 +78,34 @@ class OnnxEncoder:
         ``exclusive`` where no other run is expected meanwhile. ``depth``, one of the manifest's
         depths, stops after that block; None runs all. Raises ValueError for another depth.
         """
+        return self._run(POOLED_OUTPUT, sequences, exclusive=exclusive, depth=depth)
+
+    def block_weights(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """The selector's weights [n, blocks, dim] for the same arguments as `run`, oldest first.
+
+        `Manifest.fused_blocks` has the numbers of the blocks. Raises ValueError where the graph
+        does not give them (``has_block_weights``).
+        """
+        if not self.has_block_weights:
+            raise ValueError(f"the graph of {self.artifact.path} has no {BLOCK_WEIGHTS_OUTPUT}.")
+        weights = self._run(BLOCK_WEIGHTS_OUTPUT, sequences, exclusive=exclusive, depth=depth)
+        fused = len(self.artifact.manifest.fused_blocks(depth))
+        return weights[:, -fused:]  # an exit may fuse fewer blocks than the full depth
+
+    def _run(
+        self,
+        output: str,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool,
+        depth: int | None,
+    ) -> NDArray[np.float32]:
         if depth is not None and depth not in self.artifact.manifest.depths:
             raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
         inputs = self.inputs(sequences)
@@ -78,12 +113,12 @@ class OnnxEncoder:
             inputs["depth"] = np.array(depth)
         session = self._exclusive_session if exclusive else self._shared_session
         if self._has_device_memory:
-            return run_bound(session, POOLED_OUTPUT, inputs)
+            return run_bound(session, output, inputs)
         options = (
             self._return_memory if exclusive and inputs["input_ids"].size > KEPT_TOKENS else None
         )
-        embeddings: NDArray[np.float32] = session.run([POOLED_OUTPUT], inputs, options)[0]
-        return embeddings
+        values: NDArray[np.float32] = session.run([output], inputs, options)[0]
+        return values
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
         """The graph's inputs for ``sequences``: int64 [n, longest] each, padded on the right."""

@@ -74,13 +74,18 @@ def open_sessions(
         return [_open_on_cpu(artifact, graph.source, each, tables) for each in options]
 
 
+def outputs_of(session: ort.InferenceSession) -> frozenset[str]:
+    """The names of what the graph of a session gives."""
+    return frozenset(output.name for output in session.get_outputs())
+
+
 def run_bound(
     session: ort.InferenceSession, output: str, inputs: Mapping[str, NDArray[Any]]
 ) -> NDArray[np.float32]:
     """Run a session on a GPU, with the inputs copied to the device before the run starts.
 
-    Safe to call from several threads: each call has its own binding. Only ``output``, the pooled
-    rows [n, dim], is copied back.
+    Safe to call from several threads: each call has its own binding. Only ``output``, such
+    as the pooled rows [n, dim], is copied back.
     https://onnxruntime.ai/docs/api/python/api_summary.html#iobinding
     """
     binding = session.io_binding()

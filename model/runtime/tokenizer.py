@@ -174,6 +174,10 @@ class Tokenizer:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
         return text
 
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Each token as the vocabulary spells it; all ids must be in the vocabulary."""
+        return [self._tokenizer.id_to_token(token_id) for token_id in ids]
+
     def _encode(self, texts: list[str]) -> list[list[int]]:
         if len(texts) == 1:  # the batch call's thread pool costs more than one short text
             return [self._tokenizer.encode(texts[0], add_special_tokens=False).ids]

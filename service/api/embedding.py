@@ -137,11 +137,13 @@ async def embed(
     texts: Sequence[Text],
     options: EmbedOptions,
     *,
+    weights: bool = False,
     skip_failed: bool = False,
 ) -> EmbedResult:
     """The embeddings of ``texts`` [n, dim], not normalised; cancelled when the client disconnects.
 
-    With ``skip_failed`` a text that cannot be embedded has its error in the result.
+    With ``weights`` their block weights are given instead. With ``skip_failed`` a text that cannot
+    be embedded has its error in the result.
     Raises what the engine raises, InvalidInput for an unknown prompt or depth, and
     ClientDisconnect.
     """
@@ -154,6 +156,7 @@ async def embed(
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
         depth=depth,
+        weights=weights,
         skip_failed=skip_failed,
         timeout_seconds=remaining_seconds(request),
     )

@@ -38,7 +38,9 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
 @router.post(
     "/embed",
     summary="Embed texts",
-    openapi_extra=request_body(EmbedBody),
+    openapi_extra=request_body(
+        EmbedBody, {"inputs": ["A man is playing a guitar.", "Someone plays music."]}
+    ),
     responses={
         200: success(
             list[list[float] | str | None] | DetailedEmbeddings,
@@ -97,7 +99,15 @@ def _check_raw(body: EmbedBody) -> None:
 @router.post(
     "/similarity",
     summary="Compare texts",
-    openapi_extra=request_body(SimilarityBody),
+    openapi_extra=request_body(
+        SimilarityBody,
+        {
+            "inputs": {
+                "source_sentence": "A man is playing a guitar.",
+                "sentences": ["Someone plays music.", "The stock market fell."],
+            }
+        },
+    ),
     responses={
         200: success(
             list[float] | list[list[RankedDocument]],

@@ -72,7 +72,9 @@ class ModelList(BaseModel):
 @router.post(
     "/v1/embeddings",
     summary="Embed texts, OpenAI's way",
-    openapi_extra=request_body(OpenAIEmbeddingsBody),
+    openapi_extra=request_body(
+        OpenAIEmbeddingsBody, {"input": ["A man is playing a guitar."], "model": "any"}
+    ),
     responses={
         **failures(*EMBEDDING_ERRORS, openai=True),
         200: success(

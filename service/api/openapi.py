@@ -15,6 +15,7 @@ from service import errors
 from service.api.schemas import (
     DecodeBody,
     EmbedBody,
+    ExplainBody,
     OpenAIEmbeddingsBody,
     SimilarityBody,
     TokenizeBody,
@@ -28,6 +29,7 @@ _BODIES = (
     OpenAIEmbeddingsBody,
     TokenizeBody,
     DecodeBody,
+    ExplainBody,
 )
 
 # Errors of every route that embeds.
@@ -106,12 +108,11 @@ _RAW_CONTENT = {
 }
 
 
-def request_body(schema: type[BaseModel]) -> dict[str, Any]:
-    """Declare a JSON body, for a route's ``openapi_extra``."""
+def request_body(schema: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
+    """Declare a JSON body, for a route's ``openapi_extra``; /docs sends the example."""
     reference = {"$ref": _REFERENCE.format(model=schema.__name__)}
-    return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
-    }
+    content = {"application/json": {"schema": reference, "example": example}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def success(

@@ -55,6 +55,7 @@ class Info(BaseModel):
     provider: str = Field(description="ONNX Runtime's execution provider.")
     fingerprint: str = Field(description="SHA-256 of the artifact's manifest.")
     threads: int = Field(description="Threads of the encoder.")
+    block_weights: bool = Field(description="Whether /explain gives the selector's block weights.")
 
 
 class Status(BaseModel):
@@ -161,4 +162,5 @@ def _info(service: Service) -> Info:
         provider=engine.provider,
         fingerprint=engine.artifact.fingerprint,
         threads=engine.threads,
+        block_weights=engine.has_block_weights,
     )

@@ -179,6 +179,15 @@ class EmbedBody(EmbedOptions, AnswerOptions):
     encoding: Encoding = Field(default="float", description=_ENCODING_DESCRIPTION)
 
 
+class ExplainBody(EmbedOptions):
+    """Body of /explain."""
+
+    inputs: Inputs
+    features: bool = Field(
+        default=False, description="Give the weights of every feature, not only their mean."
+    )
+
+
 class SourceForm(_Body):
     """One source sentence, compared with each of the sentences."""
 

@@ -22,7 +22,7 @@ router = APIRouter(
 @router.post(
     "/tokenize",
     summary="Split texts into tokens",
-    openapi_extra=request_body(TokenizeBody),
+    openapi_extra=request_body(TokenizeBody, {"inputs": "A man is playing a guitar."}),
     responses={200: success(list[list[TokenSpan]], "The tokens of each text.")},
 )
 async def tokenize_texts(request: Request) -> Response:
@@ -43,7 +43,7 @@ async def tokenize_texts(request: Request) -> Response:
 @router.post(
     "/decode",
     summary="Turn token ids into text",
-    openapi_extra=request_body(DecodeBody),
+    openapi_extra=request_body(DecodeBody, {"ids": [[5, 6, 7]]}),
     responses={200: success(list[str], "The text of each list of ids.")},
 )
 async def decode_ids(request: Request) -> Response:

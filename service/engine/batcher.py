@@ -8,7 +8,8 @@ before most of a long one, and nothing starves, since later requests have ever h
 Length: a batch is padded to its longest text, so the texts nearest in length join the leader, until
 the batch is full or its padding costs as much as another run would.
 
-Depth: a run stops at one depth, so only texts of the leader's depth join it.
+Depth: a run stops at one depth, so only texts of the leader's depth join it. Nor do texts whose
+block weights are asked for share a run with texts to embed.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from service.errors import ServiceError
 
-Shape = tuple[int | None, int]  # depth and length
+Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and length
 
 # What waits is split between idle threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
@@ -41,8 +42,9 @@ class PendingRequest:
     """The texts of one request in the queue, and the future its caller waits for.
 
     ``positions`` are those of the sequences to embed: all, unless some embeddings are known.
-    ``depth`` is the last block to run; None runs all. ``errors`` has the errors of single texts by
-    position; where it is None, a text that fails fails the request.
+    ``depth`` is the last block to run; None runs all. With ``weights`` the results are the block
+    weights of the texts instead of their embeddings. ``dim`` is the length of a row. ``errors`` has
+    the errors of single texts by position; where it is None, a text that fails fails the request.
 
     Threads: an inference thread writes ``embeddings`` and ``errors``. ``waiting_*``, ``started``
     and ``dropped`` change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event
@@ -52,7 +54,7 @@ class PendingRequest:
     __slots__ = (
         *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
         *("waiting_tokens", "started", "dropped", "unanswered"),
-        *("queue_seconds", "inference_seconds", "depth", "errors"),
+        *("queue_seconds", "inference_seconds", "depth", "weights", "errors"),
     )
 
     def __init__(
@@ -63,11 +65,13 @@ class PendingRequest:
         *,
         positions: Sequence[int] | None = None,
         depth: int | None = None,
+        weights: bool = False,
         arrival: float = 0.0,
         errors: dict[int, ServiceError] | None = None,
     ) -> None:
         self.sequences = sequences
         self.depth = depth
+        self.weights = weights
         self.errors = errors
         self.positions = range(len(sequences)) if positions is None else positions
         self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
@@ -95,7 +99,7 @@ class QueuedText(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Texts of one depth, or none; ``exclusive`` when no other batch runs or waits."""
+    """Texts of one depth and kind, or none; ``exclusive`` when no other batch runs or waits."""
 
     texts: list[QueuedText]
     exclusive: bool
@@ -173,7 +177,7 @@ class Batcher:
             request.dropped = True
             if not request.waiting_texts:
                 return
-            shapes = {(request.depth, len(sequence)) for sequence in request.sequences}
+            shapes = {_shape(request, len(sequence)) for sequence in request.sequences}
             for shape in shapes & self._heaps.keys():
                 rest = [text for text in self._heaps[shape] if text.request is not request]
                 heapq.heapify(rest)
@@ -217,7 +221,7 @@ class Batcher:
         tag = self._served_tokens
         for position in request.positions:
             length = len(request.sequences[position])
-            heap = self._heaps.setdefault((request.depth, length), [])
+            heap = self._heaps.setdefault(_shape(request, length), [])
             heapq.heappush(heap, QueuedText(tag, self._numbers, request, position))
             self._numbers += 1
             tag += length
@@ -235,8 +239,8 @@ class Batcher:
 
     def _form(self, max_texts: int) -> list[QueuedText]:
         """Take the leader, then the texts nearest to it in length while padding is worth it."""
-        depth, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
-        heaps = {length: heap for (at, length), heap in self._heaps.items() if at == depth}
+        *kind, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
+        heaps = {length: heap for (*other, length), heap in self._heaps.items() if other == kind}
         lengths = sorted(heaps)
         shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
         longer = shorter + 1
@@ -294,3 +298,7 @@ class Batcher:
 
     def _remove_empty_heaps(self) -> None:
         self._heaps = {shape: heap for shape, heap in self._heaps.items() if heap}
+
+
+def _shape(request: PendingRequest, length: int) -> Shape:
+    return request.depth, request.weights, length

@@ -95,6 +95,11 @@ class Engine:
         return self._loaded.encoder.provider
 
     @property
+    def has_block_weights(self) -> bool:
+        """Whether `embed` can give the selector's block weights."""
+        return self._loaded.encoder.has_block_weights
+
+    @property
     def threads(self) -> int:
         """Threads of an exclusive run."""
         return self._parallelism.threads
@@ -131,12 +136,14 @@ class Engine:
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
         depth: int | None = None,
+        weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """Embed texts, or lists of token ids, which are taken verbatim.
 
         ``depth``, one of the artifact's, is the last block that is run; None runs all. With
+        ``weights`` the selector's block weights are given instead of the embeddings. With
         ``skip_failed`` the errors of single texts are in the result and the others are embedded.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
@@ -158,7 +165,12 @@ class Engine:
                 )
                 tokenized = self._clock()
                 request = self._submission.submit(
-                    rows, dim=self.dim, depth=depth, now=tokenized, errors=errors
+                    rows,
+                    dim=self._loaded.row_length(depth, weights=weights),
+                    depth=depth,
+                    weights=weights,
+                    now=tokenized,
+                    errors=errors,
                 )
                 await request.future
         finally:
@@ -206,6 +218,13 @@ class Engine:
         function = partial(decoded, self._loaded.tokenizer, skip_special_tokens=skip_special_tokens)
         async with self._admission.track(timeout_seconds):
             return await self._tokenization.in_slices(ids, function)
+
+    async def tokens(
+        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
+    ) -> list[list[str]]:
+        """The tokens of each list of ids of this vocabulary, as the vocabulary spells them."""
+        async with self._admission.track(timeout_seconds):
+            return await self._tokenization.in_slices(ids, self._loaded.tokenizer.tokens)
 
     def readiness(self) -> Readiness:
         """Whether traffic should be sent here. Cheap, and never waits for inference."""

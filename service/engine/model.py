@@ -143,13 +143,26 @@ class LoadedModel:
         *,
         exclusive: bool = True,
         depth: int | None = None,
+        weights: bool = False,
     ) -> NDArray[np.float32]:
-        """`TokenEncoder.run`; raises WrongShape, or what the encoder raises."""
-        embeddings = self.encoder.run(sequences, exclusive=exclusive, depth=depth)
-        expected = (len(sequences), self.encoder.dim)
-        if embeddings.shape != expected:
-            raise WrongShape(f"the encoder returned {embeddings.shape} instead of {expected}")
-        return embeddings
+        """`TokenEncoder.run`, or with ``weights`` the rows of `TokenEncoder.block_weights`.
+
+        Raises WrongShape, or what the encoder raises.
+        """
+        compute = self.encoder.block_weights if weights else self.encoder.run
+        values = compute(sequences, exclusive=exclusive, depth=depth)
+        if weights:
+            values = values.reshape(len(values), -1)
+        expected = (len(sequences), self.row_length(depth, weights=weights))
+        if values.shape != expected:
+            raise WrongShape(f"the encoder returned {values.shape} instead of {expected}")
+        return values
+
+    def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
+        """Numbers of a text in the result of `run`."""
+        if not weights or self.artifact is None:
+            return self.encoder.dim
+        return self.encoder.dim * len(self.artifact.manifest.fused_blocks(depth))
 
     def check_canary(self, run: Run) -> None:
         """Raise EngineStartFailed unless the canary text has the embedding it had at export."""

@@ -34,21 +34,31 @@ class Submission:
         *,
         dim: int,
         depth: int | None,
+        weights: bool = False,
         now: float,
         errors: dict[int, ServiceError] | None = None,
     ) -> PendingRequest:
         """Return the request whose future is set once all its embeddings are there.
 
-        ``errors`` as in `PendingRequest`; texts that have one already are not queued.
+        ``weights`` and ``errors`` as in `PendingRequest`; texts that have an error already are not
+        queued. Weights are not kept in the cache.
         Raises Overloaded when its tokens do not fit into the queue.
         """
         sequences = [row.input_ids for row in rows]
-        known = {} if self._cache is None else self._cache.find(sequences, depth=depth)
+        cache = None if weights else self._cache
+        known = {} if cache is None else cache.find(sequences, depth=depth)
         settled = {**known, **errors} if errors else known
         missing = [position for position in range(len(sequences)) if position not in settled]
         future = asyncio.get_running_loop().create_future()
         request = PendingRequest(
-            sequences, dim, future, positions=missing, depth=depth, arrival=now, errors=errors
+            sequences,
+            dim,
+            future,
+            positions=missing,
+            depth=depth,
+            weights=weights,
+            arrival=now,
+            errors=errors,
         )
         for position, embedding in known.items():
             request.embeddings[position] = embedding
@@ -56,7 +66,7 @@ class Submission:
             self._admission.submit(request)
         else:
             future.set_result(None)
-        if self._cache is not None:
+        if cache is not None:
             self._metrics.cache_hits.inc(len(known))
             self._metrics.cache_misses.inc(len(missing))
         return request
@@ -66,7 +76,7 @@ class Submission:
     ) -> EmbedResult:
         """Keep the new embeddings in the cache and return the result, which is counted."""
         errors = request.errors or {}
-        if self._cache is not None:
+        if self._cache is not None and not request.weights:
             embeddings = {
                 position: request.embeddings[position]
                 for position in request.positions
@@ -81,6 +91,7 @@ class Submission:
             request.queue_seconds / len(rows),
             request.inference_seconds / len(rows),
             errors,
+            request.sequences,
         )
         self._metrics.deferred.add(self._observe, result)
         return result

@@ -19,6 +19,7 @@ class EmbedResult:
     """The embeddings of one request; waiting and running times are means over its texts.
 
     ``errors`` has the texts that could not be embedded, by position; their rows have no meaning.
+    A request for block weights has them in ``embeddings``, the blocks of a text one after another.
     """
 
     embeddings: NDArray[np.float32]  # [n, dim], not normalised, row i for text i
@@ -28,6 +29,7 @@ class EmbedResult:
     queue_seconds: float
     inference_seconds: float
     errors: Mapping[int, ServiceError] = field(default_factory=dict)
+    token_ids: Sequence[Sequence[int]] = ()  # what was run, special tokens included
 
 
 def joined(first: EmbedResult, second: EmbedResult) -> EmbedResult:
@@ -71,6 +73,8 @@ class EmbeddingEngine(Protocol):
     @property
     def provider(self) -> str: ...
     @property
+    def has_block_weights(self) -> bool: ...
+    @property
     def threads(self) -> int: ...
     @property
     def tokenizer_threads(self) -> int: ...
@@ -85,6 +89,7 @@ class EmbeddingEngine(Protocol):
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
         depth: int | None = None,
+        weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult: ...
@@ -107,6 +112,10 @@ class EmbeddingEngine(Protocol):
         timeout_seconds: float | None = None,
     ) -> list[str]: ...
 
+    async def tokens(
+        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
+    ) -> list[list[str]]: ...
+
     def readiness(self) -> Readiness: ...
 
     async def drain(self, timeout_seconds: float) -> bool: ...
@@ -118,6 +127,7 @@ class TokenEncoder(Protocol):
     dim: int
     max_seq_length: int
     provider: str
+    has_block_weights: bool
 
     def run(
         self,
@@ -131,6 +141,16 @@ class TokenEncoder(Protocol):
         ``exclusive`` says that no other run is expected meanwhile, so that this one may use every
         core. ``depth`` is the last block to run, one of the artifact's depths; None runs all.
         """
+        ...
+
+    def block_weights(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return the selector's weights [blocks, dim] per sequence; as `run`."""
         ...
 
 
@@ -173,4 +193,8 @@ class TextTokenizer(Protocol):
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of token ids, which must be of this vocabulary."""
+        ...
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        """Return each token as the vocabulary spells it."""
         ...

@@ -90,12 +90,15 @@ class InferenceWorkers:
         *,
         exclusive: bool = True,
         depth: int | None = None,
+        weights: bool = False,
     ) -> NDArray[np.float32]:
-        """Run the encoder once and measure it. Raises WrongShape, or what the encoder raises."""
+        """`LoadedModel.run`, measured. Raises WrongShape, or what the encoder raises."""
         thread, started = threading.get_ident(), self._clock()
         self._running_since[thread] = started
         try:
-            embeddings = self._model.run(sequences, exclusive=exclusive, depth=depth)
+            embeddings = self._model.run(
+                sequences, exclusive=exclusive, depth=depth, weights=weights
+            )
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
@@ -211,8 +214,10 @@ class InferenceWorkers:
         rows = [row_of.setdefault(tuple(text.sequence), len(row_of)) for text in batch]
         started = self._clock()
         try:
-            depth = batch[0].request.depth
-            embeddings = self.run(list(row_of), exclusive=exclusive, depth=depth)[rows]
+            asked = batch[0].request
+            embeddings = self.run(
+                list(row_of), exclusive=exclusive, depth=asked.depth, weights=asked.weights
+            )[rows]
         except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(batch))
             wrong_shape = isinstance(error, WrongShape)  # the encoder is at fault, not a text

@@ -52,6 +52,7 @@ class FakeEngine:
     vectors: NDArray[np.float32] | None = None
     errors: dict[int, ServiceError] = field(default_factory=dict)
     dim: int = DIM
+    has_block_weights: bool = True
     threads: int = 2
     tokenizer_threads: int = 3
     calls: list[Call] = field(default_factory=list)
@@ -80,6 +81,7 @@ class FakeEngine:
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
         depth: int | None = None,
+        weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
@@ -105,7 +107,8 @@ class FakeEngine:
         tokens = [count_tokens(text) for text in texts]
         truncated = [count > MAX_TOKENS for count in tokens]
         errors = self.errors if skip_failed else {}
-        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors)
+        ids = [range(count) for count in tokens]
+        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors, ids)
 
     async def tokenize(
         self,
@@ -132,6 +135,12 @@ class FakeEngine:
         if self.error:
             raise self.error
         return [str(row) for row in ids]
+
+    async def tokens(
+        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
+    ) -> list[list[str]]:
+        """The ids themselves, as tokens."""
+        return [[*map(str, row)] for row in ids]
 
     def readiness(self) -> Readiness:
         return self.state

@@ -88,6 +88,10 @@ class FakeTokenizer:
         self._enter("")
         return "".join(chr(one) for one in ids if one or not skip_special_tokens)
 
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        self._enter("")
+        return [*map(chr, ids)]
+
     def _enter(self, text: str) -> None:
         self.calls += 1
         self.threads.add(threading.current_thread().name)
@@ -103,6 +107,7 @@ class FakeEncoder:
     dim = DIM
     max_seq_length = 32
     provider = "FakeExecutionProvider"
+    has_block_weights = False
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.batches: list[list[str]] = []
@@ -136,6 +141,16 @@ class FakeEncoder:
         embeddings = np.array([vector(text, depth) for text in texts], np.float32)
         embeddings[[NOT_A_NUMBER in text for text in texts], 1] = np.nan
         return embeddings
+
+    def block_weights(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """One block, whose weights are the embedding and one more."""
+        return 1 + self.run(sequences, exclusive=exclusive, depth=depth)[:, None]
 
     async def until_entered(self) -> None:
         assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_SECONDS)

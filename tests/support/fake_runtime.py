@@ -78,6 +78,9 @@ class FakeSession:
         self.keywords = keywords
         self.bindings: list[FakeBinding] = []
 
+    def get_outputs(self) -> list[Any]:
+        return list(self._real.get_outputs())
+
     def get_providers(self) -> list[str]:
         return list(self._runtime.offered or self.providers)
 

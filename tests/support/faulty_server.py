@@ -41,6 +41,7 @@ class FaultyEncoder:
         self.dim = encoder.dim
         self.max_seq_length = encoder.max_seq_length
         self.provider = encoder.provider
+        self.has_block_weights = encoder.has_block_weights
 
     def run(
         self,
@@ -66,6 +67,16 @@ class FaultyEncoder:
         if STALL <= dice < STALL + NOT_FINITE:
             rows[len(rows) // 2] = np.nan
         return rows
+
+    def block_weights(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool = True,
+        depth: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Those of the real encoder."""
+        return self._encoder.block_weights(sequences, exclusive=exclusive, depth=depth)
 
 
 def main() -> int:

@@ -85,6 +85,7 @@ def test_the_graph_keeps_the_contract_of_other_engines(artifact: Artifact) -> No
     assert [output.name for output in session.get_outputs()] == [
         "sentence_embedding",
         "pooled_embedding",
+        "block_weights",
     ]
     for shape in [(1, 1), (2, 16), (7, 64)]:
         ones = np.ones(shape, dtype=np.int64)

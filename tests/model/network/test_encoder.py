@@ -142,11 +142,16 @@ def test_a_left_padding_tokenizer_gives_the_same_vectors(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize("attention", [None, "eager"])
-def test_the_pooled_form_gives_vectors_and_blocks(tiny: Path, attention: str | None) -> None:
+def test_the_pooled_form_gives_vectors_weights_and_blocks(
+    tiny: Path, attention: str | None
+) -> None:
     config = SelectorConfig(width=32, num_blocks=2)
     encoder = build_encoder(tiny, config, attn_implementation=attention)
-    sentence, pooled, *blocks = pooled_form(encoder, TEXTS)
-    states = encoder[0](features(encoder, TEXTS))["all_layer_embeddings"]
+    sentence, pooled, weights, *blocks = pooled_form(encoder, TEXTS)
+    batch = features(encoder, TEXTS)
+    states = encoder[0](batch)["all_layer_embeddings"]
+    expected = get_selector(encoder).block_weights(states[-2:], batch["attention_mask"])
+    assert torch.allclose(weights, expected[:, :, 0], atol=1e-6)
     assert [torch.equal(a, b) for a, b in zip(blocks, states[-2:], strict=True)] == [True, True]
     assert torch.allclose(sentence, pooled / pooled.norm(dim=1, keepdim=True))
     assert (pooled.norm(dim=1) - 1).abs().max() > 0.01

@@ -10,7 +10,7 @@ from tests.support.fake_engine import FakeEngine, client_of
 
 NATIVE = ["/embed", "/similarity"]
 TOKENIZING = ["/tokenize", "/decode"]
-PATHS = {*NATIVE, *TOKENIZING, "/v1/embeddings", "/v1/models"} | {
+PATHS = {*NATIVE, *TOKENIZING, "/explain", "/v1/embeddings", "/v1/models"} | {
     *("/info", "/health", "/ready", "/metrics"),
 }
 EMBEDDING_HEADERS = {
@@ -104,6 +104,7 @@ async def test_declared_headers_are_those_sent() -> None:
         ("/v1/embeddings", "OpenAIEmbeddingsBody"),
         ("/tokenize", "TokenizeBody"),
         ("/decode", "DecodeBody"),
+        ("/explain", "ExplainBody"),
     ],
 )
 async def test_bodies_are_declared(path: str, schema: str) -> None:

@@ -1,0 +1,103 @@
+"""The route /explain: the tokens of each text, and how the selector weighs the encoder's blocks."""
+
+import asyncio
+import time
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request, Response
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
+
+from service.api.embedding import Service, embed, remaining_seconds, service_of
+from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from service.api.responses import embedding_response
+from service.api.routing import RequestRoute
+from service.api.schemas import ExplainBody
+from service.errors import InvalidInput
+from service.http.context import context_of
+
+router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
+
+
+class BlockWeight(BaseModel):
+    """How much of one block is in a text's embedding."""
+
+    block: int = Field(description="The block's number, from 1; 0 is the embedding output.")
+    mean: float = Field(description="Mean of the weights of its features.")
+    min: float = Field(description="The least of them.")
+    max: float = Field(description="The largest of them.")
+    features: list[float] | None = Field(None, description="All of them, where asked for.")
+
+
+class ExplainedText(BaseModel):
+    """What one text is made of, and its block weights."""
+
+    tokens: list[str] = Field(description="What was embedded, as the vocabulary spells it.")
+    truncated: bool = Field(description="Whether the text was cut because it is too long.")
+    blocks: list[BlockWeight] = Field(description="The blocks that are fused, shallowest first.")
+
+
+class Explanation(BaseModel):
+    """Answer of /explain."""
+
+    model_fingerprint: str = Field(description="As the header x-model-fingerprint.")
+    texts: list[ExplainedText] = Field(description="One per text, in order.")
+
+
+@router.post(
+    "/explain",
+    summary="Explain embeddings",
+    openapi_extra=request_body(
+        ExplainBody, {"inputs": ["A man is playing a guitar.", "Someone plays music."]}
+    ),
+    responses={
+        200: success(Explanation, "The tokens and the block weights of each text.", embeddings=True)
+    },
+)
+async def explain_texts(request: Request) -> Response:
+    """Per text its tokens, and the weights by which its blocks are summed up."""
+    service = service_of(request)
+    body = await service.bodies.read(request, ExplainBody)
+    _require_weights(service)
+    result = await embed(request, body.inputs, body, weights=True)
+    tokens = await service.engine.tokens(
+        result.token_ids, timeout_seconds=remaining_seconds(request)
+    )
+    since = time.perf_counter()
+    depth = context_of(request).depth
+    numbers = service.manifest.fused_blocks(depth)
+    weights = result.embeddings.reshape(len(tokens), len(numbers), -1)
+    texts = []
+    for own, truncated, rows in zip(tokens, result.truncated, weights, strict=True):
+        await asyncio.sleep(0)  # let the event loop serve others
+        blocks = _blocks(numbers, rows, features=body.features)
+        text = {"tokens": own, "truncated": truncated, "blocks": blocks}
+        texts.append(orjson.dumps(text, option=orjson.OPT_SERIALIZE_NUMPY))
+    fingerprint = service.fingerprint(depth).encode()
+    content = b'{"model_fingerprint":"%b","texts":[%b]}' % (fingerprint, b",".join(texts))
+    return embedding_response(request, result, content, serialized_since=since)
+
+
+def _blocks(
+    numbers: range, weights: NDArray[np.float32], *, features: bool
+) -> list[dict[str, object]]:
+    """`BlockWeight`s of one text from its weights [blocks, dim]."""
+    statistics = zip(numbers, weights.mean(1), weights.min(1), weights.max(1), weights, strict=True)
+    return [
+        {"block": number, "mean": mean, "min": least, "max": most}
+        | ({"features": row} if features else {})
+        for number, mean, least, most, row in statistics
+    ]
+
+
+def _require_weights(service: Service) -> None:
+    """Raise InvalidInput where the model has no block weights to give."""
+    if service.engine.has_block_weights:
+        return
+    cure = (
+        "Export its checkpoint again with s2sent-train export."
+        if service.manifest.selector
+        else "It has no selector: serve a model that was trained with one."
+    )
+    raise InvalidInput(f"The graph of {service.model_name} gives no block weights. {cure}")
