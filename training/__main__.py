@@ -204,6 +204,8 @@ def export(
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
     from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.twins import export_twins
+    from model.network.twins import is_twin_checkpoint
     from training.backbones import PREFIX, origin, resolve
     from training.record import read_record
 
@@ -219,7 +221,8 @@ def export(
         standard_operators=standard_operators,
         overwrite=overwrite,
     )
-    _print_artifact(export_checkpoint(folder, artifact, options))
+    export_one = export_twins if is_twin_checkpoint(folder) else export_checkpoint
+    _print_artifact(export_one(folder, artifact, options))
 
 
 @app.command(name="int8")

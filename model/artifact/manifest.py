@@ -44,7 +44,10 @@ ADDED_FIELDS: dict[str, Any] = {
     "by_depth": {},
     "packed": False,
     "template": None,
+    "towers": [],
 }
+
+LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
 
 REEXPORT = "Export the checkpoint again with s2sent-train export."
 
@@ -114,6 +117,7 @@ class Manifest:
         the average of the STS tasks by dimensions.
     packed: whether the blocks work on tokens without padding (`model.export.packing`).
     template: the tokens that stand around every text, counted in ``max_seq_length``; None for none.
+    towers: of twins, whose embedding is the sum of both, the name and parity of each tower.
     """
 
     name: str
@@ -137,6 +141,7 @@ class Manifest:
     by_depth: dict[str, Any] = field(default_factory=dict)
     packed: bool = False
     template: Template | None = None
+    towers: tuple[dict[str, Any], ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -194,7 +199,7 @@ class Manifest:
                 )
         return cls(
             **fields
-            | {name: tuple(fields[name]) for name in ("inputs", "depths", "comparable_depths")}
+            | {name: tuple(fields[name]) for name in LISTS}
             | {"files": _parse_files(fields["files"])}
             | {"template": _parse_template(fields["template"])}
         )

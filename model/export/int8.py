@@ -135,7 +135,7 @@ def _is_product(node: NodeProto, matrices: Collection[str]) -> bool:
 
 def _is_matrix(tensor: TensorProto) -> bool:
     return (
-        not tensor.name.startswith(POOLING)
+        POOLING not in tensor.name  # of twins it has the tower's name in front
         and tensor.data_type == TensorProto.FLOAT
         and len(tensor.dims) == 2
         and bool(np.prod(tensor.dims) >= MIN_ROUNDED_ELEMENTS)

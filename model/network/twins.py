@@ -27,8 +27,9 @@ from model.network.encoder import (
     CheckpointError,
     assemble,
     find_selector,
-    get_pooling,
+    find_template,
     load_encoder,
+    pooling_mode,
     read_json,
 )
 
@@ -91,7 +92,7 @@ class TwinEncoder(InputModule):
 
     def get_embedding_dimension(self) -> int:
         """D; sentence-transformers asks its modules for it."""
-        return int(get_pooling(self.tower_a).embedding_dimension)
+        return int(self.tower_a.get_embedding_dimension() or 0)
 
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write each tower as a checkpoint of its own below ``output_path``."""
@@ -150,6 +151,10 @@ def get_twins(encoder: SentenceTransformer) -> TwinEncoder:
 
 
 def _require_alike(tower_a: SentenceTransformer, tower_b: SentenceTransformer) -> None:
+    if any(find_template(tower) for tower in (tower_a, tower_b)):
+        raise CheckpointError(
+            "a tower reads its sentences inside a template, which twins cannot: choose two without."
+        )
     first, second = _build(tower_a), _build(tower_b)
     for what, of_first in first.items():
         if of_first != second[what]:
@@ -161,11 +166,11 @@ def _require_alike(tower_a: SentenceTransformer, tower_b: SentenceTransformer) -
 
 def _build(tower: SentenceTransformer) -> dict[str, Any]:
     """What two towers must have in common for their vectors to be added."""
-    pooling, selector = get_pooling(tower), find_selector(tower)
+    selector = find_selector(tower)
     return {
-        "width": pooling.embedding_dimension,
+        "width": tower.get_embedding_dimension(),
         "tokenizer": f"sha256 {_tokenizer_sha256(tower.tokenizer)}",
-        "pooling": pooling.pooling_mode,
+        "pooling": pooling_mode(tower),
         "selector": asdict(selector.config) if selector else None,
         "prompts": tower.prompts,
     }

@@ -23,7 +23,7 @@ from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.network.encoder import CheckpointError, find_selector, get_pooling, load_encoder
+from model.network.encoder import CheckpointError, find_selector, load_encoder, pooling_mode
 from model.network.selector import SelectorConfig, pool_tokens
 from model.network.twins import get_twins, join_towers
 from training.backbones import resolve
@@ -181,7 +181,7 @@ def modulus_constraint(h_a: Tensor, h_b: Tensor, p_a: Tensor, p_b: Tensor) -> Te
 def _modulus(tower: SentenceTransformer, vectors: Tensor) -> Tensor:
     """p [N, D] of h [N, D]: the BERT pooler's output for a first token, elsewhere h itself."""
     pooler: Any = getattr(tower[0].get_submodule("auto_model"), "pooler", None)
-    first_token = get_pooling(tower).pooling_mode == "cls" and find_selector(tower) is None
+    first_token = pooling_mode(tower) == "cls" and find_selector(tower) is None
     if not first_token or not isinstance(getattr(pooler, "dense", None), nn.Linear):
         return vectors
     modulus: Tensor = pooler(vectors[:, None])
@@ -199,7 +199,7 @@ class CrossAttention:
         """Raises `ConfigError` for a backbone with too few blocks or another attention."""
         self.layers = [_attention_layers(tower, objective.num_ca_layers) for tower in towers]
         self.heads = [_config(tower).num_attention_heads for tower in towers]
-        self.poolings = [str(get_pooling(tower).pooling_mode) for tower in towers]
+        self.poolings = [pooling_mode(tower) for tower in towers]
 
     @contextmanager
     def watching(self) -> Iterator[list[Attended]]:

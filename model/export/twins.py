@@ -1,0 +1,178 @@
+"""Export of twins to one artifact: each tower by itself, then both graphs side by side, and summed.
+
+    tower_a -> export_checkpoint -> its parity, its graph -+
+                                                           +-> h_a + h_b -> parity -> sealed folder
+    tower_b -> export_checkpoint -> its parity, its graph -+
+
+Both towers read the same inputs, so one run gives the sum, and an engine needs nothing new.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx.compose import add_prefix_graph
+from onnx.utils import Extractor
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Normalize
+
+from model.artifact.manifest import CANARY, MODEL, Manifest
+from model.artifact.reader import Artifact
+from model.artifact.writer import seal, staged
+from model.export import graph
+from model.export.checkpoint import (
+    CANARY_TEXT,
+    STORED_AS_INT8,
+    TRAINING_RECORD,
+    ExportError,
+    ExportOptions,
+    export_checkpoint,
+    round_weights,
+)
+from model.export.parity import check_parity, parity_sentences
+from model.export.trace import OUTPUTS
+from model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
+from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+
+LEAST_NORM = 1e-12  # that a vector is divided by, as in torch
+
+
+def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Artifact:
+    """Export a checkpoint of twins as an artifact at ``target``, whose embedding is their sum.
+
+    Each tower has to pass the parity check of an export of its own, and then their sum. Raises what
+    `model.export.checkpoint.export_checkpoint` raises, and then leaves ``target`` as it was.
+    """
+    if options.depths:
+        raise ExportError(
+            f"twins run to their last block, and depths are {', '.join(map(str, options.depths))}:"
+            " leave them out, or distil the twins into one encoder."
+        )
+    twins = load_twin_encoder(checkpoint).to("cpu")
+    with (
+        TemporaryDirectory() as scratch,
+        staged(target, overwrite=options.overwrite) as folder,
+    ):
+        towers = [export_checkpoint(checkpoint / n, Path(scratch, n), options) for n in TOWERS]
+        _copy_companions(towers[0], folder)
+        normalize = isinstance(twins[-1], Normalize)
+        whole = sum_towers([onnx.load(tower.path / MODEL) for tower in towers], normalize=normalize)
+        graph.save(whole, str(folder / MODEL))
+        as_exported = _as_exported(twins, options)
+        _write_canary(as_exported, folder)
+        manifest = _describe([tower.manifest for tower in towers], checkpoint, normalize=normalize)
+        served = OnnxEncoder(Artifact(folder, manifest))
+        sentences = [*(options.sentences or parity_sentences()), " ".join(parity_sentences())]
+        report = check_parity(
+            options.precision,
+            sentences,
+            onnx=partial(served.encode, batch_size=len(sentences)),
+            torch=_encode(as_exported, sentences),
+            unrounded=_encode(twins, sentences),
+        )
+        seal(folder, replace(manifest, parity=asdict(report)))
+    return Artifact.open(target)
+
+
+def sum_towers(towers: Sequence[ModelProto], *, normalize: bool) -> ModelProto:
+    """One graph of the towers' graphs, which it changes: the sum of their pooled embeddings.
+
+    It has the towers' inputs and the outputs `OUTPUTS`. Everything of a tower but the inputs has
+    its name in front of its own.
+    """
+    pooled = []
+    for name, tower in zip(TOWERS, towers, strict=True):
+        add_prefix_graph(tower.graph, f"{name}/", rename_inputs=False, inplace=True)
+        pooled.append(f"{name}/{POOLED_OUTPUT}")
+    whole = towers[0].graph
+    whole.node.extend(towers[1].graph.node)
+    whole.initializer.extend(towers[1].graph.initializer)
+    nodes, constants = _sum(pooled, normalize=normalize)
+    whole.node.extend(nodes)
+    whole.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in constants.items()
+    )
+    shape = whole.output[0].type.tensor_type.shape
+    width = shape.dim[-1].dim_value or shape.dim[-1].dim_param
+    for name in OUTPUTS:
+        kind = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
+        whole.output.append(kind)
+    # Without the towers' own outputs, and without what only those need.
+    extracted: ModelProto = Extractor(towers[0]).extract_model(
+        [value.name for value in whole.input], list(OUTPUTS)
+    )
+    del extracted.graph.value_info[:]
+    return extracted
+
+
+def _sum(
+    pooled: Sequence[str], *, normalize: bool
+) -> tuple[list[NodeProto], Mapping[str, NDArray[Any]]]:
+    """Nodes that add the vectors and give both `OUTPUTS`, and the constants that they read."""
+    sentence, total = OUTPUTS
+    added = helper.make_node("Add", [*pooled], [total], total)
+    if not normalize:
+        return [added, helper.make_node("Identity", [total], [sentence], sentence)], {}
+    axis, least, norm, divisor = (f"sum/{part}" for part in ("axis", "least", "norm", "divisor"))
+    nodes = [
+        added,
+        helper.make_node("ReduceL2", [total, axis], [norm], norm, keepdims=1),
+        helper.make_node("Max", [norm, least], [divisor], divisor),
+        helper.make_node("Div", [total, divisor], [sentence], sentence),
+    ]
+    return nodes, {axis: np.array([-1], np.int64), least: np.array(LEAST_NORM, np.float32)}
+
+
+def _copy_companions(tower: Artifact, folder: Path) -> None:
+    """Copy the tokenizer and what else a tower's artifact has beside graph and canary."""
+    for name in tower.manifest.files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        if name not in (MODEL, CANARY):
+            shutil.copyfile(tower.path / name, folder / name)
+
+
+def _as_exported(twins: SentenceTransformer, options: ExportOptions) -> SentenceTransformer:
+    """The twins with the weights that their towers' exports have."""
+    if options.precision not in STORED_AS_INT8:
+        return twins
+    tables_only = options.precision == "int8"
+    towers = [round_weights(tower, tables_only=tables_only) for tower in get_twins(twins).towers]
+    return join_towers(*towers, normalize=isinstance(twins[-1], Normalize))
+
+
+def _write_canary(twins: SentenceTransformer, folder: Path) -> None:
+    vector = _encode(twins, [CANARY_TEXT])[0]
+    canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
+    (folder / CANARY).write_text(json.dumps(canary))
+
+
+def _describe(towers: Sequence[Manifest], checkpoint: Path, *, normalize: bool) -> Manifest:
+    """The manifest without the sum's parity and the files."""
+    record = checkpoint / TRAINING_RECORD
+    first, second = towers
+    return replace(
+        first,
+        normalize=normalize,
+        training=json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {},
+        parity={},
+        fused={name: count + second.fused[name] for name, count in first.fused.items()},
+        files={},
+        towers=tuple({"name": n, "parity": t.parity} for n, t in zip(TOWERS, towers, strict=True)),
+    )
+
+
+def _encode(encoder: SentenceTransformer, sentences: Sequence[str]) -> NDArray[np.float32]:
+    """Embeddings [n, dim] float32, L2-normalised, by torch."""
+    embeddings = encoder.encode(
+        list(sentences), normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+    )
+    return cast(NDArray[np.float32], embeddings.astype(np.float32))

@@ -1,0 +1,134 @@
+"""Exported twins: one graph whose embedding is the sum of both towers, served like any other."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from model.artifact.manifest import MANIFEST, MODEL, Manifest
+from model.artifact.reader import Artifact
+from model.export.checkpoint import ExportError, ExportOptions, export_checkpoint
+from model.export.parity import parity_sentences
+from model.export.requantize import convert_to_int8
+from model.export.twins import export_twins
+from model.network.twins import get_twins, load_twin_encoder
+from model.runtime.encoder import OnnxEncoder
+from model.runtime.lookup_tables import read_lookup_tables
+from tests.support.tiny_twins import WIDTH, tiny_twins
+from training.record import write_record
+
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twins with a selector in each tower, and a record."""
+    folder = tmp_path_factory.mktemp("twins")
+    tiny_twins(folder).save(str(folder / "twins"), create_model_card=False)
+    write_record(folder / "twins", {"seed": 7})
+    return folder / "twins"
+
+
+@pytest.fixture(scope="module")
+def artifact(checkpoint: Path) -> Artifact:
+    return export_twins(checkpoint, checkpoint.parent / "artifact", ExportOptions(name="twins"))
+
+
+def torch_embeddings(encoder: SentenceTransformer) -> np.ndarray:
+    return np.asarray(encoder.encode(TEXTS, normalize_embeddings=True))
+
+
+def test_the_artifact_gives_the_sum_of_the_towers(checkpoint: Path, artifact: Artifact) -> None:
+    """Normalised and not, alone and in a batch with padding, within 1e-5 of torch."""
+    twins = load_twin_encoder(checkpoint)
+    served = OnnxEncoder(artifact)
+    expected = torch_embeddings(twins)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
+    alone = np.concatenate([served.encode([text]) for text in TEXTS])
+    np.testing.assert_allclose(alone, expected, atol=1e-5)
+    total = sum(tower.encode(TEXTS) for tower in get_twins(twins).towers)
+    np.testing.assert_allclose(served.encode(TEXTS, normalize=False), total, atol=2e-5)
+
+
+def test_the_manifest_says_that_it_is_a_sum_and_how_near_each_tower_is(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    assert [tower["name"] for tower in manifest.towers] == ["tower_a", "tower_b"]
+    reports = [manifest.parity, *(tower["parity"] for tower in manifest.towers)]
+    assert all(0 < report["max_abs_diff"] <= 1e-5 for report in reports)
+    assert all(report["batch_max_abs_diff"] <= 1e-5 for report in reports)
+    assert all(report["sentences"] == len(parity_sentences()) + 1 for report in reports)
+    assert manifest.fused["MultiHeadAttention"] == 8  # four blocks each
+    assert manifest.packed
+    assert manifest.normalize
+    assert manifest.training["seed"] == 7
+    assert (manifest.dim, manifest.max_seq_length) == (WIDTH, 64)
+
+
+def test_a_manifest_from_before_towers_loads(artifact: Artifact) -> None:
+    content = json.loads((artifact.path / MANIFEST).read_text())
+    assert Manifest.from_json(json.dumps(content)) == artifact.manifest
+    del content["towers"]
+    assert Manifest.from_json(json.dumps(content)).towers == ()
+
+
+def test_the_graph_has_the_contract_of_every_other(artifact: Artifact) -> None:
+    """The same inputs once, the two outputs, and no node whose result nobody reads."""
+    graph = onnx.load(artifact.path / MODEL).graph
+    assert [value.name for value in graph.input] == [*artifact.manifest.inputs]
+    assert [value.name for value in graph.output] == ["sentence_embedding", "pooled_embedding"]
+    read = {name for node in graph.node for name in node.input}
+    read |= {value.name for value in graph.output}
+    assert all(read.intersection(node.output) for node in graph.node)
+    tables = read_lookup_tables((artifact.path / MODEL).read_bytes())
+    words = [name for name, table in tables.items() if len(table) > 128]
+    assert {name.split("/")[0] for name in words} == {"tower_a", "tower_b"}
+
+
+@pytest.mark.parametrize("precision", ["weight-int8", "int8"])
+def test_twins_are_exported_in_int8(checkpoint: Path, tmp_path: Path, precision: str) -> None:
+    """Each tower and the sum pass the check that an export in this precision has to pass."""
+    options = ExportOptions(precision=precision)  # type: ignore[arg-type]  # parametrized
+    rounded = export_twins(checkpoint, tmp_path / "rounded", options)
+    reports = [rounded.manifest.parity, *(t["parity"] for t in rounded.manifest.towers)]
+    assert all(report["batch_max_abs_diff"] <= 1e-5 for report in reports)
+    assert all(0.99 <= report["min_cosine"] < 0.99999 for report in reports)
+    assert rounded.manifest.precision == precision
+
+
+def test_an_artifact_of_twins_can_be_converted_to_int8(artifact: Artifact, tmp_path: Path) -> None:
+    """Both towers' products are rounded, and the gates of both poolings are not."""
+    converted = convert_to_int8(artifact, tmp_path / "int8")
+    assert converted.manifest.towers == artifact.manifest.towers
+    nodes = onnx.load(converted.path / MODEL).graph.node
+    names = [node.input[1] for node in nodes if node.op_type == "MatMulIntegerToFloat"]
+    counts = [sum(f"{tower}/" in name for name in names) for tower in ("tower_a", "tower_b")]
+    assert counts[0] == counts[1] > 0
+    assert not any("pooling/" in name for name in names)
+
+
+def test_twins_without_normalize_give_the_sum_itself(checkpoint: Path, tmp_path: Path) -> None:
+    twins = load_twin_encoder(checkpoint)
+    del twins[1]
+    twins.save(str(tmp_path / "plain"), create_model_card=False)
+    made = export_twins(tmp_path / "plain", tmp_path / "artifact", ExportOptions())
+    assert not made.manifest.normalize
+    assert not any(node.op_type == "ReduceL2" for node in onnx.load(made.path / MODEL).graph.node)
+
+
+def test_what_cannot_be_exported_leaves_nothing(checkpoint: Path, tmp_path: Path) -> None:
+    target = tmp_path / "artifact"
+    with pytest.raises(ExportError, match=r"depths are 2: leave them out, or distil"):
+        export_twins(checkpoint, target, ExportOptions(depths=(2,)))
+    with pytest.raises(ValueError, match="TwinEncoder"):  # for a caller that knows no twins
+        export_checkpoint(checkpoint, target, ExportOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_artifact_that_is_there_is_kept(checkpoint: Path, artifact: Artifact) -> None:
+    with pytest.raises(Exception, match="exists"):
+        export_twins(checkpoint, artifact.path, replace(ExportOptions(), name="other"))
+    assert Artifact.open(artifact.path).manifest.name == "twins"
