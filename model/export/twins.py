@@ -39,10 +39,10 @@ from model.export.checkpoint import (
     round_weights,
 )
 from model.export.parity import check_parity, parity_sentences
-from model.export.trace import OUTPUTS
 from model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 
+OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 LEAST_NORM = 1e-12  # that a vector is divided by, as in torch
 
 
