@@ -117,6 +117,9 @@ def hash_key(
     tokens_per_minute: Annotated[
         int | None, typer.Option(help="Tokens it may embed in a minute; by default any number.")
     ] = None,
+    priority: Annotated[
+        str | None, typer.Option(help="Lane of its requests that name none: interactive or bulk.")
+    ] = None,
 ) -> None:
     """Make an API key: it goes to standard error, its line for api_keys_file to standard output."""
     from service.access.api_keys import UnusableKeys, key_line, new_key
@@ -130,6 +133,7 @@ def hash_key(
             key,
             requests_per_minute=requests_per_minute,
             tokens_per_minute=tokens_per_minute,
+            priority=priority,
         )
     except UnusableKeys as error:
         _stop(f"No line was made: {error}", code=2)

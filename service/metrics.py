@@ -9,6 +9,7 @@ its first event.
 
 import platform
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
@@ -24,6 +25,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from service.deferred import DeferredCalls
+from service.lanes import LANES, Lane
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
@@ -84,16 +86,17 @@ class Metrics:
     def watch(
         self,
         *,
-        texts: Callable[[], float],
-        tokens: Callable[[], float],
-        oldest_seconds: Callable[[], float],
+        texts: Callable[[Lane], float],
+        tokens: Callable[[Lane], float],
+        oldest_seconds: Callable[[Lane], float],
         ready: Callable[[], float],
         cache_bytes: Callable[[], float],
     ) -> None:
         """Make the gauges of queue, readiness and cache read live values at each scrape."""
-        self.queue_texts.set_function(texts)
-        self.queue_tokens.set_function(tokens)
-        self.queue_oldest_seconds.set_function(oldest_seconds)
+        for lane in LANES:
+            self.queue_texts.labels(lane).set_function(partial(texts, lane))
+            self.queue_tokens.labels(lane).set_function(partial(tokens, lane))
+            self.queue_oldest_seconds.labels(lane).set_function(partial(oldest_seconds, lane))
         self.engine_ready.set_function(ready)
         self.cache_bytes.set_function(cache_bytes)
 
@@ -139,9 +142,13 @@ class Metrics:
         self.tokenize_duration = self._histogram(
             "s2sent_tokenize_duration_seconds", "Time a request took to be tokenised."
         )
-        self.queue_duration = self._histogram(
-            "s2sent_queue_duration_seconds", "Time a request's texts waited, their mean."
+        waits = self._histogram(
+            "s2sent_queue_duration_seconds",
+            "Time a request's texts waited, their mean.",
+            DURATION_BUCKETS,
+            "lane",
         )
+        self.queue_duration = {lane: waits.labels(lane) for lane in LANES}
         self.inference_duration = self._histogram(
             "s2sent_inference_duration_seconds", "Run time of a request's batches, mean per text."
         )
@@ -169,15 +176,22 @@ class Metrics:
             histogram.labels(FULL_DEPTH)
 
     def _declare_queue(self) -> None:
-        self.queue_texts = self._gauge("s2sent_queue_texts", "Texts waiting for a batch.")
-        self.queue_tokens = self._gauge("s2sent_queue_tokens", "Tokens waiting for a batch.")
-        self.queue_oldest_seconds = self._gauge(
-            "s2sent_queue_oldest_seconds", "How long the oldest waiting request has waited."
+        self.queue_texts = self._gauge("s2sent_queue_texts", "Texts waiting for a batch.", "lane")
+        self.queue_tokens = self._gauge(
+            "s2sent_queue_tokens", "Tokens waiting for a batch.", "lane"
         )
+        self.queue_oldest_seconds = self._gauge(
+            "s2sent_queue_oldest_seconds", "How long the oldest waiting request has waited.", "lane"
+        )
+        for gauge in (self.queue_texts, self.queue_tokens, self.queue_oldest_seconds):
+            for lane in LANES:
+                gauge.labels(lane)
 
     def _declare_outcomes(self) -> None:
-        self.texts = self._counter("s2sent_texts_total", "Texts embedded.")
-        self.tokens = self._counter("s2sent_tokens_total", "Tokens embedded, padding left out.")
+        texts = self._counter("s2sent_texts_total", "Texts embedded.", "lane")
+        tokens = self._counter("s2sent_tokens_total", "Tokens embedded, padding left out.", "lane")
+        self.texts = {lane: texts.labels(lane) for lane in LANES}
+        self.tokens = {lane: tokens.labels(lane) for lane in LANES}
         self.truncated_texts = self._counter(
             "s2sent_truncated_texts_total", "Texts cut to the model's maximum length."
         )

@@ -116,8 +116,16 @@ class Settings(BaseSettings):
         _ByDevice(128, 1_024), "Batching", "Rows in one run.", ge=1, le=4_096
     )
     max_queue_tokens: int = _setting(
-        _ByDevice(65_536, 1_048_576), "Batching", "Tokens that may wait; above it 429.",
+        _ByDevice(65_536, 1_048_576), "Batching", "Tokens that may wait in a lane; above it 429.",
         ge=16, le=16_777_216,
+    )  # fmt: skip
+    interactive_texts: int = _setting(
+        16, "Batching", "Texts up to which a request is interactive by default, above it bulk.",
+        ge=0, le=65_536,
+    )  # fmt: skip
+    bulk_share: float = _setting(
+        0.1, "Batching", "Bulk's share of the tokens that run while interactive texts wait too.",
+        ge=0.01, le=0.99,
     )  # fmt: skip
     cache_bytes: int = _setting(
         0, "Batching", "Memory for embeddings that may come again; 0 keeps none.",

@@ -26,7 +26,7 @@ def engine() -> Json:
     return dashboard(
         "engine",
         "Performance: stages, batches, throughput, process and GPU.",
-        [stages(), batches(), throughput(), unsuccessful(), process(), gpu()],
+        [stages(), lanes(), batches(), throughput(), unsuccessful(), process(), gpu()],
         [variable("instance", "s2sent_engine_ready")],
         [],
     )
@@ -54,6 +54,37 @@ def stages() -> Json:
                 for stage, histogram in histograms.items()
             ),
             width=12,
+        ),
+    )
+
+
+def lanes() -> Json:
+    """What bulk costs interactive requests, and what it gets."""
+    waits, tokens = "s2sent_queue_duration_seconds", "s2sent_tokens_total"
+    return row(
+        "Lanes",
+        lines(
+            "Wait by lane, mean",
+            "s",
+            "Mean time the texts of a request waited, by lane.",
+            query(
+                f"{rate(f'{waits}_sum', INSTANCE, 'lane')} / "
+                f"{rate(f'{waits}_count', INSTANCE, 'lane')}",
+                "{{lane}}",
+            ),
+        ),
+        lines(
+            "Wait by lane, p99",
+            "s",
+            "99 % of requests waited at most this time, by lane.",
+            query(quantile(0.99, waits, INSTANCE, "lane"), "{{lane}}"),
+        ),
+        lines(
+            "Tokens by lane",
+            "suffix: tokens/s",
+            "Tokens embedded per second; bulk has at least bulk_share of them while it waits.",
+            query(rate(tokens, INSTANCE, "lane"), "{{lane}}"),
+            stack=True,
         ),
     )
 

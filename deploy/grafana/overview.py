@@ -20,6 +20,7 @@ from builders import (
 EMBEDDING_ROUTES = ("/embed", "/similarity", "/v1/embeddings")
 ERROR_BUDGET = 0.001  # the objective is 99.9 % without a fault
 LATENCY_OBJECTIVE_SECONDS = 0.5
+BY_LANE = "{{lane}} of {{instance}}"
 
 INSTANCE = 'instance=~"$instance"'
 ROUTE = f'{INSTANCE},route=~"$route"'
@@ -174,17 +175,20 @@ def latency() -> Json:
 def saturation() -> Json:
     """How full it is, and what it does when it is."""
     gauges = (
-        ("Texts waiting", "queue_texts", "short", "Texts that wait for a batch."),
         (
-            *("Tokens waiting", "queue_tokens", "short"),
-            "Tokens that wait for a batch; at max_queue_tokens requests are refused.",
+            *("Texts waiting", "queue_texts", "short", BY_LANE),
+            "Texts that wait for a batch, by lane.",
         ),
         (
-            *("Age of the oldest", "queue_oldest_seconds", "s"),
-            "How long the oldest waiting request has waited.",
+            *("Tokens waiting", "queue_tokens", "short", BY_LANE),
+            "Tokens that wait for a batch; a lane with max_queue_tokens refuses requests.",
         ),
         (
-            *("Requests in flight", "requests_in_flight", "short"),
+            *("Age of the oldest", "queue_oldest_seconds", "s", BY_LANE),
+            "How long the oldest waiting request of each lane has waited.",
+        ),
+        (
+            *("Requests in flight", "requests_in_flight", "short", "{{instance}}"),
             "Requests being handled; those above max_concurrent_requests are refused.",
         ),
     )
@@ -195,10 +199,10 @@ def saturation() -> Json:
                 title,
                 unit,
                 description,
-                query(f"s2sent_{metric}{{{INSTANCE}}}", "{{instance}}"),
+                query(f"s2sent_{metric}{{{INSTANCE}}}", legend),
                 width=6,
             )
-            for title, metric, unit, description in gauges
+            for title, metric, unit, legend, description in gauges
         ),
         lines(
             "Encoder busy",

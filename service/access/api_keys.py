@@ -1,7 +1,7 @@
 """The file of API keys: names and SHA-256 digests, reloaded when the file changes.
 
-A line has a name, the SHA-256 of the key in hex and, optionally, ``limit=number`` fields. Text
-after a # is a comment.
+A line has a name, the SHA-256 of the key in hex and, optionally, ``limit=number`` fields and
+``priority=lane``, the lane of requests that name none. Text after a # is a comment.
 """
 
 import hashlib
@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from service.lanes import LANES, Lane
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +42,15 @@ class UnusableKeys(ValueError):
 class Key:
     """An accepted key, as its SHA-256 digest.
 
-    ``name`` is None for a key from the settings; a limit of None is no limit.
+    ``name`` is None for a key from the settings; a limit of None is no limit. ``priority`` is the
+    lane of requests that name none; None is the service's default.
     """
 
     digest: bytes
     name: str | None = None
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
+    priority: Lane | None = None
 
 
 class KeyFile:
@@ -92,11 +97,11 @@ def new_key() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
 
 
-def key_line(name: str, key: str, **limits: int | None) -> str:
-    """A key's line in the file; raises UnusableKeys for an invalid name or limit."""
-    fields = [f"{limit}={number}" for limit, number in limits.items() if number is not None]
+def key_line(name: str, key: str, **options: int | str | None) -> str:
+    """A key's line in the file; raises UnusableKeys for an invalid name, limit or priority."""
+    fields = [f"{option}={value}" for option, value in options.items() if value is not None]
     _check_name(name)
-    _parse_limits(fields)
+    _parse_options(fields)
     return " ".join([name, digest_of(key).hex(), *fields])
 
 
@@ -122,23 +127,30 @@ def _parse_key(fields: list[str]) -> Key:
     # No message quotes the line: it may contain a key by mistake.
     if len(fields) < 2:
         raise UnusableKeys(f"it has one word. Write {_LINE}.")
-    name, digest, *limits = fields
+    name, digest, *options = fields
     _check_name(name)
     if not _DIGEST.fullmatch(digest):
         raise UnusableKeys(f"the second word is not 64 lower-case hex digits. Write {_LINE}.")
-    return Key(bytes.fromhex(digest), name, **_parse_limits(limits))
+    return Key(bytes.fromhex(digest), name, **_parse_options(options))
 
 
-def _parse_limits(fields: list[str]) -> dict[str, int]:
-    limits = {}
+def _parse_options(fields: list[str]) -> dict[str, Any]:
+    """The arguments of a `Key` that its fields stand for."""
+    options: dict[str, Any] = {}
     for field in fields:
+        name, _, value = field.partition("=")
+        if name == "priority":
+            if value not in LANES or name in options:
+                raise UnusableKeys(f"write priority= and {' or '.join(LANES)}, once.")
+            options[name] = value
+            continue
         match = _LIMIT.fullmatch(field)
-        if match is None or not 1 <= int(match[2]) <= MAX_LIMIT or match[1] in limits:
+        if match is None or not 1 <= int(match[2]) <= MAX_LIMIT or name in options:
             raise UnusableKeys(
                 f"a limit is wrong. Write {' or '.join(LIMITS)}, = and 1 to {MAX_LIMIT}, once each."
             )
-        limits[match[1]] = int(match[2])
-    return limits
+        options[name] = int(match[2])
+    return options
 
 
 def _check_name(name: str) -> None:

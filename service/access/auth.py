@@ -85,6 +85,7 @@ class RequireApiKey:
         if key is None:
             problem = "is not known" if authorization else "is missing"
             raise Unauthorized(f"The API key {problem}. Send Authorization: Bearer <key>.")
-        context_of(connection).key_name = key.name
+        context = context_of(connection)
+        context.key_name, context.key_lane = key.name, key.priority
         self._limiter.admit(key)
         return key

@@ -15,6 +15,8 @@ from service.errors import InvalidInput
 from service.http.body import BodyReader, unless_disconnected
 from service.http.context import context_of
 from service.http.tracing import trace_stages
+from service.lanes import HEADER as PRIORITY
+from service.lanes import lane_of
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -144,17 +146,24 @@ async def embed(
 
     With ``weights`` their block weights are given instead. With ``skip_failed`` a text that cannot
     be embedded has its error in the result.
-    Raises what the engine raises, InvalidInput for an unknown prompt or depth, and
+    Raises what the engine raises, InvalidInput for an unknown prompt, depth or lane, and
     ClientDisconnect.
     """
     service, context = service_of(request), context_of(request)
     depth = service.depth(options.depth)
     settings = service.settings
+    context.lane = lane_of(
+        request.headers.get(PRIORITY),
+        len(texts),
+        key=context.key_lane,
+        interactive_texts=settings.interactive_texts,
+    )
     work = service.engine.embed(
         texts,
         truncate=settings.auto_truncate if options.truncate is None else options.truncate,
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
+        lane=context.lane,
         depth=depth,
         weights=weights,
         skip_failed=skip_failed,

@@ -49,7 +49,9 @@ class Explanation(BaseModel):
     "/explain",
     summary="Explain embeddings",
     openapi_extra=request_body(
-        ExplainBody, {"inputs": ["A man is playing a guitar.", "Someone plays music."]}
+        ExplainBody,
+        {"inputs": ["A man is playing a guitar.", "Someone plays music."]},
+        embeds=True,
     ),
     responses={
         200: success(Explanation, "The tokens and the block weights of each text.", embeddings=True)

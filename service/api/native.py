@@ -39,7 +39,9 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
     "/embed",
     summary="Embed texts",
     openapi_extra=request_body(
-        EmbedBody, {"inputs": ["A man is playing a guitar.", "Someone plays music."]}
+        EmbedBody,
+        {"inputs": ["A man is playing a guitar.", "Someone plays music."]},
+        embeds=True,
     ),
     responses={
         200: success(
@@ -107,6 +109,7 @@ def _check_raw(body: EmbedBody) -> None:
                 "sentences": ["Someone plays music.", "The stock market fell."],
             }
         },
+        embeds=True,
     ),
     responses={
         200: success(

@@ -73,7 +73,9 @@ class ModelList(BaseModel):
     "/v1/embeddings",
     summary="Embed texts, OpenAI's way",
     openapi_extra=request_body(
-        OpenAIEmbeddingsBody, {"input": ["A man is playing a guitar."], "model": "any"}
+        OpenAIEmbeddingsBody,
+        {"input": ["A man is playing a guitar."], "model": "any"},
+        embeds=True,
     ),
     responses={
         **failures(*EMBEDDING_ERRORS, openai=True),

@@ -21,6 +21,8 @@ from service.api.schemas import (
     TokenizeBody,
 )
 from service.errors import ServiceError
+from service.lanes import HEADER as PRIORITY_HEADER
+from service.lanes import LANES
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES = (
@@ -97,6 +99,14 @@ EMBEDDING_HEADERS = {
 }
 RAW_HEADERS = {"x-embedding-shape": "rows,numbers in each; only with application/octet-stream."}
 INT8_HEADERS = {"x-embedding-scale": "What 1 stands for; only with int8."}
+PRIORITY = {
+    "name": PRIORITY_HEADER,
+    "in": "header",
+    "required": False,
+    "description": "The lane of the request: people who wait, or bulk; by default the API key's,"
+    " or that of its number of texts.",
+    "schema": {"type": "string", "enum": list(LANES)},
+}
 _RAW_CONTENT = {
     "application/octet-stream": {
         "schema": {
@@ -108,11 +118,17 @@ _RAW_CONTENT = {
 }
 
 
-def request_body(schema: type[BaseModel], example: dict[str, Any]) -> dict[str, Any]:
-    """Declare a JSON body, for a route's ``openapi_extra``; /docs sends the example."""
+def request_body(
+    schema: type[BaseModel], example: dict[str, Any], *, embeds: bool = False
+) -> dict[str, Any]:
+    """Declare a JSON body, for a route's ``openapi_extra``; /docs sends the example.
+
+    ``embeds`` adds the header that names the lane.
+    """
     reference = {"$ref": _REFERENCE.format(model=schema.__name__)}
     content = {"application/json": {"schema": reference, "example": example}}
-    return {"requestBody": {"required": True, "content": content}}
+    parameters = {"parameters": [PRIORITY]} if embeds else {}
+    return {"requestBody": {"required": True, "content": content}, **parameters}
 
 
 def success(

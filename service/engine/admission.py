@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
-from service.engine.batcher import Batcher, PendingRequest
+from service.engine.batcher import Batcher
 from service.engine.deadlines import InFlightRequests
+from service.engine.fair_queue import PendingRequest
 from service.errors import (
     EmptyInput,
     NotReady,
@@ -14,6 +15,7 @@ from service.errors import (
     PayloadTooLarge,
     check_text_count,
 )
+from service.lanes import Lane
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -115,19 +117,20 @@ class Admission:
         if len(self.in_flight) >= limit:
             raise self._overloaded("concurrency", f"{limit} requests are being worked on")
 
-    def check_queue(self) -> None:
-        """Raises Overloaded when the queue is full already, before anything is tokenised."""
-        if self._batcher.is_full:
-            raise self._queue_full()
+    def check_queue(self, lane: Lane) -> None:
+        """Raises Overloaded when the lane is full already, before anything is tokenised."""
+        if self._batcher.is_full(lane):
+            raise self._queue_full(lane)
 
     def submit(self, request: PendingRequest) -> None:
         """Queue all tokens of the request; raises Overloaded when they do not fit."""
         if not self._batcher.submit(request):
-            raise self._queue_full()
+            raise self._queue_full(request.lane)
 
-    def _queue_full(self) -> Overloaded:
-        waiting, limit = self._batcher.tokens, self._settings.max_queue_tokens
-        return self._overloaded("queue_full", f"{waiting} tokens are waiting, of {limit} that may")
+    def _queue_full(self, lane: Lane) -> Overloaded:
+        waiting, limit = self._batcher.tokens_in(lane), self._settings.max_queue_tokens
+        what = f"{waiting} {lane} tokens are waiting, of {limit} that may"
+        return self._overloaded("queue_full", what)
 
     def _overloaded(self, reason: str, what: str) -> Overloaded:
         """The error whose Retry-After is the time that the waiting tokens will take."""

@@ -1,105 +1,25 @@
-"""A queue of texts, bounded in tokens, from which inference threads take batches.
+"""Two lanes of texts, bounded in tokens, from which inference threads take batches.
 
-Order: start-time fair queueing (Goyal, Vin and Cheng, 1996) with the tokens served as virtual time.
-A text's start tag is the number of tokens handed out when its request came, plus the tokens of the
-same request before it. The text with the lowest tag leads the next batch: a short request goes
-before most of a long one, and nothing starves, since later requests have ever higher tags.
-
-Length: a batch is padded to its longest text, so the texts nearest in length join the leader, until
-the batch is full or its padding costs as much as another run would.
-
-Depth: a run stops at one depth, so only texts of the leader's depth join it. Nor do texts whose
-block weights are asked for share a run with texts to embed.
+Interactive texts go first, and bulk ages: each token of theirs that runs while bulk waits adds to
+what bulk is owed, and once it is owed a batch, bulk leads. While both lanes wait, bulk so has its
+share of all tokens, to within one batch, and no more. A batch has texts of one lane, because all of
+them wait for its end. Within a lane, `service.engine.fair_queue` says which texts go together.
 """
 
-import asyncio
-import heapq
 import threading
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from service.errors import ServiceError
-
-Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and length
+from service.engine.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
+from service.lanes import LANES, Lane
 
 # What waits is split between idle threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
 
-# What a token of padding costs an encoder on packed tokens (`model.export.packing`), in tokens: it
-# pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in batches
-# with one text longer than the others: 0.07 to 0.15 up to 64 tokens, 0.17 to 0.26 at 128, 0.3 to
-# 0.7 at 256. With mixed traffic 0.2 was faster than 0.1.
-PACKED_PADDING_COST = 0.2
-PACKED_PADDING_COST_1_AT = 512  # tokens of the longest text
-
-
-class PendingRequest:
-    """The texts of one request in the queue, and the future its caller waits for.
-
-    ``positions`` are those of the sequences to embed: all, unless some embeddings are known.
-    ``depth`` is the last block to run; None runs all. With ``weights`` the results are the block
-    weights of the texts instead of their embeddings. ``dim`` is the length of a row. ``errors`` has
-    the errors of single texts by position; where it is None, a text that fails fails the request.
-
-    Threads: an inference thread writes ``embeddings`` and ``errors``. ``waiting_*``, ``started``
-    and ``dropped`` change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event
-    loop.
-    """
-
-    __slots__ = (
-        *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
-        *("waiting_tokens", "started", "dropped", "unanswered"),
-        *("queue_seconds", "inference_seconds", "depth", "weights", "errors"),
-    )
-
-    def __init__(
-        self,
-        sequences: Sequence[Sequence[int]],
-        dim: int,
-        future: asyncio.Future[None],
-        *,
-        positions: Sequence[int] | None = None,
-        depth: int | None = None,
-        weights: bool = False,
-        arrival: float = 0.0,
-        errors: dict[int, ServiceError] | None = None,
-    ) -> None:
-        self.sequences = sequences
-        self.depth = depth
-        self.weights = weights
-        self.errors = errors
-        self.positions = range(len(sequences)) if positions is None else positions
-        self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
-        self.future = future
-        self.arrival = arrival
-        self.tokens = sum(len(sequences[position]) for position in self.positions)
-        self.waiting_texts = self.waiting_tokens = 0
-        self.started = False  # a text of it has been handed to the encoder
-        self.dropped = False  # nobody waits for it any more
-        self.unanswered = len(self.positions)
-        self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
-
-
-class QueuedText(NamedTuple):
-    """A text in the queue, compared by ``tag``, then by ``number``, which is unique."""
-
-    tag: int
-    number: int
-    request: PendingRequest
-    position: int
-
-    @property
-    def sequence(self) -> Sequence[int]:
-        return self.request.sequences[self.position]
-
 
 class Batch(NamedTuple):
-    """Texts of one depth and kind, or none; ``exclusive`` when no other batch runs or waits."""
+    """Texts of one lane, depth and kind, or none; ``exclusive`` when no other batch runs or waits."""
 
     texts: list[QueuedText]
     exclusive: bool
@@ -111,37 +31,30 @@ NO_BATCH = Batch([], exclusive=True)
 class Batcher:
     """Forms a batch when a thread asks for one, so that it has what came during the last run.
 
-    Safe to share between threads. ``run_cost_tokens`` is the fixed cost of a run in tokens: the
-    padding worth taking to save a run. ``packed``, which may be set at any time, says that the
-    encoder works on packed tokens. Forming a batch takes O(lengths * log(lengths) + batch *
-    log(waiting)) steps, where lengths are the distinct ones that wait, of all depths.
+    Safe to share between threads. ``max_queue_tokens`` bounds each lane, so that bulk never takes
+    the room of the other. ``bulk_share``, above 0 and below 1, is bulk's share of the tokens that
+    run while both lanes wait.
     """
 
     def __init__(
         self,
+        limits: BatchLimits,
         *,
-        max_batch_tokens: int,
-        max_batch_texts: int,
         max_queue_tokens: int,
-        run_cost_tokens: int,
+        bulk_share: float,
         num_workers: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._max_batch_tokens = max_batch_tokens
-        self._max_batch_texts = max_batch_texts
+        self.limits = limits
         self._max_queue_tokens = max_queue_tokens
-        self._run_cost_tokens = run_cost_tokens
+        self._owed_per_token = bulk_share / (1 - bulk_share)
         self._num_workers = num_workers
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[threading.Condition] = []  # one per waiting thread, in order of waiting
-        self._heaps: dict[Shape, list[QueuedText]] = {}  # none is empty
-        self._waiting: dict[PendingRequest, None] = {}  # an ordered set, oldest first
-        self._numbers = 0
-        self._served_tokens = 0
+        self._lanes = {lane: FairQueue(limits) for lane in LANES}
+        self._owed_to_bulk = 0.0  # tokens
         self._closed = False
-        self.packed = False
-        self.texts = self.tokens = 0
 
     @property
     def idle_workers(self) -> int:
@@ -149,25 +62,43 @@ class Batcher:
         return len(self._idle)
 
     @property
-    def is_full(self) -> bool:
-        """Whether no request would be admitted now."""
-        return self.tokens >= self._max_queue_tokens
+    def texts(self) -> int:
+        """Texts that wait, in both lanes."""
+        return sum(queue.texts for queue in self._lanes.values())
 
-    def oldest_seconds(self) -> float:
-        """Return how long the oldest waiting request has waited, 0 when none does."""
+    @property
+    def tokens(self) -> int:
+        """Tokens that wait, in both lanes."""
+        return sum(queue.tokens for queue in self._lanes.values())
+
+    def texts_in(self, lane: Lane) -> int:
+        """Texts that wait in a lane."""
+        return self._lanes[lane].texts
+
+    def tokens_in(self, lane: Lane) -> int:
+        """Tokens that wait in a lane."""
+        return self._lanes[lane].tokens
+
+    def is_full(self, lane: Lane) -> bool:
+        """Whether no request would be admitted to the lane now."""
+        return self._lanes[lane].tokens >= self._max_queue_tokens
+
+    def oldest_seconds(self, lane: Lane) -> float:
+        """Return how long the lane's oldest request has waited, 0 when none waits."""
         with self._lock:
-            oldest = next(iter(self._waiting), None)
+            oldest = self._lanes[lane].oldest
             return 0.0 if oldest is None else self._clock() - oldest.arrival
 
     def submit(self, request: PendingRequest) -> bool:
         """Queue all texts of ``request``; return False, and queue none, when they do not fit.
 
-        An empty queue takes a request of any size, which would never be served otherwise.
+        An empty lane takes a request of any size, which would never be served otherwise.
         """
         with self._lock:
-            if self.tokens and self.tokens + request.tokens > self._max_queue_tokens:
+            queue = self._lanes[request.lane]
+            if queue.tokens and queue.tokens + request.tokens > self._max_queue_tokens:
                 return False
-            self._push(request)
+            queue.push(request)
             self._wake()
             return True
 
@@ -175,15 +106,7 @@ class Batcher:
         """Remove the texts of ``request`` that wait."""
         with self._lock:
             request.dropped = True
-            if not request.waiting_texts:
-                return
-            shapes = {_shape(request, len(sequence)) for sequence in request.sequences}
-            for shape in shapes & self._heaps.keys():
-                rest = [text for text in self._heaps[shape] if text.request is not request]
-                heapq.heapify(rest)
-                self._heaps[shape] = rest
-            self._remove_empty_heaps()
-            self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
+            self._lanes[request.lane].drop(request)
 
     def next_batch(self, idle_seconds: float | None = None) -> Batch | None:
         """Wait for texts and return the next batch; None once the batcher is closed.
@@ -199,11 +122,11 @@ class Batcher:
                     return NO_BATCH
             if self._closed:
                 return None
-            batch = self._form(self._share())
+            texts = self._take()
             exclusive = not self.texts and len(self._idle) == self._num_workers - 1
             if self.texts:
                 self._wake()  # for its share of the rest
-            return Batch(batch, exclusive)
+            return Batch(texts, exclusive)
 
     def close(self) -> None:
         """Make every call of `next_batch` return None from now on."""
@@ -217,88 +140,22 @@ class Batcher:
         if self._idle:
             self._idle.pop().notify()
 
-    def _push(self, request: PendingRequest) -> None:
-        tag = self._served_tokens
-        for position in request.positions:
-            length = len(request.sequences[position])
-            heap = self._heaps.setdefault(_shape(request, length), [])
-            heapq.heappush(heap, QueuedText(tag, self._numbers, request, position))
-            self._numbers += 1
-            tag += length
-        request.waiting_texts = len(request.positions)
-        request.waiting_tokens = request.tokens
-        self.texts += request.waiting_texts
-        self.tokens += request.waiting_tokens
-        self._waiting[request] = None
+    def _take(self) -> list[QueuedText]:
+        """A batch of the lane whose turn it is, and what bulk is owed after it."""
+        interactive, bulk = self._lanes["interactive"], self._lanes["bulk"]
+        if not bulk.texts:
+            self._owed_to_bulk = 0.0
+            return interactive.take(self._share(interactive))
+        due = self._owed_to_bulk >= min(bulk.tokens, self.limits.max_tokens)
+        queue = bulk if due or not interactive.texts else interactive
+        texts = queue.take(self._share(queue))
+        tokens = sum(len(text.sequence) for text in texts)
+        gained = tokens * self._owed_per_token if queue is interactive else -tokens
+        self._owed_to_bulk = max(0.0, self._owed_to_bulk + gained)
+        return texts
 
-    def _share(self) -> int:
+    def _share(self, queue: FairQueue) -> int:
         """How many texts an idle thread should take; a share is worth the cost of a few runs."""
-        worth_sharing = self.tokens // (SHARE_RUN_COSTS * self._run_cost_tokens or 1)
+        worth_sharing = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
         shares = max(1, min(len(self._idle) + 1, worth_sharing))
-        return min(self._max_batch_texts, -(-self.texts // shares))
-
-    def _form(self, max_texts: int) -> list[QueuedText]:
-        """Take the leader, then the texts nearest to it in length while padding is worth it."""
-        *kind, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
-        heaps = {length: heap for (*other, length), heap in self._heaps.items() if other == kind}
-        lengths = sorted(heaps)
-        shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
-        longer = shorter + 1
-        batch = [heapq.heappop(heaps[longest])]
-        padding = 0
-        while len(batch) < max_texts:
-            while shorter >= 0 and not heaps[lengths[shorter]]:
-                shorter -= 1
-            while longer < len(lengths) and not heaps[lengths[longer]]:
-                longer += 1
-            below = lengths[shorter] if shorter >= 0 else 0
-            above = lengths[longer] if longer < len(lengths) else 0
-            length, added = self._nearest(longest, len(batch), below, above)
-            padding += added
-            longest = max(longest, length)
-            if not length or padding * self._padding_cost(longest) > self._run_cost_tokens:
-                break
-            batch.append(heapq.heappop(heaps[length]))
-        self._remove_empty_heaps()
-        self._account(batch)
-        return batch
-
-    def _nearest(self, longest: int, count: int, below: int, above: int) -> tuple[int, int]:
-        """The waiting length that fits with less padding, and that padding; (0, 0) if none fits."""
-        room = self._max_batch_tokens // (count + 1)  # the longest text that one more text allows
-        best = (0, 0)
-        if below and longest <= room:
-            best = (below, longest - below)
-        if above and above <= room:
-            added = count * (above - longest)
-            if not best[0] or added < best[1]:
-                best = (above, added)
-        return best
-
-    def _padding_cost(self, longest: int) -> float:
-        """What a token of padding costs, in tokens, where the longest text has ``longest``."""
-        if not self.packed:
-            return 1.0
-        return min(1.0, max(PACKED_PADDING_COST, longest / PACKED_PADDING_COST_1_AT))
-
-    def _account(self, batch: list[QueuedText]) -> None:
-        for text in batch:
-            text.request.started = True
-            length = len(text.sequence)
-            self._served_tokens += length
-            self._take_from_queue(text.request, 1, length)
-
-    def _take_from_queue(self, request: PendingRequest, texts: int, tokens: int) -> None:
-        request.waiting_texts -= texts
-        request.waiting_tokens -= tokens
-        self.texts -= texts
-        self.tokens -= tokens
-        if not request.waiting_texts:
-            del self._waiting[request]
-
-    def _remove_empty_heaps(self) -> None:
-        self._heaps = {shape: heap for shape, heap in self._heaps.items() if heap}
-
-
-def _shape(request: PendingRequest, length: int) -> Shape:
-    return request.depth, request.weights, length
+        return min(self.limits.max_texts, -(-queue.texts // shares))

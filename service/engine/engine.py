@@ -17,13 +17,15 @@ from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TokenSpan, TruncationDirection
 from service.engine.admission import Admission, ThroughputEstimate, not_ready
 from service.engine.background import in_background
-from service.engine.batcher import Batcher, PendingRequest
+from service.engine.batcher import Batcher
+from service.engine.fair_queue import BatchLimits, PendingRequest
 from service.engine.model import LoadedModel
 from service.engine.parallelism import Parallelism
 from service.engine.submission import Submission
 from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
 from service.engine.types import EmbedResult, Readiness
 from service.engine.workers import InferenceWorkers
+from service.lanes import Lane
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -65,10 +67,13 @@ class Engine:
         self._tokenization = TokenizationThreads(self.tokenizer_threads)
         self._workers: InferenceWorkers | None = None
         self._batcher = Batcher(
-            max_batch_tokens=settings.max_batch_tokens,
-            max_batch_texts=settings.max_batch_texts,
+            BatchLimits(
+                max_tokens=settings.max_batch_tokens,
+                max_texts=settings.max_batch_texts,
+                run_cost_tokens=RUN_COST_TOKENS[settings.processor],
+            ),
             max_queue_tokens=settings.max_queue_tokens,
-            run_cost_tokens=RUN_COST_TOKENS[settings.processor],
+            bulk_share=settings.bulk_share,
             num_workers=self._parallelism.concurrent_runs,
             clock=clock,
         )
@@ -135,6 +140,7 @@ class Engine:
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        lane: Lane = "interactive",
         depth: int | None = None,
         weights: bool = False,
         skip_failed: bool = False,
@@ -150,7 +156,7 @@ class Engine:
         """
         self._admission.check_texts(texts, allow_empty=skip_failed)
         self._admission.check_state()
-        self._admission.check_queue()
+        self._admission.check_queue(lane)
         request: PendingRequest | None = None
         started = self._clock()
         try:
@@ -167,6 +173,7 @@ class Engine:
                 request = self._submission.submit(
                     rows,
                     dim=self._loaded.row_length(depth, weights=weights),
+                    lane=lane,
                     depth=depth,
                     weights=weights,
                     now=tokenized,
@@ -273,7 +280,7 @@ class Engine:
         return model
 
     def _start_workers(self, model: LoadedModel) -> InferenceWorkers:
-        self._batcher.packed = bool(model.artifact and model.artifact.manifest.packed)
+        self._batcher.limits.packed = bool(model.artifact and model.artifact.manifest.packed)
         workers = InferenceWorkers(
             model,
             self._batcher,
@@ -291,8 +298,8 @@ class Engine:
         self._metrics.engine_threads.set(self.threads)
         self._metrics.concurrent_runs.set(self._parallelism.concurrent_runs)
         self._metrics.watch(
-            texts=lambda: self._batcher.texts,
-            tokens=lambda: self._batcher.tokens,
+            texts=self._batcher.texts_in,
+            tokens=self._batcher.tokens_in,
             oldest_seconds=self._batcher.oldest_seconds,
             ready=lambda: self.readiness().ready,
             cache_bytes=lambda: self._submission.cache_bytes,

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from model.runtime.tokenizer import TokenizedText
 from service.engine.admission import Admission
-from service.engine.batcher import PendingRequest
 from service.engine.cache import EmbeddingCache
+from service.engine.fair_queue import PendingRequest
 from service.engine.types import EmbedResult
 from service.errors import ServiceError
+from service.lanes import Lane
 from service.metrics import Metrics
 
 
@@ -33,6 +34,7 @@ class Submission:
         rows: Sequence[TokenizedText],
         *,
         dim: int,
+        lane: Lane,
         depth: int | None,
         weights: bool = False,
         now: float,
@@ -55,6 +57,7 @@ class Submission:
             dim,
             future,
             positions=missing,
+            lane=lane,
             depth=depth,
             weights=weights,
             arrival=now,
@@ -93,11 +96,11 @@ class Submission:
             errors,
             request.sequences,
         )
-        self._metrics.deferred.add(self._observe, result)
+        self._metrics.deferred.add(self._observe, result, request.lane)
         return result
 
-    def _observe(self, result: EmbedResult) -> None:
+    def _observe(self, result: EmbedResult, lane: Lane) -> None:
         self._metrics.tokenize_duration.observe(result.tokenize_seconds)
-        self._metrics.queue_duration.observe(result.queue_seconds)
+        self._metrics.queue_duration[lane].observe(result.queue_seconds)
         self._metrics.inference_duration.observe(result.inference_seconds)
         self._metrics.truncated_texts.inc(sum(result.truncated))

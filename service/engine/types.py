@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from model.artifact.reader import Artifact
 from model.runtime.tokenizer import TokenizedText, TokenSpan, TruncationDirection
 from service.errors import ServiceError
+from service.lanes import Lane
 
 Result = TypeVar("Result")
 
@@ -88,6 +89,7 @@ class EmbeddingEngine(Protocol):
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        lane: Lane = "interactive",
         depth: int | None = None,
         weights: bool = False,
         skip_failed: bool = False,

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.engine.admission import ThroughputEstimate
-from service.engine.batcher import NO_BATCH, Batch, Batcher, PendingRequest, QueuedText
+from service.engine.batcher import NO_BATCH, Batch, Batcher
+from service.engine.fair_queue import PendingRequest, QueuedText
 from service.engine.model import EngineStartFailed, LoadedModel, WrongShape
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.metrics import FULL_DEPTH, Metrics
@@ -169,8 +170,9 @@ class InferenceWorkers:
         self._metrics.batch_tokens.observe(tokens)
         self._metrics.batch_padding_ratio.observe(1 - tokens / padded)
         self._metrics.batch_duration.labels(depth).observe(seconds)
-        self._metrics.texts.inc(len(batch))
-        self._metrics.tokens.inc(tokens)
+        lane = batch[0].request.lane
+        self._metrics.texts[lane].inc(len(batch))
+        self._metrics.tokens[lane].inc(tokens)
 
     def _fail_request(self, request: PendingRequest, error: ServiceError, reason: str) -> None:
         if not request.future.done():

@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from service.engine.types import EmbedResult
 from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
+from service.lanes import Lane
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class RequestContext:
     body_read: float = 0.0  # when the body was complete, same clock
     characters: int = 0  # sent by the client; for token ids their number
     key_name: str | None = None  # of the API key it came with, where the key has one
+    key_lane: Lane | None = None  # the API key's, where it has one
+    lane: Lane | None = None  # where its texts waited
     result: EmbedResult | None = None  # once the engine has answered
     depth: int | None = None  # the last block that was run; None for all
 

@@ -122,6 +122,7 @@ def _work(context: RequestContext) -> dict[str, object]:
         "texts": len(result.tokens),
         "tokens": sum(result.tokens),
         "truncated": sum(result.truncated),
+        "lane": context.lane,
         "tokenize_ms": _milliseconds(result.tokenize_seconds),
         "queue_ms": _milliseconds(result.queue_seconds),
         "inference_ms": _milliseconds(result.inference_seconds),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from service.lanes import LANES
 from service.metrics import (
     FAILURE_REASONS,
     REJECTION_REASONS,
@@ -13,17 +14,21 @@ from service.metrics import (
 
 HISTOGRAMS = [
     *("parse_duration_seconds", "tokenize_duration_seconds"),
-    *("queue_duration_seconds", "inference_duration_seconds"),
+    "inference_duration_seconds",
     *("serialize_duration_seconds", "batch_tokens", "batch_padding_ratio"),
 ]
 PLAIN = [
-    *("requests_in_flight", "queue_texts", "queue_tokens", "queue_oldest_seconds"),
-    *("texts_total", "tokens_total", "truncated_texts_total"),
+    *("requests_in_flight", "truncated_texts_total"),
     *("coalesced_texts_total", "cache_hits_total", "cache_misses_total", "cache_bytes"),
     *("engine_restarts_total", "engine_ready", "engine_threads", "engine_concurrent_runs"),
     "model_load_seconds",
 ]
+BY_LANE = (
+    *("queue_texts", "queue_tokens", "queue_oldest_seconds", "queue_duration_seconds_count"),
+    *("texts_total", "tokens_total"),
+)
 LABELLED = [
+    *((name, {"lane": lane}) for name in BY_LANE for lane in LANES),
     *(("requests_rejected_total", {"reason": reason}) for reason in REJECTION_REASONS),
     *(("requests_cancelled_total", {"stage": stage}) for stage in STAGES),
     *(("requests_timed_out_total", {"stage": stage}) for stage in STAGES),
@@ -51,21 +56,25 @@ METRICS = Metrics()
 
 def test_two_services_in_one_process_do_not_share_numbers() -> None:
     one, other = Metrics(), Metrics()
-    one.texts.inc(3)
-    assert other.registry.get_sample_value("s2sent_texts_total") == 0
+    one.texts["bulk"].inc(3)
+    assert other.registry.get_sample_value("s2sent_texts_total", {"lane": "bulk"}) == 0
 
 
 def test_queue_gauges_read_live_values() -> None:
-    metrics, waiting = Metrics(), [1, 2, 3]
+    metrics, waiting = Metrics(), {"interactive": [1, 2, 3], "bulk": [50]}
     metrics.watch(
-        texts=lambda: len(waiting), tokens=lambda: sum(waiting), oldest_seconds=lambda: 0.5,
-        ready=lambda: True, cache_bytes=lambda: 0,
-    )  # fmt: skip
-    waiting.append(4)
+        texts=lambda lane: len(waiting[lane]),
+        tokens=lambda lane: sum(waiting[lane]),
+        oldest_seconds=lambda lane: {"interactive": 0.5, "bulk": 7.0}[lane],
+        ready=lambda: True,
+        cache_bytes=lambda: 0,
+    )
+    waiting["interactive"].append(4)
     value = metrics.registry.get_sample_value
-    assert value("s2sent_queue_texts") == 4
-    assert value("s2sent_queue_tokens") == 10
-    assert value("s2sent_queue_oldest_seconds") == 0.5
+    for lane, expected in (("interactive", (4, 10, 0.5)), ("bulk", (1, 50, 7.0))):
+        gauges = ("texts", "tokens", "oldest_seconds")
+        found = tuple(value(f"s2sent_queue_{gauge}", {"lane": lane}) for gauge in gauges)
+        assert found == expected
     assert value("s2sent_engine_ready") == 1
 
 

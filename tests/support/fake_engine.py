@@ -18,6 +18,7 @@ from model.runtime.tokenizer import TokenSpan, TruncationDirection
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady, ServiceError
+from service.lanes import Lane
 from service.metrics import Metrics
 from service.settings import Settings
 
@@ -38,6 +39,7 @@ class Call:
     timeout_seconds: float | None
     depth: int | None = None
     skip_failed: bool = False
+    lane: Lane = "interactive"
 
 
 @dataclass
@@ -80,13 +82,14 @@ class FakeEngine:
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        lane: Lane = "interactive",
         depth: int | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """The vectors of the texts; ``errors`` are those of an engine that skips failed texts."""
-        how = truncate, truncation_direction, prompt, timeout_seconds, depth, skip_failed
+        how = truncate, truncation_direction, prompt, timeout_seconds, depth, skip_failed, lane
         self.calls.append(Call([*texts], *how))
         if self.error:
             raise self.error

@@ -67,6 +67,17 @@ def test_a_line_may_have_limits() -> None:
     assert (key.requests_per_minute, key.tokens_per_minute) == (600, 100_000)
 
 
+def test_a_line_may_name_the_lane_of_requests_that_name_none() -> None:
+    (key,) = parse_keys(key_line("a", "1", priority="bulk", tokens_per_minute=5))
+    assert (key.priority, key.tokens_per_minute) == ("bulk", 5)
+
+
+@pytest.mark.parametrize("field", ["priority=fast", "priority", "priority=bulk priority=bulk"])
+def test_a_wrong_priority_is_refused(field: str) -> None:
+    with pytest.raises(UnusableKeys, match="line 1: write priority= and interactive or bulk, once"):
+        parse_keys(f"a {DIGEST} {field}")
+
+
 @pytest.mark.parametrize(
     "limit",
     [

@@ -7,24 +7,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batcher import Batch, Batcher, PendingRequest, QueuedText
+from service.engine.batcher import Batch, Batcher
+from service.engine.fair_queue import BatchLimits, PendingRequest, QueuedText
+from service.lanes import LANES, Lane
 
 NO_FUTURE: Any = None  # the batcher never looks at it
 
 
-def request(*lengths: int, depth: int | None = None, arrival: float = 0.0) -> PendingRequest:
-    sequences = [[7] * n for n in lengths]
-    return PendingRequest(sequences, dim=1, future=NO_FUTURE, depth=depth, arrival=arrival)
+def request(*lengths: int, **options: Any) -> PendingRequest:
+    return PendingRequest([[7] * n for n in lengths], dim=1, future=NO_FUTURE, **options)
 
 
-def batcher(**limits: Any) -> Batcher:
-    defaults = {
-        "max_batch_tokens": 64,
-        "max_batch_texts": 8,
-        "max_queue_tokens": 100_000,
-        "run_cost_tokens": 8,
-    }
-    return Batcher(**(defaults | limits))
+def batcher(
+    *,
+    max_batch_tokens: int = 64,
+    max_batch_texts: int = 8,
+    run_cost_tokens: int = 8,
+    max_queue_tokens: int = 100_000,
+    bulk_share: float = 0.25,
+    **options: Any,
+) -> Batcher:
+    limits = BatchLimits(max_batch_tokens, max_batch_texts, run_cost_tokens)
+    return Batcher(limits, max_queue_tokens=max_queue_tokens, bulk_share=bulk_share, **options)
 
 
 def take(rows: Batcher) -> list[QueuedText]:
@@ -42,11 +46,13 @@ def padding_of(batch: list[QueuedText]) -> int:
     return len(lengths) * lengths[-1] - sum(lengths)
 
 
-Plan = list[tuple[int | None, list[int]]]  # of each request the depth and the lengths
+Plan = list[tuple[int | None, Lane, list[int]]]  # of each request the depth, lane and lengths
 
 lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 requests = st.lists(
-    st.tuples(st.sampled_from([None, 2, 4]), lengths_lists), min_size=1, max_size=12
+    st.tuples(st.sampled_from([None, 2, 4]), st.sampled_from(LANES), lengths_lists),
+    min_size=1,
+    max_size=12,
 )
 
 
@@ -54,7 +60,7 @@ requests = st.lists(
 @given(requests)
 def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -> None:
     rows = batcher()
-    submitted = [request(*lengths, depth=depth) for depth, lengths in plan]
+    submitted = [request(*lengths, depth=depth, lane=lane) for depth, lane, lengths in plan]
     assert all(rows.submit(one) for one in submitted)
     seen = []
     while rows.texts:
@@ -63,7 +69,7 @@ def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -
         assert len(batch) <= 8
         assert len(batch) == 1 or len(batch) * longest <= 64
         assert padding_of(batch) <= 8
-        assert len({row.request.depth for row in batch}) == 1
+        assert len({(row.request.depth, row.request.lane) for row in batch}) == 1
         seen += [(row.request, row.position) for row in batch]
     expected = {(one, index) for one in submitted for index in range(len(one.sequences))}
     assert len(seen) == len(expected)
@@ -77,7 +83,7 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
     plan: Plan, data: st.DataObject
 ) -> None:
     rows = batcher()
-    left = [request(*lengths, depth=depth) for depth, lengths in plan]
+    left = [request(*lengths, depth=depth, lane=lane) for depth, lane, lengths in plan]
     for one in left:
         rows.submit(one)
     while rows.texts:
@@ -90,7 +96,7 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
             assert {row.request for row in take(rows)} <= set(left)
         assert rows.tokens == sum(one.waiting_tokens for one in left)
         assert rows.texts == sum(one.waiting_texts for one in left)
-    assert rows.oldest_seconds() == 0
+    assert all(rows.oldest_seconds(lane) == 0 for lane in LANES)
 
 
 @settings(deadline=None)
@@ -99,7 +105,7 @@ def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: Plan) -> None:
     rows = batcher()
     waiting: list[tuple[int, int]] = []  # tag, number: the order promised at the module's top
     served = number = 0
-    for depth, lengths in plan:
+    for depth, _, lengths in plan:
         rows.submit(request(*lengths, depth=depth))
         for index in range(len(lengths)):
             waiting.append((served + sum(lengths[:index]), number))
@@ -167,7 +173,7 @@ def test_queue_is_bounded_in_tokens_and_refuses_a_request_whole() -> None:
     assert not rows.submit(request(10, 11))
     assert rows.tokens == 80
     assert rows.submit(request(20))
-    assert rows.is_full
+    assert rows.is_full("interactive")
 
 
 def test_empty_queue_takes_a_request_above_the_limit() -> None:
@@ -180,9 +186,10 @@ def test_oldest_request_is_the_one_whose_age_is_told() -> None:
     rows = batcher(clock=lambda: 10.0)
     rows.submit(request(5, arrival=4.0))
     rows.submit(request(20, arrival=7.0))
-    assert rows.oldest_seconds() == 6.0
+    assert rows.oldest_seconds("interactive") == 6.0
     take(rows)
-    assert rows.oldest_seconds() == 3.0
+    assert rows.oldest_seconds("interactive") == 3.0
+    assert rows.oldest_seconds("bulk") == 0.0
 
 
 def test_close_wakes_the_thread_that_waits() -> None:
@@ -288,7 +295,7 @@ def test_padding_never_costs_more_than_a_run_of_its_own(cost: int) -> None:
 def test_padding_is_cheap_for_an_encoder_that_packs() -> None:
     """Short rows of mixed lengths go together; a long one that would pad all of them does not."""
     rows = batcher(run_cost_tokens=12, max_batch_tokens=10_000, max_batch_texts=100)
-    rows.packed = True
+    rows.limits.packed = True
     rows.submit(request(*range(5, 15), 256))
     batches = [lengths_of(take(rows)) for _ in range(2)]
     assert batches == [[*range(5, 15)], [256]]
@@ -300,7 +307,7 @@ def test_padding_of_an_encoder_that_packs_costs_what_its_attention_takes(
 ) -> None:
     """So many rows half as long join a long one as are paid by the run they save, and no more."""
     rows = batcher(run_cost_tokens=200, max_batch_tokens=100_000, max_batch_texts=1000)
-    rows.packed = True
+    rows.limits.packed = True
     rows.submit(request(longest, *[longest // 2] * 500))
     joined = len(take(rows)) - 1
     assert joined * (longest // 2) * cost <= 200
