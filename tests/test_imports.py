@@ -93,7 +93,7 @@ def test_service_uses_the_serving_half_of_model_only() -> None:
 LAYERS = {
     "service": [
         *({"__main__"}, {"server"}, {"app"}, {"api", "access", "bulk"}, {"http"}, {"engine"}),
-        *({"logs", "metrics"}, {"lanes"}, {"errors", "process", "settings"}),
+        *({"logs", "metrics"}, {"lanes"}, {"encodings", "errors", "process", "settings"}),
     ],
     "model": [{"export"}, {"network", "runtime"}, {"artifact"}],
 }

@@ -1,9 +1,4 @@
-"""Writes embeddings as smaller numbers: half precision, bytes with a fixed scale, or single bits.
-
-Integers are those of Cohere's ``embedding_types`` and of sentence-transformers'
-``quantize_embeddings``: a bit is 1 where a component is above 0, eight bits are packed into a byte,
-highest first, and ``binary`` is the byte of ``ubinary`` less 128, which fits a signed byte.
-"""
+"""The encodings of an answer: which numbers each has, how they stand in JSON, and their header."""
 
 import base64
 from collections.abc import Sequence
@@ -13,43 +8,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.api.vectors import Embeddings
+from service.encodings import Numbers, int8_scale
+from service.encodings import encode as encode_numbers
 from service.errors import InvalidInput
 
 Encoding = Literal["float", "base64", "float16", "int8", "binary", "ubinary"]
 
+NUMBERS: dict[Encoding, Numbers] = {
+    "float": "float32",
+    "base64": "float32",
+    "float16": "float16",
+    "int8": "int8",
+    "binary": "binary",
+    "ubinary": "ubinary",
+}
 AS_TEXT = ("base64", "float16")  # in JSON; the others are lists of numbers
-
-# int8 reaches so many times 1/sqrt(components), the root mean square of a component of an embedding
-# of length 1.
-INT8_RANGE = 8.0
-LARGEST_HALF = float(np.finfo(np.float16).max)
-
-
-def int8_scale(components: int) -> float:
-    """What 1 stands for in int8: ``8 / (127 * sqrt(components))``, equal for every embedding.
-
-    Embeddings have one scale, so that products and distances of their integers are comparable.
-    """
-    return float(INT8_RANGE / (127 * np.sqrt(components)))
 
 
 def encode(embeddings: Embeddings, encoding: Encoding) -> NDArray[np.generic]:
-    """The embeddings as rows of the numbers of ``encoding``, little-endian.
-
-    Binary rows have a byte for every eight components; the last is filled up with zeros.
-    """
-    match encoding:
-        case "float16":
-            return embeddings.clip(-LARGEST_HALF, LARGEST_HALF).astype("<f2")
-        case "int8":
-            steps: Embeddings = np.rint(embeddings / np.float32(int8_scale(embeddings.shape[1])))
-            return steps.clip(-127, 127).astype(np.int8)
-        case "ubinary":
-            return np.packbits(embeddings > 0, axis=1)
-        case "binary":
-            return (np.packbits(embeddings > 0, axis=1) ^ 0x80).view(np.int8)
-        case _:
-            return embeddings.astype("<f4", copy=False)
+    """The embeddings as rows of the numbers of ``encoding`` (`service.encodings.encode`)."""
+    return encode_numbers(embeddings, NUMBERS[encoding])
 
 
 def as_json_items(

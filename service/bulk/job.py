@@ -9,7 +9,8 @@ if TYPE_CHECKING:  # the command line should not wait for numpy
     from numpy.typing import NDArray
 
 Format = Literal["parquet", "npy", "jsonl"]
-Dtype = Literal["float32", "float16", "int8", "binary"]
+Dtype = Literal["float32", "float16", "int8", "binary", "ubinary"]  # service.encodings.Numbers
+BITS = ("binary", "ubinary")
 InputFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
 
 
@@ -64,9 +65,9 @@ class Options:
                 f"--dimensions is {self.dimensions}; {model.name} has {model.dim}. Ask for at most"
                 f" {model.dim}."
             )
-        if self.dtype == "binary" and self.components(model) % 8:
+        if self.dtype in BITS and self.components(model) % 8:
             raise BulkError(
-                f"--dtype binary packs eight components into a byte and there are"
+                f"--dtype {self.dtype} packs eight components into a byte and there are"
                 f" {self.components(model)}. Choose --dimensions that 8 divides."
             )
         if self.depth is not None and self.depth not in model.depths:
@@ -88,7 +89,7 @@ class Options:
 
     def stored_width(self, model: Model) -> int:
         """Stored numbers of an embedding: its components, or its bytes where they are bits."""
-        return self.components(model) // (8 if self.dtype == "binary" else 1)
+        return self.components(model) // (8 if self.dtype in BITS else 1)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Embedding through a running service: POST /embed over kept connections, with patience.
 
 429 and 503 are tried again after their ``Retry-After`` (RFC 9110, section 10.2.3), a broken
-connection or a 504 after a growing pause. A request that is refused for a text is halved until the
-text is found.
+connection or a 504 after a growing pause. A text that cannot be embedded is null in the answer; a
+request that is refused as a whole is halved until it is accepted, or one text is refused.
 """
 
+import base64
 import http.client
 import threading
 import time
@@ -15,11 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from service.bulk.job import BulkError, Embedded, Model, Options
+from service.lanes import HEADER as PRIORITY
 
-RAW = "application/octet-stream"
 TEXTS_PER_REQUEST = 256
 BODY_BYTES = 1 << 20
 CONCURRENT_REQUESTS = 4
@@ -45,14 +45,14 @@ class RemoteEmbedder:
         self._url = urllib.parse.urlsplit(url.rstrip("/"))
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
             raise BulkError(f"--server is {url!r}; write a URL as in http://127.0.0.1:8080.")
-        self._headers = {"Content-Type": "application/json", "x-priority": "bulk"}
+        self._headers = {"Content-Type": "application/json", PRIORITY: "bulk"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
         self._sleep = sleep
         self._own = threading.local()  # a connection for each thread
         self._connections: list[http.client.HTTPConnection] = []  # of all threads, to close them
         self._closed = threading.Event()
-        info = orjson.loads(self._ask("GET", "/info", b"", "application/json"))
+        info = orjson.loads(self._ask("GET", "/info", b""))
         full_depth = info.get("full_depth")  # an earlier service does not have it
         self.model = Model(
             info["served_model_name"],
@@ -65,7 +65,8 @@ class RemoteEmbedder:
         self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
         # Cut and normalised here, as local embeddings are; the service may have other defaults.
         self._options: dict[str, bool | int | str] = {
-            **{"normalize": False, "truncate": True, "dimensions": self.model.dim}
+            **{"normalize": False, "truncate": True, "dimensions": self.model.dim},
+            **{"encoding": "base64", "details": True, "on_error": "null"},
         }
         if depth := options.depth or full_depth:
             self._options["depth"] = depth
@@ -106,7 +107,7 @@ class RemoteEmbedder:
     def _embed(self, texts: list[str], first: int, embedded: Embedded) -> None:
         body = orjson.dumps({"inputs": texts, **self._options})
         try:
-            answer = self._ask("POST", "/embed", body, RAW)
+            answer = orjson.loads(self._ask("POST", "/embed", body))
         except Refused as refused:
             if len(texts) == 1:
                 embedded.errors[first] = f"the service refused the text: {refused}"
@@ -115,16 +116,21 @@ class RemoteEmbedder:
             self._embed(texts[:half], first, embedded)
             self._embed(texts[half:], first + half, embedded)
             return
-        rows: NDArray[np.float32] = np.frombuffer(answer, "<f4").reshape(len(texts), -1)
-        embedded.vectors[first : first + len(texts)] = rows
+        rows = zip(answer["embeddings"], answer["details"]["texts"], strict=True)
+        for at, (row, text) in enumerate(rows, start=first):
+            embedded.tokens[at], embedded.truncated[at] = text["tokens"], text["truncated"]
+            if row is None:
+                embedded.errors[at] = f"the service cannot embed the text ({text['error_type']})"
+            else:
+                embedded.vectors[at] = np.frombuffer(base64.b64decode(row), "<f4")
 
-    def _ask(self, method: str, path: str, body: bytes, accept: str) -> bytes:
+    def _ask(self, method: str, path: str, body: bytes) -> bytes:
         """One answer of status 200, however often it takes; raises Refused or BulkError."""
         pause, faults = FIRST_PAUSE_SECONDS, 0
         while True:
             wait = pause
             try:
-                status, retry_after, content = self._send(method, path, body, accept)
+                status, retry_after, content = self._send(method, path, body)
             except (OSError, http.client.HTTPException) as error:
                 faults += 1
                 reason = f"no answer ({str(error) or type(error).__name__})"
@@ -148,14 +154,11 @@ class RemoteEmbedder:
             self._sleep(wait)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if faults else FIRST_PAUSE_SECONDS
 
-    def _send(
-        self, method: str, path: str, body: bytes, accept: str
-    ) -> tuple[int, float | None, bytes]:
+    def _send(self, method: str, path: str, body: bytes) -> tuple[int, float | None, bytes]:
         """Status, ``Retry-After`` in seconds and body, over the thread's own connection."""
         connection = getattr(self._own, "connection", None) or self._connect()
-        headers = {**self._headers, "Accept": accept}
         try:
-            connection.request(method, f"{self._url.path}{path}", body or None, headers)
+            connection.request(method, f"{self._url.path}{path}", body or None, self._headers)
             response = connection.getresponse()
             content = response.read()
         except (OSError, http.client.HTTPException):

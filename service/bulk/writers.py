@@ -20,19 +20,22 @@ from numpy.typing import NDArray
 from service.bulk.files import rename_into_place, temporary, writing
 from service.bulk.job import Dtype, Model, Options, OutputError
 from service.bulk.output import EMBEDDINGS, OutputFolder
+from service.encodings import encode, int8_scale
 
-# The type and the missing value of a stored component. A binary vector has eight of them in a byte.
+# The type of a stored number, and what a missing embedding is made of.
 STORED_TYPES: dict[Dtype, tuple[type[np.generic], float]] = {
     "float32": (np.float32, np.nan),
     "float16": (np.float16, np.nan),
     "int8": (np.int8, 0),
-    "binary": (np.uint8, 0),
+    "binary": (np.int8, 0),
+    "ubinary": (np.uint8, 0),
 }
 ARROW_TYPES = {
     "float32": pa.float32(),
     "float16": pa.float16(),
     "int8": pa.int8(),
-    "binary": pa.uint8(),
+    "binary": pa.int8(),
+    "ubinary": pa.uint8(),
 }
 NPY_HEADER_BYTES = 4_096  # a page, so that parts of whole pages do not share one
 
@@ -73,27 +76,17 @@ def to_stored(
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Embeddings as they are stored [n, width], and which of them are usable [n].
 
-    Cut to ``dimensions``, then divided by their L2 norm in float64. int8 is 127 times the
-    component, rounded; binary has a bit for each positive component, the first one highest
-    (`numpy.packbits`). An embedding whose norm is 0, infinite or not a number is not usable, and
-    is stored as NaN, or as 0 where there is none.
+    Cut to ``dimensions``, divided by their L2 norm in float64, and encoded as the service encodes
+    its answers (`service.encodings`). An embedding whose norm is 0, infinite or not a number is not
+    usable, and is stored as NaN, or as 0 where there is none.
     """
     exact = vectors[:, : options.dimensions].astype(np.float64)
     norms = np.sqrt(np.vecdot(exact, exact))
     usable = (norms > 0) & (norms < np.inf)
     exact[~usable] = 0.0
     exact /= np.where(usable, norms, 1.0)[:, None]
-    unit = exact.astype(np.float32)
-    kind, missing = STORED_TYPES[options.dtype]
-    stored: NDArray[Any]
-    match options.dtype:
-        case "int8":
-            stored = np.rint(unit * np.float32(127)).astype(kind)
-        case "binary":
-            stored = np.packbits(unit > 0, axis=1)
-        case _:
-            stored = unit.astype(kind, copy=False)
-    stored[~usable] = missing
+    stored = encode(exact.astype(np.float32), options.dtype)
+    stored[~usable] = STORED_TYPES[options.dtype][1]
     return np.ascontiguousarray(stored), usable
 
 
@@ -181,6 +174,9 @@ def _schema(model: Model, options: Options, *, embeddings: bool) -> pa.Schema:
         "s2sent.model": model.name,
         "s2sent.fingerprint": model.fingerprint,
         "s2sent.dtype": options.dtype,
+        "s2sent.scale": repr(int8_scale(options.components(model)))
+        if options.dtype == "int8"
+        else "",
         "s2sent.dimensions": str(options.components(model)),
         "s2sent.depth": str(options.depth or ""),
         "s2sent.prompt_name": options.prompt_name or "",

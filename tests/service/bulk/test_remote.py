@@ -1,5 +1,6 @@
 """Embedding through a service that is busy, breaks, refuses texts or goes away."""
 
+import base64
 import http.server
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,29 @@ INFO = {
     "max_client_batch_size": 8,
 }
 BROKEN = 0  # instead of a status: the connection is closed without an answer
+
+
+def embedded(body: dict[str, Any]) -> dict[str, Any]:
+    """The answer of /embed to a request for details; texts that have "null" in them fail."""
+    assert body["details"] is True
+    assert body["on_error"] == "null"
+    assert body["encoding"] == "base64"
+    failed = ["null" in text for text in body["inputs"]]
+    return {
+        "embeddings": [
+            None if null else base64.b64encode(vector_of(text).astype("<f4").tobytes()).decode()
+            for text, null in zip(body["inputs"], failed, strict=True)
+        ],
+        "details": {
+            "model_fingerprint": "f" * 64,
+            "texts": [
+                {"tokens": 0, "truncated": False, "error": "Input 0.", "error_type": "Backend"}
+                if null
+                else {"tokens": len(text), "truncated": len(text) > 20}
+                for text, null in zip(body["inputs"], failed, strict=True)
+            ],
+        },
+    }
 
 
 class Service(http.server.ThreadingHTTPServer):
@@ -61,8 +85,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer(424, b'{"error":"A text is bad."}')
         else:
             self.server.bodies.append(body)
-            rows = np.array([vector_of(text) for text in body["inputs"]], "<f4")
-            self._answer(200, rows.tobytes())
+            self._answer(200, orjson.dumps(embedded(body)))
 
     def _answer(self, status: int, content: bytes) -> None:
         self.send_response(status)
@@ -107,15 +130,26 @@ def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> No
     assert service.bodies[0]["depth"] == 2
     assert service.bodies[0]["prompt_name"] == "query"
     assert service.headers[0]["Authorization"] == "Bearer k"
-    assert (embedded.tokens == -1).all()
+    assert service.headers[0]["x-priority"] == "bulk"
+    assert embedded.tokens.tolist() == [len(text) for text in TEXTS]
     assert pauses == []
 
 
+<<<<<<< HEAD
 def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: Service) -> None:
     """Full depth and all components are asked for where the run does not say."""
     service.info = INFO | {"full_depth": 4, "default_depth": 2, "default_dimensions": 3}
     embed(service, TEXTS)
     assert {(body["depth"], body["dimensions"]) for body in service.bodies} == {(4, DIM)}
+=======
+def test_tokens_cuts_and_failed_texts_are_those_of_the_answer(service: Service) -> None:
+    texts = ["short", "null one", "a text of more than twenty characters"]
+    embedded, _ = embed(service, texts)
+    assert embedded.tokens.tolist() == [5, 0, 37]
+    assert embedded.truncated.tolist() == [False, False, True]
+    assert embedded.errors == {1: "the service cannot embed the text (Backend)"}
+    np.testing.assert_array_equal(embedded.vectors[2], vector_of(texts[2]))
+>>>>>>> 25e15d3 (One definition of the encodings for answers and for bulk; bulk through a service knows tokens and cuts)
 
 
 @pytest.mark.parametrize("status", [429, 503])

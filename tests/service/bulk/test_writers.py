@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import duckdb
 import numpy as np
@@ -20,7 +20,7 @@ from tests.support.fake_embedder import DIM, FakeEmbedder, embed_files, vector_o
 
 LINES = ["first", "second text", "", "bro ken", "one two three four five six seven eight nine"]
 ERRORS = [None, None, "the text is empty", "the embedding is zero or not finite", None]
-DTYPES: tuple[Dtype, ...] = ("float32", "float16", "int8", "binary")
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 
 
 @pytest.fixture
@@ -46,8 +46,11 @@ def expected(dtype: Dtype, dimensions: int | None = None) -> NDArray[Any]:
     unit = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     stored: NDArray[Any] = np.packbits(unit > 0, axis=1)
     if dtype == "int8":
-        stored = np.rint(unit * 127).astype(np.int8)
-    elif dtype != "binary":
+        steps = np.rint(unit / np.float32(8 / (127 * np.sqrt(unit.shape[1]))))
+        stored = steps.clip(-127, 127).astype(np.int8)
+    elif dtype == "binary":
+        stored = (stored.astype(np.int16) - 128).astype(np.int8)
+    elif dtype != "ubinary":
         stored = unit.astype(dtype)
     return stored
 
@@ -102,6 +105,16 @@ def test_the_column_is_a_fixed_size_list_and_the_metadata_names_the_model(
     assert schema.metadata[b"s2sent.dimensions"] == b"8"
     assert schema.metadata[b"s2sent.prompt_name"] == b"query"
     assert schema.metadata[b"s2sent.depth"] == b"2"
+    assert schema.metadata[b"s2sent.scale"] == b""
+
+
+def test_the_scale_of_integers_is_in_the_metadata(texts: Path, tmp_path: Path) -> None:
+    folder = run(texts, tmp_path / "out", dtype="int8")
+    table = pq.read_table(folder / "part-000000.parquet")
+    scale = float(table.schema.metadata[b"s2sent.scale"])
+    integers = np.array(table["embedding"][0].as_py())
+    unit = vector_of(LINES[0]) / np.linalg.norm(vector_of(LINES[0]))
+    np.testing.assert_allclose(integers * scale, unit, atol=0.501 * scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
