@@ -19,7 +19,7 @@ SHARE_RUN_COSTS = 2
 
 
 class Batch(NamedTuple):
-    """Texts of one lane, depth and kind, or none; ``exclusive`` when no other batch runs or waits."""
+    """Texts of one lane, depth and kind, or none; ``exclusive`` if no other batch runs or waits."""
 
     texts: list[QueuedText]
     exclusive: bool

@@ -135,13 +135,13 @@ def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> No
     assert pauses == []
 
 
-<<<<<<< HEAD
 def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: Service) -> None:
     """Full depth and all components are asked for where the run does not say."""
     service.info = INFO | {"full_depth": 4, "default_depth": 2, "default_dimensions": 3}
     embed(service, TEXTS)
     assert {(body["depth"], body["dimensions"]) for body in service.bodies} == {(4, DIM)}
-=======
+
+
 def test_tokens_cuts_and_failed_texts_are_those_of_the_answer(service: Service) -> None:
     texts = ["short", "null one", "a text of more than twenty characters"]
     embedded, _ = embed(service, texts)
@@ -149,7 +149,6 @@ def test_tokens_cuts_and_failed_texts_are_those_of_the_answer(service: Service) 
     assert embedded.truncated.tolist() == [False, False, True]
     assert embedded.errors == {1: "the service cannot embed the text (Backend)"}
     np.testing.assert_array_equal(embedded.vectors[2], vector_of(texts[2]))
->>>>>>> 25e15d3 (One definition of the encodings for answers and for bulk; bulk through a service knows tokens and cuts)
 
 
 @pytest.mark.parametrize("status", [429, 503])
