@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from model.network.encoder import find_selector, load_encoder
+from tests.support.interruption import interrupted_at
 from tests.support.tiny_recipes import QUICK, every_objective, with_objective
 from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted
@@ -77,7 +78,6 @@ def test_an_interrupted_run_resumes_to_the_same_checkpoint(
     backbone: Path,
     data: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     place: int,
     step: int,
 ) -> None:
@@ -85,18 +85,8 @@ def test_an_interrupted_run_resumes_to_the_same_checkpoint(
     looks at dev or at one. Every byte is the uninterrupted run's."""
     recipe = with_objective(recipe, every_objective(backbone)[place])
     train(recipe, data, tmp_path / "whole")
-    original = Trainer.training_step
-
-    def interrupted(self: Trainer, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if self.state.global_step == step - 1:
-            signal.raise_signal(signal.SIGINT)
-        loss: torch.Tensor = original(self, *args, **kwargs)
-        return loss
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "training_step", interrupted)
-        with pytest.raises(Interrupted, match=f"step {step} of 7.*--resume"):
-            train(recipe, data, tmp_path / "out")
+    with interrupted_at(step), pytest.raises(Interrupted, match=f"step {step} of 7.*--resume"):
+        train(recipe, data, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     train(recipe, data, tmp_path / "out", resume=True)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

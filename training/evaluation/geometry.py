@@ -86,6 +86,12 @@ def geometry(encode: Encode, folder: Path) -> dict[str, float]:
         raise DataError(
             f"{folder / GEOMETRY_FILE} has no score above {POSITIVE_ABOVE}: fetch it again."
         )
+    return geometry_of(encode, pairs)
+
+
+def geometry_of(encode: Encode, pairs: SentencePairs) -> dict[str, float]:
+    """As `geometry`, of other pairs, some of them with a gold score above `POSITIVE_ABOVE`."""
+    positive = np.array(pairs.gold) > POSITIVE_ABOVE
     sentences = distinct(pairs.first, pairs.second)
     cosine = _cosines_of_all_pairs(encode(sentences))
     align = float((2 - 2 * _pair_cosines(encode, pairs)[positive]).mean())

@@ -11,7 +11,7 @@ from model.network.encoder import find_selector
 from model.network.twins import TwinEncoder
 from training.evaluation.development import read_development_pairs, score_development
 from training.evaluation.encoders import BATCH_SIZE, torch_encode
-from training.evaluation.geometry import block_weights, geometry
+from training.evaluation.geometry import block_weights, geometry_of
 from training.evaluation.sts import Remembered, cosines, distinct, score, with_average
 
 
@@ -20,17 +20,18 @@ def score_on_development(
 ) -> dict[str, Any]:
     """Development scores, geometry and diagnostics of an encoder that began as ``start``.
 
+    Everything is of STS-B dev, so no test is opened.
     ``moved`` is the mean of 1 - cosine between a text's embeddings before and after.
     ``first_token_norm`` is that of `first_token_norm`, the mean over towers. ``max_weight_moved``
     is the largest change of a block's mean fusion weight in a tower; None without selectors.
     """
-    pairs = read_development_pairs(data / "sts").without_overlap
-    texts = distinct(pairs.first, pairs.second)
+    pairs = read_development_pairs(data / "sts")
+    texts = distinct(pairs.without_overlap.first, pairs.without_overlap.second)
     encode = Remembered(torch_encode(encoder))
     norms = [first_token_norm(tower, texts) for tower in _towers(encoder)]
     return {
         "development": score_development(encode, data / "sts"),
-        "geometry": geometry(encode, data / "sts"),
+        "geometry": geometry_of(encode, pairs.all),
         "first_token_norm": float(np.mean(norms)),
         "moved": float((1 - cosines(encode(texts), torch_encode(start)(texts))).mean()),
         "max_weight_moved": _weight_movement(encoder, start, texts),

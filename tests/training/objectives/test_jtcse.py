@@ -12,12 +12,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from model.network.twins import TOWERS, get_twins, is_twin_checkpoint, load_twin_encoder
+from tests.support.interruption import interrupted_at
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data, write_table
 from tests.support.tiny_recipes import QUICK
 from tests.support.tiny_twins import tiny_twins
 from training.encoder import new_encoder
-from training.errors import ConfigError, DataError, EncoderError
+from training.errors import ConfigError, DataError, EncoderError, Interrupted
 from training.objectives.jtcse import (
     LEAST_COSINE,
     CrossAttention,
@@ -265,6 +266,19 @@ def test_the_record_tells_where_both_towers_came_from(
     assert outcome.record["second_tower"]["seed"] == 2
     assert is_twin_checkpoint(tmp_path / "out")
     assert [step for step, _ in outcome.curve] == [0, 2, 4, 6, 7]
+
+
+def test_an_interrupted_run_resumes_to_the_same_towers(
+    twins_recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """The coin that exchanges the towers falls as it would have."""
+    train(twins_recipe, data, tmp_path / "whole")
+    with interrupted_at(3), pytest.raises(Interrupted):
+        train(twins_recipe, data, tmp_path / "out")
+    train(twins_recipe, data, tmp_path / "out", resume=True)
+    for tower in TOWERS:
+        file = Path(tower, "model.safetensors")
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
 
 
 def test_the_selectors_of_towers_have_their_own_learning_rate(
