@@ -104,6 +104,10 @@ class Settings(BaseSettings):
         None, "Model", "Components of an embedding where a request does not say; by default all.",
         ge=1, le=65_536,
     )  # fmt: skip
+    max_windows: int = _setting(
+        16, "Model", "Windows of a long text where a request asks for them; the rest is cut.",
+        ge=1, le=1_024,
+    )  # fmt: skip
 
     max_client_batch_size: int = _setting(
         2_048, "Batching", "Texts in one request; above it 413.", ge=1, le=65_536

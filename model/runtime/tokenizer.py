@@ -48,14 +48,29 @@ class InvalidTokenIds(UnusableInput):
 
 
 @dataclass(frozen=True, slots=True)
+class Windows:
+    """How a text that is too long is split: into at most ``most`` windows of neighbouring tokens.
+
+    Neighbours share ``overlap`` tokens, and half of a window at most.
+    """
+
+    most: int
+    overlap: int
+
+
+@dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """The token ids of one text, special or template tokens included; ``len`` is their number."""
+    """The token ids of one text, special or template tokens included; ``len`` is their number.
+
+    ``more`` has the windows after the first, which is ``input_ids``, of a text that was split.
+    """
 
     input_ids: list[int]
     truncated: bool
+    more: Sequence[list[int]] = ()
 
     def __len__(self) -> int:
-        return len(self.input_ids)
+        return len(self.input_ids) + sum(map(len, self.more))
 
 
 @dataclass(slots=True)
@@ -116,8 +131,12 @@ class Tokenizer:
         prompt: str = "",
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
+        windows: Windows | None = None,
     ) -> list[TokenizedText]:
         """Token ids per text, in order.
+
+        ``windows`` splits a string that is too long instead of cutting it; one that is longer than
+        all windows is cut. Each window has the prompt, as far as its tokens are the text's first.
 
         ``prompt`` is put before every string. A row that is already a list of token ids is taken
         as it is: no prompt and no special tokens are added, and where there is a template the row
@@ -125,14 +144,15 @@ class Tokenizer:
         is false, and `InvalidTokenIds` for ids outside the vocabulary or not in the template.
         """
         keep_left = truncation_direction == "left"
+        most = windows.most if windows else 1
         strings = [
-            self._bounded(self._framed(prompt + text), index, truncate, keep_left)
+            self._bounded(self._framed(prompt + text), index, most, truncate, keep_left)
             for index, text in enumerate(texts)
             if isinstance(text, str)
         ]
         encoded = iter(self._encode(strings))
         return [
-            self._cut(next(encoded), index, self._prefix, self._suffix, truncate, keep_left)
+            self._fitted(next(encoded), index, prompt, windows, truncate, keep_left)
             if isinstance(text, str)
             else self._cut(*self._checked(text, index), truncate, keep_left)
             for index, text in enumerate(texts)
@@ -210,8 +230,43 @@ class Tokenizer:
             ids = ids[-room:] if keep_left else ids[:room]
         return TokenizedText([*prefix, *ids, *suffix], truncated)
 
-    def _bounded(self, text: str, index: int, truncate: bool, keep_left: bool) -> str:
-        limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length
+    def _fitted(
+        self,
+        ids: list[int],
+        index: int,
+        prompt: str,
+        windows: Windows | None,
+        truncate: bool,
+        keep_left: bool,
+    ) -> TokenizedText:
+        """A text's ids with the tokens around them: as they are, in windows, or cut."""
+        if windows is None or len(ids) <= self._room:
+            return self._cut(ids, index, self._prefix, self._suffix, truncate, keep_left)
+        asked = self._encode([self._framed(prompt)])[0] if prompt else []
+        lead = ids[: _common_length(asked, ids)]
+        room = self._room - len(lead)
+        if room < 1:
+            return self._cut(ids, index, self._prefix, self._suffix, truncate, keep_left)
+        step = room - min(windows.overlap, room // 2)
+        rest, limit = ids[len(lead) :], room + (windows.most - 1) * step
+        truncated = len(rest) > limit
+        if truncated:
+            if not truncate:
+                limit += len(self._prefix) + len(lead) + len(self._suffix)
+                raise InputTooLong(
+                    index,
+                    f"has {len(ids) + len(self._prefix) + len(self._suffix)} tokens; {windows.most}"
+                    f" windows hold {limit}. Shorten it or allow truncation.",
+                )
+            rest = rest[-limit:] if keep_left else rest[:limit]
+        starts = range(0, max(1, len(rest) - (room - step)), step)
+        first, *more = (
+            [*self._prefix, *lead, *rest[start : start + room], *self._suffix] for start in starts
+        )
+        return TokenizedText(first, truncated, more)
+
+    def _bounded(self, text: str, index: int, most: int, truncate: bool, keep_left: bool) -> str:
+        limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length * most
         if len(text) <= limit:
             return text
         if not truncate:
@@ -263,6 +318,12 @@ class Tokenizer:
             if whole[start : start + len(probe)] == probe:
                 return whole[:start], whole[start + len(probe) :]
         raise ValueError("the tokenizer changes a text's ids when it adds special tokens")
+
+
+def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many of their first ids are equal."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _byte_offsets(text: str) -> Sequence[int]:

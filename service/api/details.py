@@ -15,6 +15,9 @@ class TextDetails(BaseModel):
 
     tokens: int = Field(description="Tokens embedded, special tokens included.")
     truncated: bool = Field(description="Whether the text was cut because it is too long.")
+    windows: int | None = Field(
+        None, description="Windows it was split into; only with long_texts mean_of_windows."
+    )
     error: str | None = Field(None, description="Why its embedding is null, in one sentence.")
     error_type: str | None = Field(None, description="The kind of error, e.g. Empty or Backend.")
 
@@ -39,6 +42,8 @@ def details_as_json(request: Request, result: EmbedResult, errors: Errors) -> by
         {"tokens": tokens, "truncated": truncated}
         for tokens, truncated in zip(result.tokens, result.truncated, strict=True)
     ]
+    for text, windows in zip(texts, result.windows or (), strict=False):
+        text["windows"] = windows
     for position, error in errors.items():
         texts[position] |= {"error": error.message, "error_type": error.error_type}
     fingerprint = service_of(request).fingerprint(context_of(request).depth)

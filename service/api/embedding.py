@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from model.artifact.identity import vector_fingerprint
 from model.artifact.manifest import Manifest
+from model.runtime.tokenizer import Windows
 from service.api.input_types import Text
 from service.api.schemas import EmbedOptions
 from service.engine.types import EmbeddingEngine, EmbedResult
@@ -108,6 +109,20 @@ class Service:
             )
         return depth
 
+    def windows(self, options: EmbedOptions) -> Windows | None:
+        """How long texts are split, None where they are cut; raises InvalidInput."""
+        if options.long_texts == "truncate":
+            return None
+        longest = self.manifest.max_seq_length
+        overlap = options.window_overlap
+        if overlap is not None and overlap > longest // 2:
+            raise InvalidInput(
+                f"window_overlap is {overlap}; this model reads {longest} tokens and windows share"
+                f" at most {longest // 2}. Ask for less.",
+                param="window_overlap",
+            )
+        return Windows(self.settings.max_windows, longest // 8 if overlap is None else overlap)
+
     def dimensions(self, asked: int | None) -> int | None:
         """How many components to answer with; None for all of them.
 
@@ -146,8 +161,8 @@ async def embed(
 
     With ``weights`` their block weights are given instead. With ``skip_failed`` a text that cannot
     be embedded has its error in the result.
-    Raises what the engine raises, InvalidInput for an unknown prompt, depth or lane, and
-    ClientDisconnect.
+    Raises what the engine raises, InvalidInput for an unknown prompt, depth or lane, or
+    an overlap that is too large, and ClientDisconnect.
     """
     service, context = service_of(request), context_of(request)
     depth = service.depth(options.depth)
@@ -163,6 +178,7 @@ async def embed(
         truncate=settings.auto_truncate if options.truncate is None else options.truncate,
         truncation_direction=options.truncation_direction,
         prompt=service.prompt(options.prompt_name),
+        windows=service.windows(options),
         lane=context.lane,
         depth=depth,
         weights=weights,

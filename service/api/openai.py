@@ -90,7 +90,12 @@ async def create_embeddings(request: Request) -> Response:
     body = await service.bodies.read(request, OpenAIEmbeddingsBody)
     dimensions = service.dimensions(body.dimensions)
     skip_failed = body.on_error == "null"
-    options = EmbedOptions(depth=body.depth, prompt_name=body.prompt_name)
+    options = EmbedOptions.model_construct(
+        depth=body.depth,
+        prompt_name=body.prompt_name,
+        long_texts=body.long_texts,
+        window_overlap=body.window_overlap,
+    )
     result = await embed(request, body.input, options, skip_failed=skip_failed)
     since = time.perf_counter()
     embeddings, errors = usable_embeddings(

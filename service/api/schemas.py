@@ -103,9 +103,18 @@ Direction = Annotated[
 ]
 Dimensions = Annotated[int, Field(ge=1)]
 Depth = Annotated[int, Field(ge=1)]
+LongTexts = Literal["truncate", "mean_of_windows"]
+Overlap = Annotated[int, Field(ge=0)]
 _ENCODING_DESCRIPTION = (
     "float: numbers. base64, float16: base64 of little-endian float32 or float16."
     " int8, binary, ubinary: integers, a byte for each component or for eight of them."
+)
+_LONG_TEXTS_DESCRIPTION = (
+    "Cut a text that is too long, or split it into windows whose embeddings are averaged."
+)
+_OVERLAP_DESCRIPTION = (
+    "Tokens that neighbouring windows share, up to half of what the model reads; by default an"
+    " eighth."
 )
 _DEPTH_DESCRIPTION = (
     "The last block to run, one of the model's depths (/info); by default as the server is set."
@@ -140,6 +149,8 @@ class EmbedOptions(_Body):
         description="Name of a prompt of the model (/info) that is put before every text.",
     )
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
+    long_texts: LongTexts = Field(default="truncate", description=_LONG_TEXTS_DESCRIPTION)
+    window_overlap: Overlap | None = Field(default=None, description=_OVERLAP_DESCRIPTION)
 
 
 class SimilarityOptions(EmbedOptions):
@@ -290,6 +301,8 @@ class OpenAIEmbeddingsBody(AnswerOptions):
         description="Name of a prompt of the model (/info) that is put before every text.",
     )
     depth: Depth | None = Field(default=None, description=_DEPTH_DESCRIPTION)
+    long_texts: LongTexts = Field(default="truncate", description=_LONG_TEXTS_DESCRIPTION)
+    window_overlap: Overlap | None = Field(default=None, description=_OVERLAP_DESCRIPTION)
 
 
 class TokenizeBody(_Body):

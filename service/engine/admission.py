@@ -107,6 +107,15 @@ class Admission:
             )
         self.check_state()
 
+    def check_windows(self, texts: int, windows: int) -> None:
+        """Raises PayloadTooLarge for more windows of texts than a request may have texts."""
+        limit = self._settings.max_client_batch_size
+        if windows > max(limit, texts):
+            raise PayloadTooLarge(
+                f"The {texts} texts of the request are {windows} windows; the limit is {limit}."
+                " Send them in several requests, or let long texts be cut."
+            )
+
     def check_state(self) -> None:
         """Raises NotReady unless the engine serves, and Overloaded above the concurrency limit."""
         if self.state != "serving":

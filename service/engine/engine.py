@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenSpan, TruncationDirection
+from model.runtime.tokenizer import TokenSpan, TruncationDirection, Windows
 from service.engine.admission import Admission, ThroughputEstimate, not_ready
 from service.engine.background import in_background
 from service.engine.batcher import Batcher
@@ -140,6 +140,7 @@ class Engine:
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
         weights: bool = False,
@@ -148,9 +149,11 @@ class Engine:
     ) -> EmbedResult:
         """Embed texts, or lists of token ids, which are taken verbatim.
 
-        ``depth``, one of the artifact's, is the last block that is run; None runs all. With
-        ``weights`` the selector's block weights are given instead of the embeddings. With
-        ``skip_failed`` the errors of single texts are in the result and the others are embedded.
+        With ``windows`` a text that is too long is split and its embedding is the mean of theirs
+        (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
+        None runs all. With ``weights`` the selector's block weights are given instead of the
+        embeddings. With ``skip_failed`` the errors of single texts are in the result and the others
+        are embedded.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
         """
@@ -168,6 +171,7 @@ class Engine:
                     prompt=prompt,
                     truncate=truncate,
                     truncation_direction=truncation_direction,
+                    windows=windows,
                 )
                 tokenized = self._clock()
                 request = self._submission.submit(
@@ -183,7 +187,9 @@ class Engine:
         finally:
             if request:
                 self._batcher.drop(request)
-        return self._submission.finish(request, rows, tokenized - started)
+        return self._submission.finish(
+            request, rows, tokenized - started, counted=windows is not None
+        )
 
     async def tokenize(
         self,

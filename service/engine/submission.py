@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 
 from model.runtime.tokenizer import TokenizedText
 from service.engine.admission import Admission
 from service.engine.cache import EmbeddingCache
 from service.engine.fair_queue import PendingRequest
 from service.engine.types import EmbedResult
+from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
 from service.errors import ServiceError
 from service.lanes import Lane
 from service.metrics import Metrics
@@ -44,9 +46,11 @@ class Submission:
 
         ``weights`` and ``errors`` as in `PendingRequest`; texts that have an error already are not
         queued. Weights are not kept in the cache.
-        Raises Overloaded when its tokens do not fit into the queue.
+        Raises PayloadTooLarge for too many windows, and Overloaded when its tokens do not fit into
+        the queue.
         """
-        sequences = [row.input_ids for row in rows]
+        sequences = sequences_of(rows)
+        self._admission.check_windows(len(rows), len(sequences))
         cache = None if weights else self._cache
         known = {} if cache is None else cache.find(sequences, depth=depth)
         settled = {**known, **errors} if errors else known
@@ -75,9 +79,17 @@ class Submission:
         return request
 
     def finish(
-        self, request: PendingRequest, rows: Sequence[TokenizedText], tokenize_seconds: float
+        self,
+        request: PendingRequest,
+        rows: Sequence[TokenizedText],
+        tokenize_seconds: float,
+        *,
+        counted: bool = False,
     ) -> EmbedResult:
-        """Keep the new embeddings in the cache and return the result, which is counted."""
+        """Keep the new embeddings in the cache and return the result, which is recorded.
+
+        ``counted`` tells the windows of each text.
+        """
         errors = request.errors or {}
         if self._cache is not None and not request.weights:
             embeddings = {
@@ -86,15 +98,17 @@ class Submission:
                 if position not in errors
             }
             self._cache.keep(request.sequences, embeddings, depth=request.depth)
+        errors = errors_of_texts(errors, rows)
         result = EmbedResult(
-            request.embeddings,
+            embeddings_of_texts(request.embeddings, rows),
             [len(row) if at not in errors else 0 for at, row in enumerate(rows)],
             [row.truncated and at not in errors for at, row in enumerate(rows)],
             tokenize_seconds,
-            request.queue_seconds / len(rows),
-            request.inference_seconds / len(rows),
+            request.queue_seconds / len(request.sequences),
+            request.inference_seconds / len(request.sequences),
             errors,
-            request.sequences,
+            [[*row.input_ids, *chain(*row.more)] for row in rows] if counted else request.sequences,
+            [1 + len(row.more) for row in rows] if counted else None,
         )
         self._metrics.deferred.add(self._observe, result, request.lane)
         return result

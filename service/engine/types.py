@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenizedText, TokenSpan, TruncationDirection
+from model.runtime.tokenizer import TokenizedText, TokenSpan, TruncationDirection, Windows
 from service.errors import ServiceError
 from service.lanes import Lane
 
@@ -31,6 +31,7 @@ class EmbedResult:
     inference_seconds: float
     errors: Mapping[int, ServiceError] = field(default_factory=dict)
     token_ids: Sequence[Sequence[int]] = ()  # what was run, special tokens included
+    windows: Sequence[int] | None = None  # per text; None where no text could be split
 
 
 def joined(first: EmbedResult, second: EmbedResult) -> EmbedResult:
@@ -89,6 +90,7 @@ class EmbeddingEngine(Protocol):
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
         weights: bool = False,
@@ -185,6 +187,7 @@ class TextTokenizer(Protocol):
         prompt: str = "",
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
+        windows: Windows | None = None,
     ) -> list[TokenizedText]:
         """Return the token ids of each text; raises `model.runtime.tokenizer.UnusableInput`."""
         ...

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from model.artifact.manifest import Manifest
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenSpan, TruncationDirection
+from model.runtime.tokenizer import TokenSpan, TruncationDirection, Windows
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady, ServiceError
@@ -40,6 +40,7 @@ class Call:
     depth: int | None = None
     skip_failed: bool = False
     lane: Lane = "interactive"
+    windows: Windows | None = None
 
 
 @dataclass
@@ -82,6 +83,7 @@ class FakeEngine:
         truncate: bool = True,
         truncation_direction: TruncationDirection = "right",
         prompt: str = "",
+        windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
         weights: bool = False,
@@ -89,8 +91,8 @@ class FakeEngine:
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """The vectors of the texts; ``errors`` are those of an engine that skips failed texts."""
-        how = truncate, truncation_direction, prompt, timeout_seconds, depth, skip_failed, lane
-        self.calls.append(Call([*texts], *how))
+        how = truncate, truncation_direction, prompt, timeout_seconds, depth, skip_failed
+        self.calls.append(Call([*texts], *how, lane, windows))
         if self.error:
             raise self.error
         self.in_flight += 1
@@ -111,7 +113,8 @@ class FakeEngine:
         truncated = [count > MAX_TOKENS for count in tokens]
         errors = self.errors if skip_failed else {}
         ids = [range(count) for count in tokens]
-        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors, ids)
+        split = [1] * len(texts) if windows else None
+        return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors, ids, split)
 
     async def tokenize(
         self,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import InputTooLong, TokenizedText, TokenSpan
+from model.runtime.tokenizer import InputTooLong, TokenizedText, TokenSpan, Windows
 from service.engine.engine import Engine
 from service.engine.model import LoadedModel
 from service.engine.types import EmbedResult, TextTokenizer
@@ -66,7 +66,7 @@ class FakeTokenizer:
 
     def tokenize(
         self, texts: Sequence[str | Sequence[int]], *, prompt: str = "", truncate: bool = True,
-        truncation_direction: str = "right",
+        truncation_direction: str = "right", windows: Windows | None = None,
     ) -> list[TokenizedText]:  # fmt: skip
         self._enter("".join(text for text in texts if isinstance(text, str)))
         rows = []
@@ -75,6 +75,10 @@ class FakeTokenizer:
             ids = [ord(letter) for letter in prompt + text] if isinstance(text, str) else list(text)
             if len(ids) > 32 and not truncate:
                 raise InputTooLong(index, f"has {len(ids)} tokens; the limit is 32.")
+            if windows:  # without overlap
+                parts = [ids[at : at + 32] for at in range(0, len(ids), 32)][: windows.most]
+                rows.append(TokenizedText(parts[0], len(ids) > 32 * windows.most, parts[1:]))
+                continue
             rows.append(TokenizedText(ids[:32], len(ids) > 32))
         return rows
 

@@ -14,6 +14,7 @@ from model.runtime.tokenizer import (
     InputTooLong,
     InvalidTokenIds,
     Tokenizer,
+    Windows,
 )
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "##x", "query", ":"]
@@ -190,3 +191,62 @@ def test_spans_show_the_template_and_the_places_of_the_text(templated: Tokenizer
     assert [span.text for span in spans[:3]] == ["[CLS]", "query", ":"]
     bare = templated.token_spans("a cx ", add_special_tokens=False)
     assert [span.id for span in bare] == [A, C, 9]
+
+
+def windows_of(tokenizer: Tokenizer, text: str, **options: Any) -> list[list[int]]:
+    (row,) = tokenizer.tokenize([text], **options)
+    assert len(row) == sum(len(ids) for ids in [row.input_ids, *row.more])
+    return [row.input_ids, *row.more]
+
+
+def test_a_long_text_is_split_into_windows_that_overlap(tokenizer: Tokenizer) -> None:
+    """Every token is in one, neighbours share what was asked, and the last one ends the text."""
+    text = "a b c d e a b"
+    apart = windows_of(tokenizer, text, windows=Windows(8, 0))
+    assert apart == [[CLS, A, B, C, D, SEP], [CLS, E, A, B, SEP]]
+    shared = windows_of(tokenizer, text, windows=Windows(8, 1))
+    assert shared == [[CLS, A, B, C, D, SEP], [CLS, D, E, A, B, SEP]]
+    assert windows_of(tokenizer, text, windows=Windows(8, 3)) == [  # two are half of four
+        *([CLS, A, B, C, D, SEP], [CLS, C, D, E, A, SEP], [CLS, E, A, B, SEP])
+    ]
+
+
+@pytest.mark.parametrize("length", [4, 5])
+def test_only_what_does_not_fit_is_split(tokenizer: Tokenizer, length: int) -> None:
+    text = " ".join("abcde"[:length])
+    assert len(windows_of(tokenizer, text, windows=Windows(8, 0))) == length - 3
+
+
+def test_each_window_has_the_prompt(tokenizer: Tokenizer) -> None:
+    found = windows_of(tokenizer, "a b c d", prompt="query: ", windows=Windows(8, 0))
+    assert found == [[CLS, 10, 11, A, B, SEP], [CLS, 10, 11, C, D, SEP]]
+
+
+def test_a_prompt_that_leaves_no_room_is_cut_with_its_text(tokenizer: Tokenizer) -> None:
+    (row,) = tokenizer.tokenize(["a b"], prompt="e e e e ", windows=Windows(8, 0))
+    assert (row.input_ids, row.more, row.truncated) == ([CLS, E, E, E, E, SEP], (), True)
+
+
+def test_what_is_longer_than_all_windows_is_cut_on_the_side_that_was_asked(
+    tokenizer: Tokenizer,
+) -> None:
+    text = "a b c d e a b c d e"
+    two: dict[str, Any] = {"windows": Windows(2, 0)}
+    right = tokenizer.tokenize([text], **two)[0]
+    left = tokenizer.tokenize([text], truncation_direction="left", **two)[0]
+    assert [right.input_ids, *right.more] == [[CLS, A, B, C, D, SEP], [CLS, E, A, B, C, SEP]]
+    assert [left.input_ids, *left.more] == [[CLS, C, D, E, A, SEP], [CLS, B, C, D, E, SEP]]
+    assert right.truncated
+    assert left.truncated
+    with pytest.raises(InputTooLong, match="input 0 has 12 tokens; 2 windows hold 10"):
+        tokenizer.tokenize([text], truncate=False, **two)
+
+
+def test_token_ids_are_cut_and_not_split(tokenizer: Tokenizer) -> None:
+    (row,) = tokenizer.tokenize([[A] * 9], windows=Windows(4, 0))
+    assert (row.input_ids, row.more, row.truncated) == ([A] * 6, (), True)
+
+
+def test_a_text_of_a_million_characters_is_bounded_by_its_windows(tokenizer: Tokenizer) -> None:
+    (row,) = tokenizer.tokenize(["a " * 500_000], windows=Windows(3, 0))
+    assert (len(row), len(row.more), row.truncated) == (18, 2, True)
