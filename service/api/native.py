@@ -19,6 +19,7 @@ from service.api.schemas import (
     EmbedBody,
     RankedDocument,
     RankingForm,
+    RootBody,
     SimilarityBody,
 )
 from service.api.vectors import (
@@ -35,6 +36,14 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
 
 
 @router.post("/", include_in_schema=False)
+async def embed_or_compare(request: Request) -> Response:
+    """The answer of /similarity where ``inputs`` is an object, else that of /embed."""
+    body = (await service_of(request).bodies.read(request, RootBody)).root
+    if isinstance(body, SimilarityBody):
+        return await _similarities(request, body)
+    return await _embeddings(request, body)
+
+
 @router.post(
     "/embed",
     summary="Embed texts",
@@ -55,9 +64,11 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
 )
 async def embed_texts(request: Request) -> Response:
     """One embedding per text, in order; raw numbers if ``Accept`` names octet-stream."""
-    service = service_of(request)
-    body = await service.bodies.read(request, EmbedBody)
-    dimensions = service.dimensions(body.dimensions)
+    return await _embeddings(request, await service_of(request).bodies.read(request, EmbedBody))
+
+
+async def _embeddings(request: Request, body: EmbedBody) -> Response:
+    dimensions = service_of(request).dimensions(body.dimensions)
     raw = RAW in request.headers.get("accept", "")
     skip_failed = body.on_error == "null"
     check_scale(body.encoding, normalize=body.normalize)
@@ -122,6 +133,10 @@ def _check_raw(body: EmbedBody) -> None:
 async def compare_texts(request: Request) -> Response:
     """Cosines of the full embeddings, in [-1, 1]. A text that comes twice at a depth runs once."""
     body = await service_of(request).bodies.read(request, SimilarityBody)
+    return await _similarities(request, body)
+
+
+async def _similarities(request: Request, body: SimilarityBody) -> Response:
     sides = body.inputs.sides()
     result, sources, others = await _embed_sides(request, body, *sides)
     since = time.perf_counter()

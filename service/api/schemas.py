@@ -14,6 +14,7 @@ from pydantic import (
     Discriminator,
     FailFast,
     Field,
+    RootModel,
     Tag,
     ValidationInfo,
     WithJsonSchema,
@@ -288,6 +289,25 @@ class SimilarityBody(_Body):
     def _texts_are_not_too_many(self, info: ValidationInfo) -> Self:
         check_count(len(self.inputs.texts()), info)
         return self
+
+
+def _root_form(body: object) -> str:
+    is_comparison = isinstance(body, dict) and isinstance(body.get("inputs"), dict)
+    return "<similarity>" if is_comparison else "<embed>"
+
+
+class RootBody(
+    RootModel[
+        Annotated[
+            Annotated[EmbedBody, Tag("<embed>")] | Annotated[SimilarityBody, Tag("<similarity>")],
+            Discriminator(_root_form),
+        ]
+    ]
+):
+    """Body of POST /: where ``inputs`` is an object that of /similarity, else that of /embed.
+
+    Hugging Face's inference clients send either to the URL they are given.
+    """
 
 
 class OpenAIEmbeddingsBody(AnswerOptions):

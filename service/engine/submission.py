@@ -98,15 +98,15 @@ class Submission:
                 if position not in errors
             }
             self._cache.keep(request.sequences, embeddings, depth=request.depth)
-        errors = errors_of_texts(errors, rows)
+        failed = errors_of_texts(errors, rows)
         result = EmbedResult(
             embeddings_of_texts(request.embeddings, rows),
-            [len(row) if at not in errors else 0 for at, row in enumerate(rows)],
-            [row.truncated and at not in errors for at, row in enumerate(rows)],
+            [len(row) if at not in failed else 0 for at, row in enumerate(rows)],
+            [row.truncated and at not in failed for at, row in enumerate(rows)],
             tokenize_seconds,
             request.queue_seconds / len(request.sequences),
             request.inference_seconds / len(request.sequences),
-            errors,
+            failed,
             [[*row.input_ids, *chain(*row.more)] for row in rows] if counted else request.sequences,
             [1 + len(row.more) for row in rows] if counted else None,
         )
