@@ -10,7 +10,7 @@ BULK    := .venv/bulk
 IMAGE   ?= cpu
 HUB_CLIENT = $(shell sed -n 's/^ENV HUB_CLIENT="\(.*\)"/\1/p' Dockerfile)
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
-FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt)))
+FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt))) javascript
 
 .PHONY: fuzz soak serve test test-bulk test-clients check fix bench peers audit sbom clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
@@ -73,6 +73,12 @@ $(AUDIT)/installed: deploy/requirements-audit.txt
 $(CLIENTS)/%/installed: tests/clients/requirements/%.txt
 	$(PYTHON) -m venv $(CLIENTS)/$*
 	$(CLIENTS)/$*/bin/pip install --quiet --requirement $<
+	touch $@
+
+$(CLIENTS)/javascript/installed: $(wildcard tests/clients/javascript/package*.json)
+	mkdir -p $(@D)
+	cp tests/clients/javascript/package*.json tests/clients/javascript/.npmrc $(@D)
+	npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --silent
 	touch $@
 
 $(PEERS)/%/installed: benchmarks/peers/%.txt

@@ -173,3 +173,20 @@ def test_every_snippet_of_the_page_is_run_by_a_check() -> None:
 def test_every_family_has_its_checks() -> None:
     families = {path.stem for path in (CHECKS / "requirements").glob("*.txt")}
     assert {f"check_{family}" for family in families} == {p.stem for p in CHECKS.glob("check_*.py")}
+
+
+def test_the_javascript_clients_are_locked_without_naming_a_registry() -> None:
+    folder = CHECKS / "javascript"
+    wanted = json.loads((folder / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    lock = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert lock[""]["dependencies"] == wanted
+    for name, version in wanted.items():
+        assert lock[f"node_modules/{name}"]["version"] == version
+    for name, package in lock.items():
+        assert "resolved" not in package, name
+        assert not name or package["integrity"].startswith("sha512-"), name
+
+
+def test_every_javascript_snippet_of_the_page_is_marked() -> None:
+    marked = re.findall(r"<!-- javascript: [\w-]+ -->\n```javascript\n", PAGE)
+    assert len(marked) == PAGE.count("```javascript") == 5

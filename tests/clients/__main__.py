@@ -7,6 +7,7 @@ waiting clients are tested with. Ends with 1 when a family fails or is not insta
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,8 +18,10 @@ from service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
 HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "clients.md"
 ENVIRONMENTS = HERE.parents[1] / ".venv" / "clients"
-FAMILIES = sorted(path.stem for path in (HERE / "requirements").glob("*.txt"))
+JAVASCRIPT = "javascript"  # one family, whose libraries npm installs
+FAMILIES = sorted([*(path.stem for path in (HERE / "requirements").glob("*.txt")), JAVASCRIPT])
 
 # Nothing is looked up, reported or loaded from anywhere: the one peer is the service.
 QUIET = {
@@ -43,16 +46,18 @@ LEFT_OUT = (
 
 def check(family: str, urls: dict[str, str]) -> bool:
     """Runs one family's checks in its environment; tells whether they passed."""
-    python = ENVIRONMENTS / family / "bin" / "python"
-    if not python.exists():
-        sys.stdout.write(f"{family}: {python} is missing; make test-clients installs it\n")
+    installed = ENVIRONMENTS / family / ("node_modules" if family == JAVASCRIPT else "bin/python")
+    if not installed.exists():
+        sys.stdout.write(f"{family}: {installed} is missing; make test-clients installs it\n")
         return False
     environment = {name: value for name, value in os.environ.items() if name not in LEFT_OUT}
-    arguments = ("-m", "pytest", "-q", "-c", "pytest.ini", f"check_{family}.py")
+    if family == JAVASCRIPT:  # modules are looked for beside the file that imports them
+        checks = shutil.copy(HERE / JAVASCRIPT / "check.mjs", ENVIRONMENTS / family)
+        command = ["node", "--test", str(checks)]
+    else:
+        command = [str(installed), "-m", "pytest", "-q", "-c", "pytest.ini", f"check_{family}.py"]
     began = time.monotonic()
-    done = subprocess.run(
-        [python, *arguments], cwd=HERE, env=environment | QUIET | urls, check=False
-    )
+    done = subprocess.run(command, cwd=HERE, env=environment | QUIET | urls, check=False)
     outcome = "passed" if done.returncode == 0 else "FAILED"
     sys.stdout.write(f"{family}: {outcome} in {time.monotonic() - began:.0f} s\n")
     sys.stdout.flush()
@@ -66,7 +71,7 @@ def main(families: list[str]) -> int:
         busy = running.enter_context(
             running_server(DEFAULT_ARTIFACT, "--no-log-requests", "--max-concurrent-requests", "1")
         )
-        urls = {"CLIENTS_URL": server.url, "CLIENTS_BUSY_URL": busy.url}
+        urls = {"CLIENTS_URL": server.url, "CLIENTS_BUSY_URL": busy.url, "CLIENTS_PAGE": str(PAGE)}
         outcomes = [check(family, urls) for family in families or FAMILIES]
     return 0 if all(outcomes) else 1
 
