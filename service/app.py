@@ -16,7 +16,7 @@ from model.artifact.manifest import ArtifactError
 from model.runtime.providers import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import RateLimiter
-from service.api import docs_page, explain, native, openai, operations, tokenize
+from service.api import explain, native, openai, operations, tokenize
 from service.api.embedding import Service
 from service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
 from service.engine.engine import Engine
@@ -29,6 +29,7 @@ from service.http.error_responses import on_client_disconnect, on_http_exception
 from service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.http.tracing import close_provider, open_provider, telemetry_config
 from service.metrics import Metrics, package_version
+from service.pages import docs, home, playground
 from service.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROUTERS = tuple(
-    module.router for module in (native, openai, tokenize, explain, operations, docs_page)
+    module.router
+    for module in (native, openai, tokenize, explain, operations, home, docs, playground)
 )
 
 ErrorHandler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
@@ -86,7 +88,7 @@ def create_app(
         title="S2Sent",
         summary="Sentence embeddings and similarity.",
         version=package_version(),
-        openapi_url=None,  # service/api/docs_page.py has these routes
+        openapi_url=None,  # service/pages/docs.py has these routes
         redirect_slashes=False,  # a redirect has no error envelope, and repeats the Host header
         telemetry=telemetry_config(tracer_provider),
         # Not include_router, which matches every request twice: against the router, then its route.

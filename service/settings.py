@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ENV_PREFIX = "S2SENT_"
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DEFAULT_ARTIFACT = Path(__file__).resolve().parent.parent / "artifacts" / "default"
 
 
@@ -73,6 +74,12 @@ class Settings(BaseSettings):
     )
     cors_allow_origins: Annotated[tuple[str, ...], NoDecode] = _setting(
         (), "Server", "Origins browsers may call from, separated by commas; * for any."
+    )
+
+    playground: Literal["auto", "on", "off"] = _setting(
+        "auto",
+        "Server",
+        "Whether /playground and the scripts of /docs are served; auto: on loopback.",
     )
 
     artifact: Path = _setting(DEFAULT_ARTIFACT, "Model", "Folder of the exported model to serve.")
@@ -160,6 +167,18 @@ class Settings(BaseSettings):
         """What the device is: what suits one GPU provider suits the other."""
         return "cpu" if self.device == "cpu" else "gpu"
 
+    @property
+    def serves_playground(self) -> bool:
+        """Whether the pages may have scripts."""
+        if self.playground == "auto":
+            return self.host in LOOPBACK
+        return self.playground == "on"
+
+    @property
+    def requires_key(self) -> bool:
+        """Whether a caller needs an API key."""
+        return bool(self.api_keys or self.api_keys_file)
+
     @field_validator("api_keys", "cors_allow_origins", mode="before")
     @classmethod
     def _split_at_commas(cls, value: object) -> object:
@@ -192,7 +211,7 @@ class Settings(BaseSettings):
                 f"tensorrt_cache is set and device is {self.device}, which builds no engines."
                 " Set device to tensorrt, or leave tensorrt_cache out."
             )
-        if self.metrics_require_key and not (self.api_keys or self.api_keys_file):
+        if self.metrics_require_key and not self.requires_key:
             raise ValueError(
                 "metrics_require_key is set without api_keys. Set them or api_keys_file as well."
             )

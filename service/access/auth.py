@@ -19,7 +19,11 @@ from service.http.context import context_of
 from service.http.error_responses import error_response
 from service.settings import Settings, SettingsError
 
-OPEN_PATHS = frozenset({"/health", "/ping", "/ready", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {"/health", "/ping", "/ready", "/docs", "/docs/plain", "/openapi.json", "/playground"}
+)
+STATIC_PREFIX = "/static/"  # the playground's files
+HOME_METHODS = ("GET", "HEAD")  # of /, whose POST embeds
 METRICS_PATH = "/metrics"
 
 
@@ -63,7 +67,7 @@ class RequireApiKey:
         self._open_paths = OPEN_PATHS if metrics_require_key else OPEN_PATHS | {METRICS_PATH}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in self._open_paths:
+        if scope["type"] != "http" or self._is_open(scope):
             await self._app(scope, receive, send)
             return
         connection = HTTPConnection(scope)
@@ -77,6 +81,13 @@ class RequireApiKey:
         finally:
             if result := context_of(connection).result:
                 self._limiter.charge(key, sum(result.tokens))
+
+    def _is_open(self, scope: Scope) -> bool:
+        """Whether a request needs no key: what it gets says nothing of the model or its use."""
+        path: str = scope["path"]
+        if path == "/":
+            return scope["method"] in HOME_METHODS
+        return path in self._open_paths or path.startswith(STATIC_PREFIX)
 
     def _admit(self, connection: HTTPConnection) -> Key:
         """The key the request came with; raises Unauthorized or QuotaExceeded."""

@@ -10,8 +10,11 @@ from service.access.auth import ApiKeys
 from service.settings import SettingsError
 from tests.support.fake_engine import FakeEngine, client_of
 
-PROTECTED = ["/info", "/v1/models", "/", "/nope", "/v1/nope"]
-OPEN = ["/health", "/ping", "/ready", "/docs", "/openapi.json", "/metrics"]
+PROTECTED = ["/info", "/v1/models", "/nope", "/v1/nope", "/docs/nope", "/playground/nope"]
+OPEN = [
+    *("/health", "/ping", "/ready", "/docs", "/docs/plain", "/openapi.json", "/metrics"),
+    *("/", "/playground", "/static/playground.js"),
+]
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from service.api.docs_page import api_page
+from service.pages.docs import api_page
 from tests.support.fake_engine import FakeEngine, client_of
 
-PAGES = ["/", "/docs", "/openapi.json"]
+PAGES = ["/", "/docs", "/docs/plain", "/openapi.json"]
 
 
 class Elements(HTMLParser):
@@ -31,8 +31,8 @@ class Elements(HTMLParser):
         assert self.open.pop() == tag
 
 
-async def page() -> str:
-    return (await client_of(FakeEngine()).get("/docs")).text
+async def page(path: str = "/docs/plain", **settings: str) -> str:
+    return (await client_of(FakeEngine(), **settings).get(path)).text
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
@@ -58,7 +58,11 @@ async def test_the_policy_allows_the_style_there_is_and_no_other() -> None:
 
 
 async def test_the_api_page_loads_nothing() -> None:
-    """No script, no image, no font, no frame; links lead into the page or to /openapi.json."""
+    """No script, no image, no font, no frame; links lead into the page or to /openapi.json.
+
+    So is /docs where scripts are switched off.
+    """
+    assert await page("/docs", playground="off") == await page()
     elements = Elements(await page()).found
     names = {name for name, _ in elements}
     assert not names & {"script", "link", "img", "iframe", "object", "form", "base"}
@@ -66,6 +70,27 @@ async def test_the_api_page_loads_nothing() -> None:
     links = [attributes["href"] or "" for name, attributes in elements if name == "a"]
     anchors = {f"#{attributes['id']}" for _, attributes in elements if "id" in attributes}
     assert set(links) <= {"/openapi.json", *anchors}
+
+
+async def test_the_page_with_forms_adds_one_script_of_this_server() -> None:
+    added = set((await page("/docs")).splitlines()) - set((await page()).splitlines())
+    assert added == {'<script type="module" src="static/try.js"></script>'}
+    policy = (await client_of(FakeEngine()).get("/docs")).headers["content-security-policy"]
+    assert "script-src 'self'; connect-src 'self';" in policy
+
+
+async def test_every_route_that_takes_a_body_has_an_example_that_it_answers() -> None:
+    client = client_of(FakeEngine())
+    document = (await client.get("/openapi.json")).json()
+    tried = 0
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            if body := operation.get("requestBody"):
+                example = body["content"]["application/json"]["example"]
+                if path != "/explain":  # the fake has no blocks
+                    assert (await client.post(path, json=example)).status_code == 200, path
+                tried += 1
+    assert (await page("/docs")).count("<textarea") == tried > 5
 
 
 async def test_the_api_page_has_every_route_and_every_field() -> None:

@@ -1,11 +1,9 @@
-"""The routes /, /docs and /openapi.json, and the HTML page that shows the OpenAPI document.
+"""The routes /docs and /openapi.json, and the HTML page that shows the OpenAPI document.
 
-The page needs no script, font or file from elsewhere, so it works offline. Every text is escaped,
-and the page's Content-Security-Policy lets a browser run no script and load nothing.
+The page is complete without scripts. Where scripts are served, one adds to each route a form that
+sends its example, which can be edited; /docs/plain stays without.
 """
 
-import base64
-import hashlib
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
@@ -13,74 +11,54 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
+from service.api.embedding import service_of
 from service.api.responses import JSON
 from service.api.routing import RequestRoute
+from service.pages.html import page_headers, whole_page
 
 router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 
 Node = Mapping[str, Any]
 
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
-       color: #222; background: #fff }
-h2 { margin: 2.5rem 0 0; border-top: 1px solid #ccc; padding-top: 1rem; font-size: 1.2rem }
-h3 { margin: 1rem 0 .25rem; font-size: 1rem }
-code { font-family: ui-monospace, monospace; font-size: .9em }
-table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0;
-         border-bottom: 1px solid #eee }
-@media (prefers-color-scheme: dark) {
-  body { color: #ddd; background: #181818 } a { color: #8bf }
-  h2 { border-color: #444 } td, th { border-color: #333 }
-}
-"""
-STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-
-PAGE_HEADERS = {
-    "Content-Security-Policy": (
-        f"default-src 'none'; style-src 'sha256-{STYLE_HASH}'; base-uri 'none';"
-        " form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
+READING = ["GET", "HEAD"]
+SCRIPT = "static/try.js"
 
 
-_READING = ["GET", "HEAD"]
-
-
-@router.api_route("/", methods=_READING)
-async def root(_request: Request) -> Response:
-    """Where to find the documentation."""
-    content = b'{"name":"s2sent","docs":"/docs","info":"/info"}'
-    return Response(content, media_type=JSON, headers=PAGE_HEADERS)
-
-
-@router.api_route("/docs", methods=_READING)
+@router.api_route("/docs", methods=READING)
 async def docs(request: Request) -> Response:
-    """The OpenAPI document as a page for people."""
-    state = request.app.state
-    if not hasattr(state, "api_page"):  # rendered once, at the first request
-        state.api_page = api_page(request.app.openapi())
-    return Response(state.api_page, media_type="text/html", headers=PAGE_HEADERS)
+    """The OpenAPI document as a page for people, on which routes can be tried."""
+    return _page(request, scripts=service_of(request).settings.serves_playground)
 
 
-@router.api_route("/openapi.json", methods=_READING)
+@router.api_route("/docs/plain", methods=READING)
+async def plain_docs(request: Request) -> Response:
+    """The same without scripts."""
+    return _page(request, scripts=False)
+
+
+@router.api_route("/openapi.json", methods=READING)
 async def openapi(request: Request) -> Response:
     """The OpenAPI document as JSON."""
     content = orjson.dumps(request.app.openapi())
-    return Response(content, media_type=JSON, headers=PAGE_HEADERS)
+    return Response(content, media_type=JSON, headers=page_headers())
 
 
-def api_page(document: Node) -> str:
-    """The whole page of an OpenAPI document."""
+def _page(request: Request, *, scripts: bool) -> Response:
+    state = request.app.state
+    if not hasattr(state, "api_pages"):  # rendered once, at the first request
+        state.api_pages = {}
+    if scripts not in state.api_pages:
+        state.api_pages[scripts] = api_page(request.app.openapi(), SCRIPT if scripts else "")
+    headers = page_headers(scripts=scripts)
+    return Response(state.api_pages[scripts], media_type="text/html", headers=headers)
+
+
+def api_page(document: Node, script: str = "") -> str:
+    """The whole page of an OpenAPI document; ``script`` is the URL of what sends the examples."""
     info = document["info"]
-    title = escape(f"{info['title']} {info['version']}")
+    title = f"{info['title']} {info['version']}"
     parts = [
-        *("<!doctype html>", '<html lang="en">', '<meta charset="utf-8">'),
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        *(f"<title>{title}</title>", f"<style>{STYLE}</style>", f"<h1>{title}</h1>"),
+        *("<main>", f"<h1>{escape(title)}</h1>"),
         f"<p>{escape(info.get('summary', ''))} This page is made of",
         '<a href="/openapi.json">/openapi.json</a>.</p>',
     ]
@@ -89,7 +67,7 @@ def api_page(document: Node) -> str:
             parts += _operation(path, method, operation)
     for name, schema in document["components"]["schemas"].items():
         parts += [f'<h2 id="{escape(name)}"><code>{escape(name)}</code></h2>', *_schema(schema)]
-    return "\n".join(parts)
+    return whole_page(title, [*parts, "</main>"], script=script)
 
 
 def _operation(path: str, method: str, operation: Node) -> list[str]:
@@ -97,14 +75,31 @@ def _operation(path: str, method: str, operation: Node) -> list[str]:
         f"<h2><code>{escape(method.upper())} {escape(path)}</code></h2>",
         f"<p>{_text(operation)}</p>",
     ]
+    example = ""
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         body = f"<code>{escape(media_type)}</code>: {_type(content['schema'])}"
         parts += ["<h3>Body</h3>", f"<p>{body}</p>"]
+        if "example" in content:
+            example = orjson.dumps(content["example"], option=orjson.OPT_INDENT_2).decode()
+    parts += _example(path, method, example)
     answers = (
         (escape(status), _contents(response), _text(response))
         for status, response in sorted(operation["responses"].items())
     )
     return [*parts, "<h3>Answers</h3>", *_table(("status", "body", ""), answers)]
+
+
+def _example(path: str, method: str, body: str) -> list[str]:
+    """What the script turns into a form; without it an example to read."""
+    opening = f'<details data-method="{escape(method)}" data-path="{escape(path)}">'
+    parts = [opening, "<summary>Example</summary>"]
+    if body:
+        label = f"Body of {method.upper()} {path}"
+        parts.append(
+            f'<textarea rows="{body.count(chr(10)) + 1}" aria-label="{escape(label)}"'
+            f' spellcheck="false">{escape(body)}</textarea>'
+        )
+    return [*parts, "</details>"] if body or method == "get" else []
 
 
 def _contents(response: Node) -> str:

@@ -1,0 +1,109 @@
+"""The route GET /: what this server is, for people as a page, for programs as JSON."""
+
+from collections.abc import Iterable
+from html import escape
+
+from fastapi import APIRouter, Request, Response
+
+from service.api.embedding import Service, service_of
+from service.api.responses import JSON
+from service.api.routing import RequestRoute
+from service.errors import NotReady
+from service.metrics import Metrics, package_version
+from service.pages.html import page_headers, whole_page
+
+router = APIRouter(include_in_schema=False, route_class=RequestRoute)
+
+HTML = "text/html"
+READING = ["GET", "HEAD"]
+
+Facts = list[tuple[str, str]]
+
+
+@router.api_route("/", methods=READING)
+async def home(request: Request) -> Response:
+    """A page where Accept names text/html, as browsers do; otherwise where to look further."""
+    headers = page_headers() | {"Vary": "Accept"}
+    if HTML not in request.headers.get("accept", ""):
+        content = b'{"name":"s2sent","docs":"/docs","info":"/info"}'
+        return Response(content, media_type=JSON, headers=headers)
+    return Response(home_page(service_of(request)), media_type=HTML, headers=headers)
+
+
+def home_page(service: Service) -> str:
+    """The start page. Where keys are configured it tells nothing of the model or its use."""
+    settings = service.settings
+    links = [
+        *([("playground", "Playground")] if settings.serves_playground else []),
+        *(("docs", "API reference"), ("openapi.json", "OpenAPI"), ("metrics", "Metrics")),
+    ]
+    tables: list[str] = []
+    if settings.requires_key:
+        tables = ["<p>This server asks for an API key. Give it in the playground.</p>"]
+    else:
+        for heading, facts in _facts(service).items():
+            tables += ["<section>", f"<h2>{escape(heading)}</h2>", *_table(facts), "</section>"]
+    body = [
+        *("<main>", "<h1>S2Sent</h1>"),
+        f'<p class="soft">Sentence embeddings and similarity over HTTP, version'
+        f" {escape(package_version())}.</p>",
+        "<nav>",
+        *(f'<a href="{path}">{text}</a>' for path, text in links),
+        *("</nav>", '<div class="facts">', *tables, "</div>", "</main>"),
+    ]
+    return whole_page("S2Sent", body)
+
+
+def _facts(service: Service) -> dict[str, Facts]:
+    """What is shown, by heading; while the model is loaded only the state of the server."""
+    try:
+        model = _model_facts(service)
+    except NotReady as error:
+        return {"Server": [("state", error.message)]}
+    scores = service.manifest.scores
+    quality = [(task, f"{score:.2f}") for task, score in scores.items()]
+    headings = {"Model": model, "Server": _server_facts(service)}
+    return headings | ({"Quality, Spearman × 100": quality} if quality else {})
+
+
+def _model_facts(service: Service) -> Facts:
+    manifest = service.manifest
+    depths = ", ".join(map(str, manifest.depths))
+    return [
+        ("name", service.model_name),
+        ("backbone", str(manifest.backbone.get("name", "not named"))),
+        ("dimensions", str(manifest.dim)),
+        ("longest text", f"{manifest.max_seq_length} tokens"),
+        ("precision", manifest.precision),
+        ("depths", f"{depths} and all blocks" if depths else "all blocks only"),
+    ]
+
+
+def _server_facts(service: Service) -> Facts:
+    readiness = service.engine.readiness()
+    provider = service.engine.provider.removesuffix("ExecutionProvider")
+    in_flight, waiting, embedded = (
+        _total(service.metrics, f"s2sent_{name}")
+        for name in ("requests_in_flight", "queue_texts", "texts_total")
+    )
+    return [
+        ("state", "ready" if readiness.ready else readiness.reason),
+        ("device", f"{provider}, {service.engine.threads} threads"),
+        ("requests now", str(in_flight - 1)),  # this one is no load
+        ("texts that wait", str(waiting)),
+        ("texts embedded", f"{embedded:,}"),
+    ]
+
+
+def _total(metrics: Metrics, name: str) -> int:
+    """The sum of a metric's series."""
+    families = metrics.registry.restricted_registry([name]).collect()
+    return int(sum(sample.value for family in families for sample in family.samples))
+
+
+def _table(facts: Facts) -> Iterable[str]:
+    rows = (
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+        for name, value in facts
+    )
+    return ["<table>", *rows, "</table>"]

@@ -1,0 +1,146 @@
+// The view of size: what fewer blocks and fewer numbers change, and what they cost.
+
+import { callJson, embed } from "./api.js";
+import { byId, decimals, element } from "./dom.js";
+import { hit } from "./search.js";
+import { cosineMatrix, cut, neighbours, spearman } from "./vectors.js";
+
+const SHOWN = 8;
+const RUNS = 7; // of one text, whose median is shown
+const MOST_COMPARED = 300; // texts whose order is compared; more would take seconds
+
+let current = null; // the results at full depth
+let info = null;
+let byDepth = new Map(); // unit vectors at each depth
+
+/** The depths that can be chosen, deepest last; null stands for all blocks. */
+const depths = () => [...info.depths, null];
+const nameOf = (depth) => (depth ?? info.full_depth ?? "all");
+
+export function prepareDepth(serverInfo) {
+  info = serverInfo;
+  const slider = byId("depth-slider");
+  slider.max = slider.value = depths().length - 1;
+  byId("depth-field").hidden = byId("depths").hidden = info.depths.length === 0;
+  const dimensions = byId("dimensions-slider");
+  Object.assign(dimensions, { min: Math.min(8, info.dim), max: info.dim, value: info.dim });
+  nameSliders();
+}
+
+export function showDepth(results) {
+  if (current !== results) {
+    current = results;
+    byDepth = new Map([[null, results.vectors]]);
+    byId("depth-table").tBodies[0].replaceChildren();
+    byId("anchor").replaceChildren(...results.texts.map((text, position) =>
+      element("option", { value: position }, `${position + 1}  ${text.slice(0, 80)}`)));
+  }
+  return update();
+}
+
+export function listenToDepth(guarded) {
+  for (const id of ["depth-slider", "dimensions-slider"]) byId(id).addEventListener("input", nameSliders);
+  for (const id of ["depth-slider", "dimensions-slider", "anchor"]) {
+    byId(id).addEventListener("change", () => guarded(update));
+  }
+  byId("measure").addEventListener("click", () => guarded(measureAll));
+}
+
+/** The options that ask the API for what is chosen. */
+export function chosenOptions() {
+  const options = {};
+  if (chosenDepth() !== null) options.depth = chosenDepth();
+  if (chosenDimensions() < info.dim) options.dimensions = chosenDimensions();
+  return options;
+}
+
+const chosenDepth = () => depths()[byId("depth-slider").value];
+const chosenDimensions = () => Number(byId("dimensions-slider").value);
+
+function nameSliders() {
+  byId("depth-value").textContent = `${nameOf(chosenDepth())} of ${nameOf(null)}`;
+  byId("dimensions-value").textContent = `${chosenDimensions()} of ${info.dim}`;
+}
+
+async function update() {
+  if (!current || current.texts.length < 2) return;
+  const depth = chosenDepth();
+  const anchor = Number(byId("anchor").value);
+  const vectors = cut(await vectorsAt(depth), chosenDimensions());
+  const [whole, chosen] = [neighbours(current.vectors, anchor), neighbours(vectors, anchor)];
+  const placed = new Map(whole.order.map((position, place) => [position, place]));
+  list("neighbours-full", whole, () => "");
+  list("neighbours-chosen", chosen, (position, place) => moved(placed.get(position) - place));
+  const agreement = await compare(vectors);
+  const milliseconds = await measure(depth);
+  byId("cost").replaceChildren(
+    ...tile("Spearman to the whole", decimals(agreement.correlation, 4)),
+    ...tile("same nearest text", `${Math.round(100 * agreement.sameNearest)} %`),
+    ...tile("one text, there and back", `${decimals(milliseconds, 1)} ms`),
+    ...tile("bytes of a vector", `${4 * chosenDimensions()}`));
+}
+
+async function vectorsAt(depth) {
+  if (!byDepth.has(depth)) {
+    const { vectors } = await embed(current.texts, { ...current.options, depth });
+    byDepth.set(depth, vectors);
+  }
+  return byDepth.get(depth);
+}
+
+/** How the order of all pairs, and each text's nearest one, agree with the whole embedding. */
+async function compare(vectors) {
+  const n = Math.min(MOST_COMPARED, vectors.length);
+  const [whole, chosen] = await Promise.all(
+    [current.vectors, vectors].map((each) => cosineMatrix(each.slice(0, n))));
+  let same = 0;
+  for (let row = 0; row < n; row++) same += nearest(whole, n, row) === nearest(chosen, n, row);
+  return { correlation: spearman(whole, chosen, n), sameNearest: same / n };
+}
+
+function nearest(cosines, n, row) {
+  let best = row ? 0 : 1;
+  for (let column = 0; column < n; column++) {
+    if (column !== row && cosines[row * n + column] > cosines[row * n + best]) best = column;
+  }
+  return best;
+}
+
+/** Milliseconds of a request with one text at a depth, the median of some. */
+async function measure(depth) {
+  const inputs = current.texts[Number(byId("anchor").value)].slice(0, 2000);
+  const options = depth === null ? current.options : { ...current.options, depth };
+  const times = [];
+  for (let run = 0; run < RUNS; run++) {
+    const since = performance.now();
+    await callJson("embed", { inputs, encoding: "base64", ...options });
+    times.push(performance.now() - since);
+  }
+  return times.sort((a, b) => a - b)[Math.floor(RUNS / 2)];
+}
+
+async function measureAll() {
+  const body = byId("depth-table").tBodies[0];
+  body.replaceChildren();
+  for (const depth of depths()) {
+    const { correlation, sameNearest } = await compare(cut(await vectorsAt(depth), chosenDimensions()));
+    body.append(element("tr", {},
+      element("th", { scope: "row" }, String(nameOf(depth))),
+      element("td", {}, decimals(await measure(depth), 1)),
+      element("td", {}, decimals(correlation, 4)),
+      element("td", {}, `${Math.round(100 * sameNearest)} %`)));
+  }
+}
+
+function list(id, { scores, order }, note) {
+  byId(id).replaceChildren(...order.slice(0, SHOWN).map((position, place) => hit({
+    score: scores[position], text: current.texts[position], position, note: note(position, place),
+  })));
+}
+
+function moved(places) {
+  if (!places) return "";
+  return places > 0 ? `▲ ${places}` : `▼ ${-places}`;
+}
+
+const tile = (name, value) => [element("div", {}, element("dt", {}, name), element("dd", {}, value))];

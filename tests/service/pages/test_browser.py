@@ -1,0 +1,357 @@
+"""The playground in a real browser, against a real server that asks for a key."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from playwright.sync_api import Browser, Page, Route, expect
+
+from model.artifact.reader import Artifact
+from tests.support.browser import (
+    WAIT_MILLISECONDS,
+    clean_page,
+    open_browser,
+    serious_violations,
+    with_chromium,
+)
+from tests.support.server_process import ServerProcess, running_server
+
+pytestmark = with_chromium
+
+KEY = "s2s_key-of-the-page"
+TEXTS = [
+    *("the cat sings in the city", "a dog runs", "two happy dogs read books"),
+    *("the green river at night", "a woman plays the guitar", "the train is red"),
+]
+VIEWS = ["cosines", "search", "depth", "blocks", "tokens", "map", "live"]
+
+# A paste as the browser tells the page of it; short texts are put in by the browser itself.
+PASTE = """(text) => {
+  const field = document.getElementById("texts");
+  const clipboardData = new DataTransfer();
+  clipboardData.setData("text/plain", text);
+  const event = new ClipboardEvent("paste", { clipboardData, cancelable: true });
+  if (field.dispatchEvent(event)) {
+    field.value = text;
+    field.dispatchEvent(new Event("input"));
+  }
+}"""
+
+expect.set_options(timeout=WAIT_MILLISECONDS)
+
+
+@pytest.fixture(scope="module")
+def server(exits_artifact: Artifact) -> Iterator[ServerProcess]:
+    with running_server(exits_artifact.path, "--api-keys", KEY, "--no-log-requests") as server:
+        server.client.headers["Authorization"] = f"Bearer {KEY}"
+        yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, server: ServerProcess) -> Iterator[Page]:
+    """The playground with the key given and its example embedded."""
+    with clean_page(browser, server.url) as page:
+        unlock(page)
+        yield page
+
+
+def unlock(page: Page) -> None:
+    page.goto("/playground")
+    page.fill("#key", KEY)
+    page.click("#use-key")
+    expect(page.locator("body")).to_have_attribute("data-embedded", "12")
+
+
+def paste(page: Page, texts: list[str], *, embedded: int | None = None) -> None:
+    page.evaluate("delete document.body.dataset.embedded")
+    page.fill("#texts", "")
+    page.evaluate(PASTE, "\n".join(texts))
+    page.click("#embed")
+    count = len(texts) if embedded is None else embedded
+    expect(page.locator("body")).to_have_attribute("data-embedded", str(count))
+
+
+def view(page: Page, name: str) -> None:
+    page.click(f"#tab-{name}")
+
+
+def vectors(server: ServerProcess, **options: Any) -> NDArray[np.float64]:
+    answer = server.client.post("/embed", json={"inputs": TEXTS, **options})
+    assert answer.status_code == 200, answer.text
+    return np.array(answer.json())
+
+
+def positions(page: Page, hits: str) -> list[int]:
+    lines = page.locator(f"{hits} li").all()
+    return [int(line.get_attribute("data-position") or "") for line in lines]
+
+
+def test_the_page_asks_for_the_key_and_keeps_it_out_of_the_browsers_stores(
+    browser: Browser, server: ServerProcess
+) -> None:
+    with clean_page(browser, server.url) as page:
+        page.goto("/playground")
+        expect(page.locator("#notice")).to_contain_text("The API key is missing")
+        page.fill("#texts", "my own text\nand another\nand a third")
+        page.fill("#key", "wrong")
+        page.press("#key", "Enter")
+        expect(page.locator("#notice")).to_contain_text("is not known")
+        page.fill("#key", KEY)
+        page.press("#key", "Enter")
+        expect(page.locator("body")).to_have_attribute("data-embedded", "3")
+        expect(page.locator("#notice")).to_be_hidden()
+        assert page.input_value("#texts").startswith("my own text")
+        stored = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+        assert KEY not in stored
+        page.reload()
+        expect(page.locator("#notice")).to_contain_text("The API key is missing")
+
+
+def test_the_cells_of_the_heat_map_are_the_apis_cosines(page: Page, server: ServerProcess) -> None:
+    paste(page, TEXTS)
+    page.focus("#heatmap")
+    row, column = 0, 0
+    for key, step in (("ArrowRight", (0, 1)), ("ArrowDown", (1, 0)), ("ArrowRight", (0, 1))):
+        page.keyboard.press(key)
+        row, column = row + step[0], column + step[1]
+        expect(page.locator("#cell p").first).to_contain_text(TEXTS[row])
+        expect(page.locator("#cell p").last).to_contain_text(TEXTS[column])
+        pairs = {"pairs": [[TEXTS[row], TEXTS[column]]]}
+        (cosine,) = server.client.post("/similarity", json={"inputs": pairs}).json()
+        shown = page.locator("#cell strong").inner_text().replace("−", "-")
+        assert float(shown) == pytest.approx(cosine, abs=1e-4)
+
+
+def test_the_closest_and_farthest_pairs_are_those_of_the_vectors(
+    page: Page, server: ServerProcess
+) -> None:
+    paste(page, TEXTS)
+    rows = vectors(server)
+    upper = np.sort((rows @ rows.T)[np.triu_indices(len(TEXTS), 1)])
+    for name, expected in (("closest", upper[::-1][:6]), ("farthest", upper[:6])):
+        expect(page.locator(f"#{name} li")).to_have_count(6)
+        shown = [
+            text.replace("−", "-") for text in page.locator(f"#{name} strong").all_inner_texts()
+        ]
+        np.testing.assert_allclose([float(text) for text in shown], expected, atol=1e-3)
+
+
+def test_search_ranks_as_the_api_does(page: Page, server: ServerProcess) -> None:
+    paste(page, TEXTS)
+    view(page, "search")
+    page.fill("#query", "dogs in the street")
+    expect(page.locator("#hits")).to_have_attribute("data-query", "dogs in the street")
+    inputs = {"queries": ["dogs in the street"], "documents": TEXTS}
+    (ranked,) = server.client.post("/similarity", json={"inputs": inputs}).json()
+    assert positions(page, "#hits") == [one["index"] for one in ranked]
+
+
+def test_the_sliders_show_the_neighbours_of_that_depth_and_width(
+    page: Page, server: ServerProcess
+) -> None:
+    paste(page, TEXTS)
+    view(page, "depth")
+    expect(page.locator("#cost dd").first).to_have_text("1.0000")
+    page.locator("#depth-slider").fill("0")
+    page.locator("#dimensions-slider").fill("12")
+    expect(page.locator("#depth-value")).to_have_text("2 of 6")
+    expect(page.locator("#cost dd").last).to_have_text("48")
+    expect(page.locator("#cost dd").first).not_to_have_text("1.0000")
+    for hits, options in (("full", {}), ("chosen", {"depth": 2, "dimensions": 12})):
+        scores = vectors(server, **options) @ vectors(server, **options)[0]
+        order = [int(one) for one in np.argsort(-scores, kind="stable") if one]
+        assert positions(page, f"#neighbours-{hits}") == order
+    page.click("#measure")
+    rows = page.locator("#depth-table tbody tr")
+    expect(rows).to_have_count(4)
+    assert rows.locator("th").all_inner_texts() == ["2", "3", "4", "6"]
+    assert all(float(cell) > 0 for cell in rows.locator("td:nth-child(2)").all_inner_texts())
+
+
+def test_the_bars_are_the_block_weights(page: Page, server: ServerProcess) -> None:
+    paste(page, TEXTS)
+    view(page, "blocks")
+    rows = page.locator("#block-bars .bar-row")
+    expect(rows).to_have_count(len(TEXTS) + 1)
+    shown = [json.loads(row.get_attribute("data-weights") or "") for row in rows.all()]
+    texts = server.client.post("/explain", json={"inputs": TEXTS}).json()["texts"]
+    expected = [[block["mean"] for block in text["blocks"]] for text in texts]
+    np.testing.assert_allclose(shown[1:], expected, atol=1e-5)
+    np.testing.assert_allclose(shown[0], np.mean(expected, axis=0), atol=1e-5)
+    assert page.locator("#block-legend span").all_inner_texts() == ["block 4", "block 5", "block 6"]
+
+
+def test_the_map_has_a_dot_for_each_text(page: Page) -> None:
+    paste(page, TEXTS)
+    view(page, "map")
+    expect(page.locator("#scatter circle")).to_have_count(len(TEXTS))
+    page.locator("#scatter circle").nth(3).hover(force=True)
+    expect(page.locator("#point p")).to_have_text(TEXTS[3])
+
+
+def test_the_live_panel_moves_under_load(page: Page, server: ServerProcess) -> None:
+    view(page, "live")
+    rate = page.locator("#live-tiles dd").first
+    expect(rate).to_be_visible()
+    ended = threading.Event()
+
+    def load() -> None:
+        with httpx.Client(
+            base_url=server.url, headers=server.client.headers, trust_env=False
+        ) as client:
+            while not ended.is_set():
+                client.post("/embed", json={"inputs": "a dog runs"})
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        expect(rate).not_to_have_text("0.0")
+        expect(page.locator("#live-tiles dd").nth(1)).to_contain_text("ms")
+    finally:
+        ended.set()
+        thread.join()
+    expect(page.locator("#live canvas")).to_have_count(4)
+
+
+def test_markup_in_a_text_is_shown_as_text(page: Page) -> None:
+    evil = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
+    paste(page, [evil, *TEXTS])
+    page.focus("#heatmap")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#cell p").first).to_contain_text("<script>document.title=")
+    for name in ("blocks", "tokens", "map"):
+        view(page, name)
+    assert page.title() == "S2Sent playground"
+    assert page.locator("#output img, #output script").count() == 0
+
+
+def test_of_ten_thousand_lines_some_are_compared_and_all_are_kept(page: Page) -> None:
+    lines = [f"the {number} dogs" for number in range(10_000)]
+    paste(page, lines, embedded=1_000)
+    expect(page.locator("#progress")).to_contain_text("9,000 of 10,000 are left out")
+    assert page.input_value("#texts").count("\n") == 9_999
+
+
+def test_a_text_of_a_megabyte_is_embedded_and_shown_where_it_is_cut(page: Page) -> None:
+    paste(page, ["the dog eats " * 80_000, *TEXTS])
+    view(page, "tokens")
+    expect(page.locator("#tokens-summary")).to_contain_text("1 text was cut")
+    page.click("#token-list button")
+    expect(page.locator("#token-list em")).to_contain_text("characters were not read")
+    read, rest = page.locator("#token-list li").first.locator("span, mark").all_inner_texts()
+    assert read.startswith("the dog eats")
+    assert read.endswith(rest)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (lambda route: refuse(route, 401, "The key is gone."), "Type the key"),
+        (lambda route: refuse(route, 429, "Too busy.", {"Retry-After": "7"}), "in 7 s"),
+        (lambda route: refuse(route, 503, "Not ready."), "starting or stopping"),
+        (lambda route: route.abort(), "The server does not answer."),
+    ],
+    ids=["401", "429", "503", "nothing"],
+)
+def test_a_failure_is_told_with_what_to_do_and_nothing_pasted_is_lost(
+    page: Page, fault: Callable[[Route], None], told: str
+) -> None:
+    paste(page, TEXTS)
+    page.route("**/embed", fault)
+    page.fill("#texts", "kept one\nkept two")
+    page.click("#embed")
+    expect(page.locator("#notice")).to_contain_text(told)
+    assert page.input_value("#texts") == "kept one\nkept two"
+    page.unroute("**/embed")
+    page.click("#embed")
+    expect(page.locator("body")).to_have_attribute("data-embedded", "2")
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+def refuse(route: Route, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:
+    route.fulfill(status=status, headers=headers or {}, json={"error": sentence, "error_type": "x"})
+
+
+def test_a_csv_file_gives_its_column_of_texts(page: Page, tmp_path: Path) -> None:
+    file = tmp_path / "texts.csv"
+    file.write_text('id,text\n1,"a dog, ""runs"""\n2,the cat sings\n3,a red train\n')
+    page.set_input_files("#file", file)
+    expect(page.locator("body")).to_have_attribute("data-embedded", "3")
+    assert page.input_value("#texts").splitlines() == [
+        'a dog, "runs"',
+        "the cat sings",
+        "a red train",
+    ]
+
+
+def test_code_asks_for_what_is_on_screen_and_does_not_show_the_key(page: Page) -> None:
+    paste(page, TEXTS)
+    view(page, "depth")
+    page.locator("#dimensions-slider").fill("12")
+    for language, call in (("curl", "curl -s"), ("python", "httpx.post"), ("javascript", "fetch(")):
+        page.click(f'[data-language="{language}"]')
+        expect(page.locator("#snippet")).to_contain_text(call)
+        code = page.locator("#snippet").inner_text()
+        assert all(part in code for part in ("/embed", '"dimensions"', TEXTS[0], "S2SENT_API_KEY"))
+        assert KEY not in code
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_serious_accessibility_violation(
+    browser: Browser, server: ServerProcess, scheme: str
+) -> None:
+    """The tabs are chosen by keyboard."""
+    with clean_page(browser, server.url, color_scheme=scheme) as page:
+        unlock(page)
+        page.focus("#tab-cosines")
+        for place, name in enumerate(VIEWS):
+            if place:
+                page.keyboard.press("ArrowRight")
+            expect(page.locator(f"#{name}")).to_be_visible()
+            assert serious_violations(page) == [], name
+
+
+def test_a_phone_shows_everything_in_its_width(browser: Browser, server: ServerProcess) -> None:
+    with clean_page(browser, server.url, viewport={"width": 390, "height": 844}) as page:
+        unlock(page)
+        for name in VIEWS:
+            view(page, name)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+
+
+def test_the_reference_sends_its_examples(browser: Browser, server: ServerProcess) -> None:
+    with clean_page(browser, server.url) as page:
+        page.goto("/docs")
+        page.fill('input[type="password"]', KEY)
+        route = page.locator('details[data-path="/embed"]')
+        route.locator("summary").click()
+        body = route.locator("textarea")
+        body.fill(body.input_value().replace("Someone plays music.", "a dog runs"))
+        route.locator("button").click()
+        expect(route.locator("p")).to_contain_text("200")
+        answer = json.loads(route.locator("pre").inner_text())
+        assert len(answer) == 2
+        body.fill("{")
+        route.locator("button").click()
+        expect(route.locator("p")).to_contain_text("The body is not JSON")
+        assert serious_violations(page) == []
+
+
+def test_the_start_page_leads_to_the_playground(browser: Browser, server: ServerProcess) -> None:
+    with clean_page(browser, server.url) as page:
+        page.goto("/")
+        assert serious_violations(page) == []
+        page.click("text=Playground")
+        expect(page.locator("#notice")).to_contain_text("The API key is missing")
