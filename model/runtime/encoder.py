@@ -58,7 +58,8 @@ class OnnxEncoder:
         sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
-        self._return_memory = memory_returning_options()
+        # A session of one thread has no arena whose memory it could return.
+        self._return_memory = None if threads[0] == 1 else memory_returning_options()
         self._has_device_memory = device != "cpu"
         self._takes_token_types = "token_type_ids" in manifest.inputs
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
 
 DEFAULT_ARTIFACT = Path(__file__).parents[3] / "artifacts" / "default"
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
@@ -42,6 +42,13 @@ def test_run_gives_what_encode_normalises(encoder: OnnxEncoder) -> None:
     lengths = np.linalg.norm(pooled, axis=1, keepdims=True)
     assert not np.allclose(lengths, 1, atol=1e-3)
     np.testing.assert_allclose(pooled / lengths, encoder.encode(TEXTS), atol=1e-6)
+
+
+def test_a_large_batch_is_embedded_on_one_thread(encoder: OnnxEncoder) -> None:
+    """Its session has no memory arena, which a run must not ask to shrink."""
+    row = encoder.tokenizer.tokenize(["a " * 10 * encoder.max_seq_length])[0].input_ids
+    batch = [row] * (1 + KEPT_TOKENS // len(row))
+    np.testing.assert_allclose(encoder.run(batch), encoder.run([row] * len(batch), exclusive=False))
 
 
 def test_a_text_of_the_longest_length_is_embedded(encoder: OnnxEncoder) -> None:
