@@ -15,6 +15,7 @@ import yaml
 from benchmarks.report.page import to_markdown
 from service.metrics import Metrics
 from service.settings import Settings, environment_name
+from training.evaluation.by_depth import by_depth_table
 from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
 from training.jsonl import read_lines
 
@@ -29,6 +30,7 @@ PAGES = sorted(
 OPERATING = ["docs/kubernetes.md", "docs/operations.md", RUNBOOK, "docs/settings.md"]
 KUBECTL = Path(sys.executable).parent / "kubectl"
 LONGEST_PAGE_WORDS = 2_500
+MARKS = re.DOTALL | re.MULTILINE
 
 
 def text_of(page: str) -> str:
@@ -150,6 +152,13 @@ def test_the_scores_of_the_default_model_are_those_of_its_manifest(page: str) ->
     (row, *_) = re.findall(r"^\| \**`artifacts/default`.*$", text_of(page), flags=re.MULTILINE)
     printed = [float(number) for number in re.findall(r"\d\d\.\d\d", row)]
     assert printed == list(manifest()["scores"].values())
+
+
+def test_the_table_by_depth_is_that_of_the_manifest() -> None:
+    """Between its marks in the README; there is none while the manifest has no scores by depth."""
+    printed = re.findall(r"^<!-- by depth -->\n(.*?)^<!-- end -->$", text_of("README.md"), MARKS)
+    table = by_depth_table(manifest().get("by_depth", {}))
+    assert printed == ([f"{table}\n"] if table else [])
 
 
 def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:

@@ -15,6 +15,7 @@ import typer
 
 from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
+from training.depths import depths
 from training.errors import TrainingError
 from training.paper.commands import Data, overhead, reproduce, whole_numbers
 
@@ -133,6 +134,7 @@ def report(
 
 app.command()(reproduce)
 app.command()(overhead)
+app.command()(depths)
 
 
 @app.command()

@@ -54,11 +54,22 @@ def record_scores(
     ``opened`` is the date on which the test tasks were scored, as YYYY-MM-DD; it is added to
     ``training.tests_opened``.
     """
+    return _record(artifact, opened, scores=dict(scores))
+
+
+def record_by_depth(
+    artifact: Artifact, by_depth: Mapping[str, Any], *, opened: str | None = None
+) -> Artifact:
+    """Replace the manifest's ``by_depth``, as `record_scores` does the scores."""
+    return _record(artifact, opened, by_depth=dict(by_depth))
+
+
+def _record(artifact: Artifact, opened: str | None, **fields: Any) -> Artifact:
     training = dict(artifact.manifest.training)
     if opened is not None:
         dates = [*training.get("tests_opened", []), opened]
         training["tests_opened"] = list(dict.fromkeys(dates))
-    manifest = dataclasses.replace(artifact.manifest, scores=dict(scores), training=training)
+    manifest = dataclasses.replace(artifact.manifest, training=training, **fields)
     _write_manifest(artifact.path, manifest)
     return Artifact.open(artifact.path)
 

@@ -290,7 +290,9 @@ def _comparable_depths(
 ) -> tuple[int, ...]:
     """The exits that an elastic recipe has aligned with full depth, and full depth; or none."""
     elastic = training.get("recipe", {}).get("elastic") or {}
-    aligned = sorted({*depths} & {*elastic.get("depths", ())}) if elastic.get("align") else []
+    if elastic.get("align", "none") == "none":
+        return ()
+    aligned = sorted({*depths} & {*elastic["depths"]})
     return (*aligned, full) if aligned else ()
 
 

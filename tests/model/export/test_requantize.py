@@ -78,6 +78,16 @@ def test_an_encoder_that_can_stop_early_still_can(
         assert ((before * after).sum(axis=1) > 0.99).all()
 
 
+def test_exits_with_gates_of_their_own_keep_them(exits_artifact: Artifact, tmp_path: Path) -> None:
+    made = convert_to_int8(exits_artifact, tmp_path / "made")
+    graph = onnx.load_from_string(made.read(MODEL)).graph
+    for depth in (2, 3, 4, 6):
+        assert operators_run(graph, depth)["MatMulIntegerToFloat"] == 4 * depth
+        at = None if depth == 6 else depth
+        rows = [OnnxEncoder(each).encode(TEXTS, depth=at) for each in (exits_artifact, made)]
+        assert ((rows[0] * rows[1]).sum(axis=1) > 0.99).all()
+
+
 def test_an_artifact_of_three_products_is_given_the_joint_one(
     checkpoint: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,116 @@
+"""An artifact is scored and timed at each depth and width, which its manifest records."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from model.artifact.reader import Artifact
+from model.runtime.encoder import OnnxEncoder
+from tests.support.tiny_data import SENTENCES, write_table
+from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
+from training.__main__ import main
+from training.evaluation import by_depth
+from training.evaluation.by_depth import by_depth_table, describe, score_grid
+from training.evaluation.sts import DEV_FILE, average, score
+
+Rows = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The seven tests, and development pairs that are in none of them."""
+    folder = tiny_tasks(tmp_path_factory.mktemp("tasks"))
+    pairs = zip(SENTENCES, SENTENCES[11:], strict=False)
+    rows = [("tiny", str(number % 5), *pair) for number, pair in enumerate(pairs)]
+    write_table(folder / "sts" / DEV_FILE, [STS_HEADER, *rows])
+    return folder
+
+
+@pytest.fixture
+def artifact(exits_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy whose manifest may change; it can stop at 2, 3 and 4 of 6 and is 32 wide."""
+    monkeypatch.setattr(by_depth, "DIMENSIONS", (8, 64))
+    return Path(shutil.copytree(exits_artifact.path, tmp_path / "artifact"))
+
+
+def run(*arguments: object) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main([str(argument) for argument in arguments])
+
+
+def test_what_is_recorded_is_what_the_artifact_scores(
+    artifact: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("depths", artifact, "--data", tasks, "--record")
+    printed = capsys.readouterr().out
+    recorded = Artifact.open(artifact).manifest
+    assert [*recorded.by_depth] == ["2", "3", "4", "6"]
+    assert recorded.by_depth["6"]["time"] == 1
+    assert all(of["time"] > 0 for of in recorded.by_depth.values())
+    assert len(recorded.training["tests_opened"]) == 1
+    encoder = OnnxEncoder(Artifact.open(artifact))
+    for depth, width in ((2, 8), (4, 32), (6, 8)):
+        at = None if depth == 6 else depth
+
+        def encode(texts: Sequence[str], at: int | None = at, width: int = width) -> Rows:
+            return encoder.encode(texts, depth=at)[:, :width]
+
+        scores = score(encode, tasks / "sts")
+        found = recorded.by_depth[str(depth)]["scores"]
+        assert [*found] == ["8", "32"]
+        assert found[str(width)] == pytest.approx(average(scores), abs=0.006)
+    assert printed == f"{by_depth_table(recorded.by_depth)}\n"
+    run("depths", artifact, "--data", tasks, "--only-table")
+    assert capsys.readouterr().out == printed
+
+
+def test_development_scores_open_no_test_and_change_no_manifest(
+    artifact: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (artifact / "manifest.json").read_bytes()
+    run("depths", artifact, "--data", tasks, "--dev-only", "--record")
+    printed = capsys.readouterr().out
+    assert (artifact / "manifest.json").read_bytes() == before
+    titles = re.findall(r"^STS-B dev.*", printed, re.MULTILINE)
+    assert titles == ["STS-B dev", "STS-B dev without STS12-16"]
+    assert re.findall(r"^\| (\d) \|", printed, re.MULTILINE) == ["2", "3", "4", "6"] * 2
+
+
+def test_a_text_is_embedded_once_at_each_depth(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = OnnxEncoder(Artifact.open(artifact))
+    asked: list[int | None] = []
+
+    def encode(texts: Sequence[str], *, batch_size: int, depth: int | None) -> Rows:
+        asked.extend([depth] * len(texts))
+        return np.ones((len(texts), 32), np.float32)
+
+    monkeypatch.setattr(encoder, "encode", encode)
+    found = score_grid(encoder, lambda embed: {"width": embed(["a", "b"]).shape[1]})
+    assert found == {"width": dict.fromkeys((2, 3, 4, 6), {8: 8, 32: 32})}
+    assert asked == [2, 2, 3, 3, 4, 4, None, None]
+
+
+def test_the_table_has_a_row_a_depth_and_a_column_a_width() -> None:
+    grid = {2: {64: 70.126, 384: 71.0}, 10: {64: 77.5, 384: 80.0}}
+    assert by_depth_table(describe(grid, {2: 0.364, 10: 1.0})) == (
+        "| blocks run | time of a text | 64 dimensions | 384 dimensions |\n"
+        "| --- | --- | --- | --- |\n"
+        "| 2 of 10 | 0.36 | 70.13 | 71.00 |\n"
+        "| 10 of 10 | 1.00 | 77.50 | 80.00 |"
+    )
+    assert by_depth_table({}) == ""
+
+
+def test_an_artifact_without_depths_is_refused(
+    tiny_artifact: Artifact, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["depths", str(tiny_artifact.path), "--data", str(tasks)])
+    assert "can only run to its full depth. Export its checkpoint with" in capsys.readouterr().err

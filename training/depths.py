@@ -1,0 +1,36 @@
+"""The command ``s2sent-train depths``: what an artifact scores and costs at each depth."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from model.artifact.reader import Artifact
+from training.paper.commands import Data
+
+
+def depths(
+    artifact: Annotated[Path, typer.Argument(help="An artifact that was exported with --depths.")],
+    data: Data,
+    dev_only: Annotated[
+        bool, typer.Option("--dev-only", help="Score development data alone, to choose a recipe.")
+    ] = False,
+    retrieval: Annotated[
+        Path | None, typer.Option(help="With --dev-only also R@1 and MRR@10 of this file.")
+    ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Write what is found into the artifact's manifest.")
+    ] = False,
+    only_table: Annotated[
+        bool, typer.Option("--only-table", help="Only print what the manifest has.")
+    ] = False,
+) -> None:
+    """Score an artifact at each depth and width, on the seven STS tests, and time each depth."""
+    from training.evaluation.by_depth import by_depth_table, evaluate_by_depth
+
+    if only_table:
+        typer.echo(by_depth_table(Artifact.open(artifact).manifest.by_depth))
+        return
+    evaluate_by_depth(
+        artifact, data, typer.echo, dev_only=dev_only, retrieval=retrieval, record=record
+    )

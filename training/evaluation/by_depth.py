@@ -1,0 +1,159 @@
+"""Scores and times an artifact at each depth and width, and makes the table of them."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.artifact.reader import Artifact
+from model.artifact.writer import record_by_depth
+from model.runtime.encoder import OnnxEncoder
+from training.errors import EncoderError
+from training.evaluation.development import score_development
+from training.evaluation.markdown import markdown_table
+from training.evaluation.openings import note_opening
+from training.evaluation.sts import (
+    DEV_FILE,
+    Encode,
+    Remembered,
+    average,
+    read_sentence_pairs,
+    score,
+)
+
+DIMENSIONS = (32, 64, 128, 256)  # and all of them
+BATCH_SIZE = 64
+TIMED_TEXTS, TIMED_ROUNDS = 64, 7
+
+Show = Callable[[str], None]
+Grid = dict[int, dict[int, float]]  # a score by depth and dimensions
+ByDepth = dict[str, dict[str, Any]]  # `model.artifact.manifest.Manifest.by_depth`
+
+
+def evaluate_by_depth(
+    path: Path,
+    data: Path,
+    show: Show,
+    *,
+    dev_only: bool = False,
+    retrieval: Path | None = None,
+    record: bool = False,
+) -> None:
+    """Score the artifact at ``path`` at each depth and width, and ``show`` the tables.
+
+    These are the average of the STS tasks with the time of each depth, which ``record`` writes into
+    the manifest; with ``dev_only`` each development score, and no test is opened. Raises
+    `ArtifactError`, and a `TrainingError` for data that cannot be used or an artifact without
+    depths.
+    """
+    artifact = Artifact.open(path)
+    if not artifact.manifest.depths:
+        raise EncoderError(
+            f"{path} can only run to its full depth. Export its checkpoint with --depths."
+        )
+    encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
+    if dev_only:
+        score_dev = partial(score_development, folder=data / "sts", retrieval=retrieval)
+        for name, grid in score_grid(encoder, score_dev).items():
+            show(f"\n{name}\n\n{_table(grid)}")
+        return
+    warning = note_opening(str(path))
+
+    def score_tests(encode: Encode) -> dict[str, float]:
+        return {"average": average(score(encode, data / "sts"))}
+
+    grid = score_grid(encoder, score_tests)["average"]
+    texts = read_sentence_pairs(data / "sts" / DEV_FILE).first[:TIMED_TEXTS]
+    by_depth = describe(grid, time_shares(encoder, texts))
+    show(by_depth_table(by_depth))
+    if warning:
+        show(f"\n{warning}")
+    if record:
+        record_by_depth(artifact, by_depth, opened=datetime.now(UTC).date().isoformat())
+
+
+def score_grid(
+    encoder: OnnxEncoder, score_encoder: Callable[[Encode], dict[str, float]]
+) -> dict[str, Grid]:
+    """Each score of an encoder by depth and dimensions; a text is embedded once a depth."""
+    manifest = encoder.artifact.manifest
+    widths = [*(each for each in DIMENSIONS if each < encoder.dim), encoder.dim]
+    found: dict[str, Grid] = {}
+    for depth in manifest.all_depths:
+        at = None if depth == manifest.full_depth else depth
+        whole = Remembered(partial(encoder.encode, batch_size=BATCH_SIZE, depth=at))
+        for width in widths:
+            for name, value in score_encoder(_cut(whole, width)).items():
+                found.setdefault(name, {}).setdefault(depth, {})[width] = value
+    return found
+
+
+def time_shares(encoder: OnnxEncoder, texts: Sequence[str]) -> dict[int, float]:
+    """By depth, the time of one text at a time as a share of full depth's, the median of rounds.
+
+    The depths take turns, text by text, so that what else the machine does falls on all of them.
+    """
+    manifest = encoder.artifact.manifest
+    rows = [row.input_ids for row in encoder.tokenizer.tokenize(texts)]
+    rounds = [_seconds(encoder, rows) for _ in range(TIMED_ROUNDS + 1)][1:]  # the first warms up
+    full = manifest.all_depths[-1]
+    return {
+        depth: median(seconds[depth] / seconds[full] for seconds in rounds)
+        for depth in manifest.all_depths
+    }
+
+
+def describe(grid: Grid, shares: Mapping[int, float]) -> ByDepth:
+    """What the manifest says of each depth, rounded to two digits."""
+    return {
+        str(depth): {
+            "time": round(shares[depth], 2),
+            "scores": {str(width): round(value, 2) for width, value in scores.items()},
+        }
+        for depth, scores in grid.items()
+    }
+
+
+def by_depth_table(by_depth: Mapping[str, Any]) -> str:
+    """A manifest's ``by_depth`` as a Markdown table, a row a depth; empty where there is none."""
+    if not by_depth:
+        return ""
+    depths = sorted(by_depth, key=int)
+    widths = sorted(by_depth[depths[-1]]["scores"], key=int)
+    head = ["blocks run", "time of a text", *(f"{width} dimensions" for width in widths)]
+    rows = [
+        [f"{depth} of {depths[-1]}", f"{by_depth[depth]['time']:.2f}"]
+        + [f"{by_depth[depth]['scores'][width]:.2f}" for width in widths]
+        for depth in depths
+    ]
+    return markdown_table(head, rows)
+
+
+def _table(grid: Grid) -> str:
+    widths = [*next(iter(grid.values()))]
+    rows = [[str(depth), *(f"{grid[depth][width]:.2f}" for width in widths)] for depth in grid]
+    return markdown_table(["depth", *map(str, widths)], rows)
+
+
+def _cut(encode: Encode, width: int) -> Encode:
+    def first_components(texts: Sequence[str], /) -> NDArray[np.float32]:
+        return encode(texts)[:, :width]
+
+    return first_components
+
+
+def _seconds(encoder: OnnxEncoder, rows: Sequence[Sequence[int]]) -> dict[int, float]:
+    manifest = encoder.artifact.manifest
+    seconds = dict.fromkeys(manifest.all_depths, 0.0)
+    for row in rows:
+        for depth in seconds:
+            started = time.perf_counter()
+            encoder.run([row], depth=None if depth == manifest.full_depth else depth)
+            seconds[depth] += time.perf_counter() - started
+    return seconds
