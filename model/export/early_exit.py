@@ -29,7 +29,7 @@ from model.export.packing import packed_state
 
 DEPTH_INPUT = "depth"  # int64 scalar
 NO_ROWS = "no_rows_of_"  # how the empty results begin of the poolings that are not run
-STOPS = "stops_by_"  # how the conditions of a pooling before full depth begin
+BLOCKS_IF = "if_deeper"  # how the names of the Ifs that hold blocks begin
 
 Slots = list[tuple[str, str]]  # for each slot a block's state, and its product with the rows
 
@@ -87,16 +87,15 @@ def add_depth_input(
 
 
 def without_exits(model: ModelProto) -> ModelProto:
-    """A copy without the input ``depth`` that runs every block: no Ifs, but what they hold."""
+    """A copy without the input ``depth``, whose blocks are all outside of Ifs."""
     whole = ModelProto()
     whole.CopyFrom(model)
     nodes: list[NodeProto] = []
     for node in whole.graph.node:
-        if node.op_type != "If":
+        if not node.name.startswith(BLOCKS_IF):  # also a pooling's
             nodes.append(node)
             continue
-        taken = "else_branch" if node.input[0].startswith(STOPS) else "then_branch"
-        branch = next(each.g for each in node.attribute if each.name == taken)
+        branch = next(each.g for each in node.attribute if each.name == "then_branch")
         nodes += branch.node
         for value, name in zip(branch.output, node.output, strict=True):
             nodes.append(helper.make_node("Identity", [value.name], [name]))
@@ -175,7 +174,7 @@ def _part(result: str, depth: int) -> str:
 
 def _condition(above: int | None, depth: int | None) -> tuple[list[NodeProto], str]:
     """Nodes, and the value that is true where the encoder stops after ``above``, by ``depth``."""
-    wanted = f"{STOPS}{depth}"
+    wanted = f"stops_by_{depth}"
     if depth is None:
         return [], _deeper(above)
     stops = helper.make_node("Not", [_deeper(depth)], [wanted], wanted)
