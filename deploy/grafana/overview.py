@@ -29,6 +29,27 @@ REQUESTS, DURATION = "s2sent_requests_total", "s2sent_request_duration_seconds"
 STARTS = f'changes(process_start_time_seconds{{job="s2sent",{INSTANCE}}}[$__rate_interval])'
 
 
+# Title, metric, unit, legend and description of what waits and what is being handled.
+LOAD_GAUGES = (
+    (
+        *("Texts waiting", "queue_texts", "short", BY_LANE),
+        "Texts that wait for a batch, by lane.",
+    ),
+    (
+        *("Tokens waiting", "queue_tokens", "short", BY_LANE),
+        "Tokens that wait for a batch; a lane with max_queue_tokens refuses requests.",
+    ),
+    (
+        *("Age of the oldest", "queue_oldest_seconds", "s", BY_LANE),
+        "How long the oldest waiting request of each lane has waited.",
+    ),
+    (
+        *("Requests in flight", "requests_in_flight", "short", "{{instance}}"),
+        "Requests being handled; those above max_concurrent_requests are refused.",
+    ),
+)
+
+
 def overview() -> Json:
     """The whole dashboard."""
     return dashboard(
@@ -174,24 +195,6 @@ def latency() -> Json:
 
 def saturation() -> Json:
     """How full it is, and what it does when it is."""
-    gauges = (
-        (
-            *("Texts waiting", "queue_texts", "short", BY_LANE),
-            "Texts that wait for a batch, by lane.",
-        ),
-        (
-            *("Tokens waiting", "queue_tokens", "short", BY_LANE),
-            "Tokens that wait for a batch; a lane with max_queue_tokens refuses requests.",
-        ),
-        (
-            *("Age of the oldest", "queue_oldest_seconds", "s", BY_LANE),
-            "How long the oldest waiting request of each lane has waited.",
-        ),
-        (
-            *("Requests in flight", "requests_in_flight", "short", "{{instance}}"),
-            "Requests being handled; those above max_concurrent_requests are refused.",
-        ),
-    )
     return row(
         "Saturation",
         *(
@@ -202,7 +205,7 @@ def saturation() -> Json:
                 query(f"s2sent_{metric}{{{INSTANCE}}}", legend),
                 width=6,
             )
-            for title, metric, unit, legend, description in gauges
+            for title, metric, unit, legend, description in LOAD_GAUGES
         ),
         lines(
             "Encoder busy",
