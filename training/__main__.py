@@ -126,7 +126,7 @@ def report(
     transfer: Transfer = False,
 ) -> None:
     """Write one HTML file: scores, cosines by gold score, fusion weights and the dev curve."""
-    from training.evaluation.report import write_report
+    from training.report.encoder_report import write_report
 
     write_report(path, data, output, beside=beside or [], transfer=transfer)
     print(output)

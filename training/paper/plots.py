@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from training.evaluation.figures import COLORS
 from training.evaluation.geometry import GRID, Group
 from training.paper.experiments import Experiment, TableRow
 from training.paper.results import Results, Value
+from training.report.figures import COLORS
 
 NOT_RUN = "not run"
 ByRow = Sequence[tuple[TableRow, Sequence[float]]]

@@ -12,14 +12,14 @@ from typing import Any
 
 from training.backbones import resolve
 from training.evaluation.encoders import is_artifact, is_url, open_encoder, open_torch
-from training.evaluation.figures import plot_curve, plot_densities, plot_scores, plot_weights
 from training.evaluation.geometry import GEOMETRY_FILE, BlockWeights, block_weights, describe_groups
-from training.evaluation.html import absent, figure, page, section, table
 from training.evaluation.measure import Measured, Scores, measure
 from training.evaluation.published import PAPER, STS_COLUMNS, best_sts_rows, transfer_rows
 from training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
 from training.record import read_record
+from training.report.figures import plot_curve, plot_densities, plot_scores, plot_weights
+from training.report.html import absent, figure, page, section, table
 
 
 def write_report(

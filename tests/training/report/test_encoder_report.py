@@ -16,8 +16,8 @@ from training.__main__ import main
 from training.evaluation.encoders import open_encoder
 from training.evaluation.geometry import BlockWeights, Group
 from training.evaluation.measure import Measured
-from training.evaluation.report import render, write_report
 from training.evaluation.sts import score, with_average
+from training.report.encoder_report import render, write_report
 
 CURVE = [[0, 40.0], [125, 61.25], [250, 60.5]]
 

@@ -1,0 +1,1 @@
+"""The HTML report of an encoder: `encoder_report` from `training.evaluation`'s scores, one file."""
