@@ -2,12 +2,12 @@
 
 import json
 import logging
-import queue
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
+from queue import SimpleQueue
 from typing import TextIO
 
 import orjson
@@ -65,17 +65,38 @@ class _LineHandler(logging.Handler):
         self.setFormatter(JsonFormatter())
         self._stream = stream
         self._separator = ""
+        self._last = logging.makeLogRecord({})
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record."""
+        """Write one record; it stays in the stream's buffer until `flush`."""
+        self._last = record
         try:
             line = self._separator + self.format(record) + "\n"
             self._separator = "\n"  # stays if writing fails, so that no line continues this one
             self._stream.write(line)
-            self._stream.flush()
             self._separator = ""
         except Exception:  # logging's contract: a handler reports its errors and does not raise
             self.handleError(record)
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        try:
+            self._stream.flush()
+        except Exception:  # as there
+            self.handleError(self._last)
+
+
+class _LineListener(QueueListener):
+    """Flushes its handlers before it waits: records that came together are handed on together."""
+
+    queue: SimpleQueue[logging.LogRecord | None]
+
+    def dequeue(self, block: bool) -> logging.LogRecord:
+        """The next record, as soon as there is one."""
+        if self.queue.empty():
+            for handler in self.handlers:
+                handler.flush()
+        return super().dequeue(block)
 
 
 @contextmanager
@@ -84,9 +105,10 @@ def logging_to(stream: TextIO, level: str) -> Iterator[None]:
 
     When the block ends, every record logged in it has been written.
     """
-    records: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+    records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
     handler = _RecordQueueHandler(records)
-    listener = QueueListener(records, _LineHandler(stream))
+    lines = _LineHandler(stream)
+    listener = _LineListener(records, lines)
     root = logging.getLogger()
     previous_level = root.level
     root.addHandler(handler)
@@ -100,4 +122,5 @@ def logging_to(stream: TextIO, level: str) -> Iterator[None]:
         root.removeHandler(handler)
         root.setLevel(previous_level)
         listener.stop()
+        lines.flush()
         handler.close()

@@ -29,6 +29,10 @@ REQUESTS, DURATION = "s2sent_requests_total", "s2sent_request_duration_seconds"
 STARTS = f'changes(process_start_time_seconds{{job="s2sent",{INSTANCE}}}[$__rate_interval])'
 
 
+BUSY = (
+    f"{rate('s2sent_batch_duration_seconds_sum', INSTANCE, 'instance')} / "
+    f"sum by (instance) (s2sent_engine_concurrent_runs{{{INSTANCE}}})"
+)
 # Title, metric, unit, legend and description of what waits and what is being handled.
 LOAD_GAUGES = (
     (
@@ -211,11 +215,7 @@ def saturation() -> Json:
             "Encoder busy",
             "percentunit",
             "Batches that run, of those that may run side by side; near 100 % requests queue.",
-            query(
-                f"{rate('s2sent_batch_duration_seconds_sum', INSTANCE, 'instance')} / "
-                f"sum by (instance) (s2sent_engine_concurrent_runs{{{INSTANCE}}})",
-                "{{instance}}",
-            ),
+            query(BUSY, "{{instance}}"),
             steps=red_from(0.9),
             width=6,
         ),

@@ -1,5 +1,6 @@
 """The routes /info, /health, /ready and /metrics, for operators, probes and Prometheus."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -125,10 +126,10 @@ async def ready(request: Request) -> Response:
     },
     response_class=Response,
 )
-def metrics(request: Request) -> Response:
-    """The metrics. A plain function: encoding takes milliseconds, so it runs in a worker thread."""
+async def metrics(request: Request) -> Response:
+    """The metrics. Encoding takes milliseconds, so it runs in a worker thread."""
     encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    body = encode(service_of(request).metrics.registry)
+    body = await asyncio.to_thread(encode, service_of(request).metrics.registry)
     return Response(body, headers={"Content-Type": content_type})
 
 
