@@ -49,6 +49,25 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+class Flushes(io.StringIO):
+    """Holds writers up until it is ``open``, and counts its flushes of something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.flushed = threading.Event()
+        self.count = 0
+
+    def write(self, text: str) -> int:
+        assert self.open.wait(PATIENCE_SECONDS)
+        return super().write(text)
+
+    def flush(self) -> None:
+        if self.getvalue():
+            self.count += 1
+            self.flushed.set()
+
+
 def values(stream: io.StringIO, name: str) -> list[Any]:
     """What each line has under a name."""
     return [json.loads(line)[name] for line in stream.getvalue().splitlines()]
@@ -142,6 +161,25 @@ def test_every_record_of_every_thread_is_written_in_its_order() -> None:
         assert [text for whose, text in lines if whose == worker] == [
             str(n) for n in range(records)
         ]
+
+
+def test_records_that_came_together_are_flushed_together() -> None:
+    stream = Flushes()
+    with logging_to(stream, "info"):
+        for number in range(100):
+            logger.info("%d", number)
+        stream.open.set()
+    assert values(stream, "message") == [str(number) for number in range(100)]
+    assert stream.count <= 2  # when the last one was written, and at the end
+
+
+def test_a_record_alone_is_flushed_at_once() -> None:
+    stream = Flushes()
+    stream.open.set()
+    with logging_to(stream, "info"):
+        logger.info("alone")
+        assert stream.flushed.wait(PATIENCE_SECONDS)
+    assert values(stream, "message") == ["alone"]
 
 
 def test_a_record_that_cannot_be_formatted_takes_no_other_with_it(
