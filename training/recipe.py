@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from model.network.selector import SelectorConfig
+from training.elastic import Elastic
 from training.errors import ConfigError
 
 T = TypeVar("T")
@@ -107,6 +108,8 @@ class Distillation:
     teacher_temperature: float = 0.05
     weight: float = 1.0  # of the divergence
     contrastive_weight: float = 1.0  # of SimCSE's loss
+    error_weight: float = 0.0  # of the squared error between student and teacher cosines
+    dropout: bool = True  # without it one view of each text is embedded, at half the work
 
     def __post_init__(self) -> None:
         _require(bool(self.teachers), "teachers must name at least one")
@@ -114,8 +117,12 @@ class Distillation:
             min(self.temperature, self.teacher_temperature) > 0, "temperatures must be above 0"
         )
         _require(
-            self.weight > 0 <= self.contrastive_weight,
-            "weight must be above 0, and contrastive_weight not below",
+            self.weight > 0 <= min(self.contrastive_weight, self.error_weight),
+            "weight must be above 0, contrastive_weight and error_weight not below",
+        )
+        _require(
+            self.dropout or not self.contrastive_weight,
+            "dropout = false leaves one view, and contrastive_weight needs two: set it to 0",
         )
 
 
@@ -162,6 +169,7 @@ class JTCSE:
         _require(self.num_ca_layers >= 1, "num_ca_layers must be at least 1")
 
 
+ELASTIC_OBJECTIVES = (SimCSE, SupervisedSimCSE, Distillation, PairDistillation)
 Objective = SimCSE | SupervisedSimCSE | PromptBERT | Distillation | PairDistillation | JTCSE
 
 
@@ -173,13 +181,16 @@ class TrainingConfig:
     batch_size: int = 64  # rows over all processes; the others are a row's negatives
     learning_rate: float = 3e-5  # of AdamW at the first step, falling linearly to 0
     selector_learning_rate: float = 0.0  # of the selector's own parameters; 0 means the same
+    warmup_steps: int = 0  # in which the learning rates rise linearly from 0
     max_seq_length: int = 32  # tokens of a text read in training
+    group_by_length: bool = False  # batches of texts of similar length, with less padding
     eval_every: int = 125  # steps between two scores on STS-B dev, where the best is kept
     precision: Literal["fp32", "bf16"] = "fp32"  # of matrix products; weights stay fp32
     freeze_backbone: bool = False  # train the selector alone
     mini_batch_size: int = 0  # above 0: gradients in pieces of this size, as if in one
 
     def __post_init__(self) -> None:
+        _require(self.warmup_steps >= 0, "warmup_steps must not be negative")
         _require(self.steps >= 0, "steps must not be negative; 0 goes once over the corpus")
         _require(self.eval_every >= 1, "eval_every must be at least 1")
         _require(self.batch_size >= 2, "batch_size must be at least 2: a lone row has no negatives")
@@ -209,10 +220,11 @@ class Recipe:
     objective: Objective
     training: TrainingConfig = field(default_factory=TrainingConfig)
     selector: dict[str, Any] | None = None
+    elastic: Elastic | None = None
 
     def __post_init__(self) -> None:
         _require(bool(self.corpus), "corpus must name at least one source")
-        taken = {option.name for option in fields(SelectorConfig)} - {"width", "pooling"}
+        taken = {option.name for option in fields(SelectorConfig)} - {"width", "pooling", "exits"}
         unknown = sorted(set(self.selector or {}) - taken - {"preset", *TRAINING_OPTIONS})
         _require(not unknown, f"selector has no option {', '.join(unknown)}")
         bias, static = self.initial_bias, self.static
@@ -232,6 +244,22 @@ class Recipe:
             "tower with one",
         )
 
+        self._check_elastic()
+
+    def _check_elastic(self) -> None:
+        if self.elastic is None:
+            return
+        objective = self.objective
+        _require(
+            isinstance(objective, ELASTIC_OBJECTIVES),
+            f"elastic takes the objectives {', '.join(each.name for each in ELASTIC_OBJECTIVES)}, "
+            f"not {objective.name}",
+        )
+        _require(
+            not getattr(objective, "projection", False),
+            "elastic compares the first features, which projection = true would mix: drop it",
+        )
+
     @property
     def initial_bias(self) -> Any:
         """The gate's first logit of the last block; 0 starts from a plain average."""
@@ -248,6 +276,8 @@ class Recipe:
             return None
         options = {"preset": "default", **self.selector}
         options = {key: value for key, value in options.items() if key not in TRAINING_OPTIONS}
+        if self.elastic is not None and not self.elastic.share_selector:
+            options["exits"] = tuple(depth for depth in self.elastic.depths if depth > 1)
         if self.backbone.pooling == "cls":
             options["pooling"] = "cls"
         try:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+import statistics
 import time
 import warnings
 from collections.abc import Sequence
@@ -28,15 +29,16 @@ from training.callbacks import stop_at_signal
 from training.corpus import Corpus, read_corpus
 from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted
-from training.evaluation.encoders import load_checkpoint, torch_encode
+from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
-from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, spearman
-from training.objectives.families import family_of
+from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs
+from training.objectives.families import family_of, make_loss
 from training.recipe import JTCSE, Distillation, PairDistillation, Recipe
 from training.record import read_record, write_record
 from training.trainer import (
     DEV_METRIC,
     Trainer,
+    dev_evaluator,
     new_trainer,
     num_processes,
     process_rank,
@@ -87,9 +89,7 @@ def train(
 
     torch.manual_seed(recipe.seed)  # of the first weights of the selector and of a head
     encoder = new_encoder(recipe)
-    loss = family_of(recipe).make_loss(
-        encoder, recipe, corpus, teacher_cache=cache, gather=num_processes() > 1
-    )
+    loss = make_loss(encoder, recipe, corpus, teacher_cache=cache, gather=num_processes() > 1)
     os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
     trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial)
     os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it
@@ -140,7 +140,7 @@ def _outcome(
         **_beginning(recipe),
         "corpus": {"sha256": corpus.sha256, "rows": corpus.counts},
         "dev": {
-            "task": "STS-B dev, Spearman x 100",
+            "task": "STS-B dev, Spearman x 100" + (", mean of depths" if recipe.elastic else ""),
             "score": round(scores[step], 4),
             "step": step,
             "curve": [[step, round(score, 4)] for step, score in curve],
@@ -179,10 +179,12 @@ def _save(
             encoder.append(Normalize())
         encoder.save(str(scratch), create_model_card=False)
     saved = load_checkpoint(scratch)
-    encode = torch_encode(saved)
-    score = spearman(encode(dev.first), encode(dev.second), dev.gold)
+    by_depth = dev_evaluator(recipe, dev).by_depth(saved)
+    score = statistics.fmean(by_depth.values())
     if abs(score - outcome.dev) > DEV_TOLERANCE:
         raise RuntimeError(f"the saved checkpoint scores {score:.4f}, not {outcome.dev:.4f}")
+    if recipe.elastic is not None:
+        outcome.record["dev"]["by_depth"] = {d: round(s, 4) for d, s in by_depth.items()}
     if (weights := block_weights(saved, dev.first)) is not None:
         outcome.record["mean_block_weights"] = [round(w, 4) for w in weights.mean.mean(1).tolist()]
     write_record(scratch, outcome.record)

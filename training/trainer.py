@@ -4,8 +4,10 @@ Under torchrun the processes share each batch.
 """
 
 import atexit
+import logging
 import os
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -17,18 +19,23 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
+from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 from torch import Tensor, nn
 from transformers import PrinterCallback
 
 from model.network.selector import S2SentSelector
+from training.batches import LengthBatches
 from training.callbacks import LastStep, Progress
 from training.corpus import Corpus
 from training.errors import ConfigError
+from training.evaluation.depths import encode_exits
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.sts import SentencePairs, spearman
 from training.objectives.families import family_of
 from training.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 DEV_METRIC = "eval_stsb_dev"  # Spearman x 100 of cosine
 MAX_GRADIENT_NORM = 1.0  # of all trained weights together
@@ -87,18 +94,29 @@ class Trainer(SentenceTransformerTrainer):
 
 class DevEvaluator(SentenceEvaluator):
     """Scores STS-B dev as the saved checkpoint will: in full precision, texts cut at its own limit,
-    cosines in double precision."""
+    cosines in double precision. With ``depths`` it is the mean of these depths and full depth."""
 
-    def __init__(self, dev: SentencePairs, max_seq_length: int) -> None:
+    def __init__(self, dev: SentencePairs, max_seq_length: int, depths: Sequence[int] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.dev = dev
         self.max_seq_length = max_seq_length
+        self.depths = depths
 
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
-        encode = torch_encode(model)
         with reading(model, self.max_seq_length), _without_autocast(model):
-            first, second = encode(self.dev.first), encode(self.dev.second)
-        return {DEV_METRIC: spearman(first, second, self.dev.gold)}
+            scores = self.by_depth(model)
+        return {DEV_METRIC: statistics.fmean(scores.values())}
+
+    def by_depth(self, model: SentenceTransformer) -> dict[int, float]:
+        """Spearman x 100 at each of the depths and, last, full depth; alone, it is depth 0."""
+        texts = (self.dev.first, self.dev.second)
+        if not self.depths:
+            encode = torch_encode(model)
+            return {0: spearman(*map(encode, texts), self.dev.gold)}
+        first, second = (encode_exits(model, each, self.depths) for each in texts)
+        scores = {depth: spearman(first[depth], second[depth], self.dev.gold) for depth in first}
+        log.info("dev by depth: %s", "  ".join(f"{d} {s:.2f}" for d, s in scores.items()))
+        return scores
 
 
 @contextmanager
@@ -123,6 +141,12 @@ def _without_autocast(encoder: SentenceTransformer) -> Iterator[None]:
             vars(encoder)["forward"] = wrapped
 
 
+def dev_evaluator(recipe: Recipe, dev: SentencePairs) -> DevEvaluator:
+    """What scores a recipe's encoder on STS-B dev."""
+    depths = recipe.elastic.depths if recipe.elastic else ()
+    return DevEvaluator(dev, recipe.backbone.max_seq_length, depths)
+
+
 def new_trainer(
     recipe: Recipe,
     encoder: SentenceTransformer,
@@ -138,7 +162,7 @@ def new_trainer(
         args=_arguments(recipe, encoder, partial),
         train_dataset=family_of(recipe).columns(corpus, recipe),
         loss=loss,
-        evaluator=DevEvaluator(dev, recipe.backbone.max_seq_length),
+        evaluator=dev_evaluator(recipe, dev),
         callbacks=[Progress(DEV_METRIC, recipe.training.batch_size), LastStep()],
     )
     if torch.distributed.is_initialized():  # its threads must end before the interpreter does
@@ -167,6 +191,8 @@ def _arguments(
         learning_rate_mapping=rates,
         router_mapping=dict(family_of(recipe).COLUMN_TASKS),
         lr_scheduler_type="linear",
+        warmup_steps=training.warmup_steps,
+        batch_sampler=LengthBatches if training.group_by_length else BatchSamplers.BATCH_SAMPLER,
         weight_decay=0.0,
         max_grad_norm=0.0,  # `Trainer.training_step` clips
         bf16=training.precision == "bf16",

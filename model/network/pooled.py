@@ -107,6 +107,25 @@ def require_exits(selector: S2SentSelector | None, depths: Collection[int], full
             )
 
 
+def embed_exits(
+    encoder: SentenceTransformer, features: dict[str, Any], depths: Sequence[int]
+) -> list[Tensor]:
+    """Embeddings [B, D] at depths below full, from the features that ``encoder(batch)`` returned.
+
+    They are normalised where the encoder normalises.
+    """
+    states, mask = features["all_layer_embeddings"], features["attention_mask"]
+    read, selector = features.get("read_positions"), find_selector(encoder)
+    if selector is None:
+        mode = pooling_mode(encoder)
+        pooled = [pool_tokens(states[depth], mask, mode, read) for depth in depths]
+    else:
+        pooled = selector.pool_exits(states, mask, depths, read)
+    if isinstance(encoder[-1], Normalize):
+        return [nn.functional.normalize(rows, dim=-1) for rows in pooled]
+    return pooled
+
+
 @contextmanager
 def stopped_at(encoder: SentenceTransformer, depth: int) -> Iterator[None]:
     """Within this context ``encoder.encode`` uses only the first ``depth`` blocks of the backbone.

@@ -54,7 +54,7 @@ def make_loss(
     """InfoNCE, with gradients in pieces where the recipe sets ``mini_batch_size``."""
     objective, pieces = recipe.objective, recipe.training.mini_batch_size
     assert isinstance(objective, SimCSE | SupervisedSimCSE)  # noqa: S101 - family_of has chosen
-    if pieces and not objective.projection:
+    if pieces and not objective.projection and recipe.elastic is None:
         scale = 1 / objective.temperature
         return CachedMultipleNegativesRankingLoss(
             encoder, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
@@ -70,15 +70,17 @@ def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
     return text_columns(corpus)
 
 
-def text_columns(corpus: Corpus, *, numbered: bool = False) -> Dataset | DatasetDict:
+def text_columns(
+    corpus: Corpus, *, numbered: bool = False, views: int = 2
+) -> Dataset | DatasetDict:
     """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
 
-    A single text is in both columns: each is embedded separately, so dropout or the template
-    makes them two views. ``numbered`` adds the example's number in the corpus as ``label``.
+    A single text is in ``views`` columns: each is embedded separately, so dropout or the template
+    makes them different views. ``numbered`` adds the example's number in the corpus as ``label``.
     """
     parts, start = {}, 0
     for source, examples in corpus.parts.items():
-        filled = [example * 2 if len(example) == 1 else example for example in examples]
+        filled = [example * views if len(example) == 1 else example for example in examples]
         table: dict[str, list[str] | list[int]] = {
             name: list(column)
             for name, column in zip(COLUMNS, zip(*filled, strict=True), strict=False)
@@ -95,7 +97,7 @@ def refuse_pieces(recipe: Recipe) -> None:
     if recipe.training.mini_batch_size:
         raise ConfigError(
             f"[training] mini_batch_size = {recipe.training.mini_batch_size} works with plain "
-            "simcse and supervised only: leave it out, or drop the projection."
+            "simcse and supervised only: leave it out, or drop the projection or [elastic]."
         )
 
 
@@ -120,10 +122,12 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss over the rows; ``labels`` are unused."""
-        views = [
-            self.head(view) for view in embed_together(self.model, sentence_features, self.padding)
-        ]
-        return self.compute_loss_from_embeddings(views, labels)
+        views = embed_together(self.model, self.prepare(sentence_features), self.padding)
+        return self.compute_loss_from_embeddings([self.head(view) for view in views], labels)
+
+    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+        """The columns that are embedded: all of them."""
+        return list(columns)
 
 
 def embed_together(model: nn.Module, columns: Features, padding: int) -> list[Tensor]:

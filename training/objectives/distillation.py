@@ -54,7 +54,8 @@ def make_loss(
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
     """The columns of texts, and ``label``: the row of the teachers' embeddings."""
-    return text_columns(corpus, numbered=True)
+    one_view = isinstance(recipe.objective, Distillation) and not recipe.objective.dropout
+    return text_columns(corpus, numbered=True, views=1 if one_view else 2)
 
 
 class SimilarityDistillationLoss(nn.Module):
@@ -63,7 +64,8 @@ class SimilarityDistillationLoss(nn.Module):
     With student views a, b and teacher embeddings t, over the other rows j of the batch:
     KL(softmax_j(cos(t_i, t_j) / T) || softmax_j(cos(a_i, b_j) / tau)), the mean over i (SEED,
     arXiv 2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its
-    similarity to itself is constant, and the contrastive loss covers it.
+    similarity to itself is constant, and the contrastive loss covers it. Without dropout there is
+    one view, and a = b. ``error_weight`` times the mean squared error of the cosines is added.
     """
 
     teacher: Tensor  # [M, E]
@@ -88,8 +90,19 @@ class SimilarityDistillationLoss(nn.Module):
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss over the rows; ``labels`` [B] are rows of the teacher's embeddings."""
-        embeddings = embed_together(self.model, sentence_features, self.padding)
-        student, others = embeddings
+        columns = self.prepare(sentence_features)
+        embeddings = embed_together(self.model, columns, self.padding)
+        return self.compute_loss_from_embeddings(embeddings, labels)
+
+    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+        """The columns that are embedded: two views, or one without dropout."""
+        if not self.objective.dropout:
+            self.model.eval()  # the trainer asks for training mode before every step
+        return list(columns)
+
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+        """The loss from one or two views [B, D]."""
+        student, others = embeddings[0], embeddings[-1]
         guide = self.teacher[labels]
         first, all_others, all_guides = 0, others, guide
         if self.gather:  # `first` is the position of this process's rows among all
@@ -98,12 +111,15 @@ class SimilarityDistillationLoss(nn.Module):
         own = torch.arange(len(student), device=student.device)
         is_self = torch.zeros(len(student), len(all_others), dtype=torch.bool, device=own.device)
         is_self[own, own + first] = True
-        divergence = _divergence(
-            (cosine(guide, all_guides) / self.objective.teacher_temperature)[~is_self],
-            (cosine(student, all_others) / self.objective.temperature)[~is_self],
+        target = cosine(guide, all_guides)[~is_self]
+        found = cosine(student, all_others)[~is_self]
+        loss = self.objective.weight * _divergence(
+            target / self.objective.teacher_temperature,
+            found / self.objective.temperature,
             rows=len(student),
         )
-        loss = self.objective.weight * divergence
+        if self.objective.error_weight:
+            loss = loss + self.objective.error_weight * (found - target).square().mean()
         if self.objective.contrastive_weight:
             contrast = self.contrast.compute_loss_from_embeddings(embeddings, labels)
             loss = loss + self.objective.contrastive_weight * contrast
@@ -138,14 +154,25 @@ class PairDistillationLoss(nn.Module):
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss over the rows; ``labels`` [B] are rows of the teacher's embeddings."""
-        self.model.eval()  # no dropout; the trainer asks for training mode before every step
-        student = torch.stack(embed_together(self.model, sentence_features, self.padding), dim=1)
+        columns = self.prepare(sentence_features)
+        embeddings = embed_together(self.model, columns, self.padding)
+        return self.compute_loss_from_embeddings(embeddings, labels)
+
+    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+        """The columns that are embedded: all of them, without dropout."""
+        self.model.eval()  # the trainer asks for training mode before every step
+        return list(columns)
+
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+        """The loss from the columns' embeddings [B, D], of which D may be a teacher's first."""
+        student = torch.stack(embeddings, dim=1)
         guide = self.teacher[labels]
         if self.gather:
             student, guide = all_gather_with_grad(student), all_gather_with_grad(guide)
         loss = pair_distillation_loss(student, guide)
         if not self.direction_weight:
             return loss
+        guide = guide[..., : student.shape[-1]]
         apart = 1 - functional.cosine_similarity(student.float(), guide.float(), dim=-1)
         return loss + self.direction_weight * apart.mean()
 

@@ -10,7 +10,9 @@ from torch import nn
 
 from model.network.selector import SelectorConfig
 from training.corpus import Corpus
+from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt
+from training.objectives.elastic import ElasticLoss
 from training.recipe import (
     JTCSE,
     Distillation,
@@ -69,6 +71,30 @@ FAMILIES: dict[type, Family] = {
     PairDistillation: distillation,
     JTCSE: jtcse,
 }
+
+
+def make_loss(
+    encoder: SentenceTransformer,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    teacher_cache: Path | None = None,
+    gather: bool = False,
+) -> nn.Module:
+    """The loss of the recipe's objective; an elastic recipe's takes it at every depth and width."""
+    base = family_of(recipe).make_loss(
+        encoder, recipe, corpus, teacher_cache=teacher_cache, gather=gather
+    )
+    if recipe.elastic is None:
+        return base
+    width = encoder.get_embedding_dimension() or 0
+    if too_wide := [each for each in recipe.elastic.dimensions if each >= width]:
+        raise ConfigError(
+            f"[elastic] dimensions has {too_wide[0]}, and the encoder is {width} wide: name "
+            f"dimensions from 1 to {width - 1}."
+        )
+    padding = int(encoder.tokenizer.pad_token_id)
+    return ElasticLoss(encoder, base, recipe.elastic, padding=padding)
 
 
 def family_of(recipe: Recipe) -> Family:

@@ -1,0 +1,31 @@
+"""Batches of texts of similar length, which have little padding."""
+
+from collections.abc import Iterator
+
+import torch
+from sentence_transformers.base.sampler import DefaultBatchSampler
+
+BATCHES_PER_POOL = 32  # whose texts are sorted together
+
+
+class LengthBatches(DefaultBatchSampler):
+    """Each epoch shuffles the rows, sorts pools of them by length, and shuffles their batches.
+
+    A row's length is that of its first text in characters.
+    """
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self.generator is not None and self.seed is not None:
+            self.generator.manual_seed(self.seed + self.epoch)
+        rows = self.sampler[next(iter(self.sampler.column_names))]
+        order = torch.randperm(len(rows), generator=self.generator).tolist()
+        pool = BATCHES_PER_POOL * self.batch_size
+        for start in range(0, len(order), pool):
+            rising = sorted(order[start : start + pool], key=lambda row: len(rows[row]))
+            batches = [
+                rising[first : first + self.batch_size]
+                for first in range(0, len(rising), self.batch_size)
+            ]
+            for place in torch.randperm(len(batches), generator=self.generator).tolist():
+                if len(batches[place]) == self.batch_size or not self.drop_last:
+                    yield batches[place]

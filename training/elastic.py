@@ -1,0 +1,39 @@
+"""The ``[elastic]`` table of a recipe: one encoder trained for many depths and widths."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elastic:
+    """Depths below full and numbers of first features at which embeddings are trained, and how.
+
+    starbucks: every pair of a depth and a dimension in each step, full depth and width included
+        (fixed sizes whose losses are summed; Starbucks, arXiv 2410.13230).
+    2dmse: in each step one depth and one dimension drawn at random (2DMSE, arXiv 2402.14776 v1).
+    ese: every depth in each step, the first features also against a compression of all of them
+        (ESE, arXiv 2402.14776 v3); it takes one dimension.
+    align: how far each exit's embedding is from that of full depth: "squared" is the squared error
+        of the pooled features, "cosine" 1 - cosine; full depth gets no gradient from it.
+    share_selector: weigh every depth's blocks by the gate of full depth.
+    """
+
+    depths: list[int]
+    dimensions: list[int]
+    mode: Literal["starbucks", "2dmse", "ese"] = "starbucks"
+    align: Literal["none", "squared", "cosine"] = "none"
+    align_weight: float = 1.0
+    share_selector: bool = False
+
+    def __post_init__(self) -> None:
+        for name, values in (("depths", self.depths), ("dimensions", self.dimensions)):
+            if values != sorted({*values}) or (values and values[0] < 1):
+                raise ValueError(f"{name} = {values} must be rising numbers from 1, each once")
+        if not self.depths:
+            raise ValueError("depths must name at least one depth below the backbone's")
+        if self.align_weight <= 0:
+            raise ValueError("align_weight must be above 0; align = 'none' leaves the term out")
+        if self.mode == "2dmse" and not self.dimensions:
+            raise ValueError("mode = '2dmse' draws a dimension: name at least one")
+        if self.mode == "ese" and len(self.dimensions) != 1:
+            raise ValueError(f"mode = 'ese' takes one dimension, not {len(self.dimensions)}")

@@ -1,0 +1,42 @@
+"""Embeddings of texts at several depths of an encoder, from one pass over its blocks."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+BATCH_SIZE = 64
+
+
+def encode_exits(
+    encoder: "SentenceTransformer", texts: Sequence[str], depths: Sequence[int] = ()
+) -> dict[int, NDArray[np.float32]]:
+    """Embeddings [n, dim] of n >= 1 texts by depth: ``depths`` below full, and full depth.
+
+    They are those that ``encoder.encode`` gives, in evaluation mode.
+    """
+    from sentence_transformers.util import batch_to_device
+
+    from model.network.pooled import embed_exits
+
+    encoder.eval()
+    order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+    parts: list[list[torch.Tensor]] = []
+    for start in range(0, len(order), BATCH_SIZE):
+        batch = [texts[place] for place in order[start : start + BATCH_SIZE]]
+        with torch.inference_mode():
+            inputs = batch_to_device(encoder.preprocess(batch), encoder.device)
+            features = encoder(inputs)
+            exits = embed_exits(encoder, features, depths) if depths else []
+        parts.append([*exits, features["sentence_embedding"]])
+    full = encoder[0].auto_model.config.num_hidden_layers
+    back = np.argsort(order)
+    return {
+        depth: torch.cat(rows).float().cpu().numpy()[back]
+        for depth, rows in zip([*depths, full], zip(*parts, strict=True), strict=True)
+    }

@@ -1,0 +1,156 @@
+"""Elastic objectives: another objective's loss at many depths and widths, from one forward pass.
+
+sentence-transformers' AdaptiveLayerLoss and Matryoshka2dLoss exchange ``token_embeddings`` alone,
+and a selector reads all blocks: here each exit is pooled by its own gate from its own blocks.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+from torch.nn import functional
+
+from model.network.pooled import embed_exits
+from training.elastic import Elastic
+from training.objectives.contrastive import Features, join_columns
+
+Views = list[Tensor]  # the embeddings [B, D] of each column
+Exits = dict[int, Views]  # by depth, full depth last
+OfViews = Callable[[Views], Tensor]
+
+
+class BaseLoss(Protocol):
+    """A loss that can be computed from the embeddings of its columns."""
+
+    def compute_loss_from_embeddings(self, embeddings: Views, labels: Tensor) -> Tensor:
+        """The mean loss over the rows."""
+
+    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+        """The columns that are embedded, after the model is put into its mode."""
+
+
+class ElasticLoss(nn.Module):
+    """A base loss at several depths and widths, and the distance of each exit from full depth."""
+
+    def __init__(
+        self, model: SentenceTransformer, base: nn.Module, elastic: Elastic, *, padding: int
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.base = base
+        self.elastic = elastic
+        self.padding = padding
+        self.combine = {"starbucks": starbucks, "2dmse": two_dimensional, "ese": espresso}[
+            elastic.mode
+        ]
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss over the rows; ``labels`` [B] are the base loss's."""
+        exits = self.embed(sentence_features)
+        loss = self.combine(
+            exits,
+            self.elastic.dimensions,
+            lambda views: self.base.compute_loss_from_embeddings(views, labels),
+        )
+        if self.elastic.align == "none":
+            return loss
+        return loss + self.elastic.align_weight * alignment(exits, self.elastic.align)
+
+    def embed(self, sentence_features: Features) -> Exits:
+        """The columns' embeddings at every depth, from one forward pass of the whole encoder."""
+        columns = self.base.prepare(sentence_features)
+        features = self.model(join_columns(columns, self.padding))
+        full = len(features["all_layer_embeddings"]) - 1
+        shallow = embed_exits(self.model, features, self.elastic.depths)
+        depths = [*self.elastic.depths, full]
+        return {
+            depth: list(rows.chunk(len(columns)))
+            for depth, rows in zip(depths, [*shallow, features["sentence_embedding"]], strict=True)
+        }
+
+
+def starbucks(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> Tensor:
+    """The loss of the whole embedding, plus the mean over all smaller pairs of depth and width."""
+    *_, full = exits.values()
+    width = full[0].shape[-1]
+    smaller = [
+        loss(_first(views, dimension))
+        for views in exits.values()
+        for dimension in (*dimensions, width)
+        if views is not full or dimension != width
+    ]
+    return loss(full) + torch.stack(smaller).mean()
+
+
+def two_dimensional(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> Tensor:
+    """2DMSE: with depth l and width d drawn anew, of full depth H and width D,
+
+    C(D, H) + C(D, l) + KL(softmax(X_H) || softmax(X_l)) + C(d, H) + C(d, l), where the divergence
+    is over features, the mean over rows, and passes gradient to both sides.
+    """
+    *shallow, full = exits.values()
+    views = shallow[int(torch.randint(len(shallow), ()))]
+    dimension = dimensions[int(torch.randint(len(dimensions), ()))]
+    total = loss(full) + loss(views) + _divergence(torch.cat(full), torch.cat(views))
+    return total + loss(_first(full, dimension)) + loss(_first(views, dimension))
+
+
+def espresso(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> Tensor:
+    """ESE: with C the loss, k the dimension, and P a depth's compression to k features,
+
+    mean over depths l below full of [C(k) + MSE(X[:k], P) + KL(P || X[:k])] / (1 + ln(1 + l)), plus
+    the same three terms and C(D) at full depth.
+    """
+    dimension, *_ = dimensions
+    *shallow, (_, full) = exits.items()
+
+    def learn_to_express(views: Views) -> Tensor:
+        first = _first(views, dimension)
+        rows, small = torch.cat(views).float(), torch.cat(first).float()
+        compressed = compress(rows, dimension)
+        error = functional.mse_loss(small, compressed)
+        return loss(first) + error + _divergence(compressed, small)
+
+    terms = [learn_to_express(views) / (1 + math.log(1 + depth)) for depth, views in shallow]
+    return torch.stack(terms).mean() + loss(full) + learn_to_express(full)
+
+
+def compress(rows: Tensor, dimension: int) -> Tensor:
+    """Rows [N, D] times the first singular vectors, scaled, of softmax(rows' rows / sqrt(D)).
+
+    Without gradient, as in ESE.
+    """
+    with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
+        between = (rows.T @ rows / math.sqrt(rows.shape[1])).softmax(-1)
+        vectors, values, _ = torch.linalg.svd(between)
+        return rows @ (vectors[:, :dimension] * values[:dimension])
+
+
+def alignment(exits: Exits, kind: str) -> Tensor:
+    """The mean over shallow depths and rows of the distance from the embedding of full depth."""
+    *shallow, full = exits.values()
+    target = torch.cat(full).detach().float()
+    if kind == "squared":
+        return torch.stack(
+            [functional.mse_loss(torch.cat(views).float(), target) for views in shallow]
+        ).mean()
+    return torch.stack(
+        [1 - functional.cosine_similarity(torch.cat(v).float(), target).mean() for v in shallow]
+    ).mean()
+
+
+def _first(views: Views, dimension: int) -> Views:
+    return [view[:, :dimension] for view in views]
+
+
+def _divergence(target: Tensor, rows: Tensor) -> Tensor:
+    """KL(softmax(target) || softmax(rows)) over the features, the mean over the rows."""
+    return functional.kl_div(
+        rows.float().log_softmax(-1),
+        target.float().log_softmax(-1),
+        log_target=True,
+        reduction="batchmean",
+    )
