@@ -1,11 +1,13 @@
 """Builds the encoder that a recipe starts from: backbone, selector, and the start of its gate."""
 
 from pathlib import Path
+from typing import Any, cast
 
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.encoder import find_selector, load_encoder
+from model.network.encoder import CheckpointError, find_selector, load_encoder
+from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of
 from training.errors import ConfigError
@@ -25,7 +27,8 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     except ValueError as error:
         raise ConfigError(f"[selector] does not fit {recipe.backbone.name}: {error}") from error
     if (selector := find_selector(encoder)) is not None and not _go_on(selector, recipe, folder):
-        _start_gate(selector, recipe)
+        _start_gates(selector, recipe)
+    _require_depths(selector, recipe, encoder)
     if recipe.training.freeze_backbone:
         if not list(selector.parameters() if selector else ()):
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
@@ -47,21 +50,39 @@ def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
     return True
 
 
-def _start_gate(selector: S2SentSelector, recipe: Recipe) -> None:
-    """Set the gate's first weights as the recipe's ``initial_bias`` and ``static`` say."""
-    if not recipe.initial_bias and not recipe.static:
+def _require_depths(selector: S2SentSelector | None, recipe: Recipe, encoder: Any) -> None:
+    if recipe.elastic is None:
         return
+    try:
+        blocks = encoder[0].auto_model.config.num_hidden_layers
+        require_exits(selector, recipe.elastic.depths, blocks)
+    except CheckpointError as error:
+        raise ConfigError(f"[elastic] depths: {error}") from None
+
+
+def _start_gates(selector: S2SentSelector, recipe: Recipe) -> None:
+    """Set the first weights as the recipe says: ``initial_bias`` at full depth, ``static`` at all.
+
+    The gates of exits start from the mean of their blocks.
+    """
+    exits = cast(list[S2SentSelector], [*selector.exits.values()])
+    for each, bias in [(selector, recipe.initial_bias), *((own, 0.0) for own in exits)]:
+        if bias or recipe.static:
+            _start_gate(each, bias, recipe.static)
+
+
+def _start_gate(selector: S2SentSelector, bias: float, static: str | None) -> None:
     gate = selector.spatial_selection
     if gate is None or gate.expand.bias is None:
         raise ConfigError("[selector] initial_bias and static need a gate with biases.")
     per_block = gate.expand.bias.detach().view(selector.config.num_heads, -1)  # [N, D]
-    per_block.fill_(-recipe.initial_bias)
-    per_block[-1] = recipe.initial_bias
-    if recipe.static:
+    per_block.fill_(-bias)
+    per_block[-1] = bias
+    if static:
         gate.requires_grad_(requires_grad=False)
         nn.init.zeros_(gate.expand.weight)  # the output is then the bias, whatever the input
         gate.expand.bias.requires_grad_()
-    if recipe.static == "blocks":
+    if static == "blocks":
         # Equal first values and equal gradients keep the features of a block equal.
         gate.expand.bias.register_hook(  # type: ignore[no-untyped-call]  # torch leaves it untyped
             lambda grad: (

@@ -277,7 +277,7 @@ class Recipe:
         options = {"preset": "default", **self.selector}
         options = {key: value for key, value in options.items() if key not in TRAINING_OPTIONS}
         if self.elastic is not None and not self.elastic.share_selector:
-            options["exits"] = tuple(depth for depth in self.elastic.depths if depth > 1)
+            options["exits"] = tuple(self.elastic.depths)
         if self.backbone.pooling == "cls":
             options["pooling"] = "cls"
         try:

@@ -92,15 +92,15 @@ class PooledEncoder(nn.Module):
 
 def require_exits(selector: S2SentSelector | None, depths: Collection[int], full: int) -> None:
     """Raise CheckpointError unless an encoder of ``full`` blocks can stop at each of ``depths``."""
-    least = selector.config.num_blocks if selector else 1
     own = selector.config.exits if selector else ()
+    least = 2 if own else selector.config.num_blocks if selector else 1
     for depth in depths:
         if own and depth not in own:
             raise CheckpointError(
                 f"depth {depth} cannot be an exit: this encoder was trained with exits at "
                 f"{', '.join(map(str, own))}. Choose among those."
             )
-        if not (1 if own else least) <= depth < full:
+        if not least <= depth < full:
             raise CheckpointError(
                 f"depth {depth} cannot be an exit: this encoder pools {least} of {full} blocks."
                 f" Choose depths from {least} to {full - 1}."
