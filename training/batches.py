@@ -1,8 +1,10 @@
 """Batches of texts of similar length, which have little padding."""
 
 from collections.abc import Iterator
+from typing import cast
 
 import torch
+from datasets import Dataset
 from sentence_transformers.base.sampler import DefaultBatchSampler
 
 BATCHES_PER_POOL = 32  # whose texts are sorted together
@@ -17,7 +19,8 @@ class LengthBatches(DefaultBatchSampler):
     def __iter__(self) -> Iterator[list[int]]:
         if self.generator is not None and self.seed is not None:
             self.generator.manual_seed(self.seed + self.epoch)
-        rows = self.sampler[next(iter(self.sampler.column_names))]
+        texts = cast(Dataset, self.sampler)  # what the library hands over
+        rows = texts[texts.column_names[0]]
         order = torch.randperm(len(rows), generator=self.generator).tolist()
         pool = BATCHES_PER_POOL * self.batch_size
         for start in range(0, len(order), pool):

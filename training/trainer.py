@@ -112,7 +112,7 @@ class DevEvaluator(SentenceEvaluator):
         texts = (self.dev.first, self.dev.second)
         if not self.depths:
             encode = torch_encode(model)
-            return {0: spearman(*map(encode, texts), self.dev.gold)}
+            return {0: spearman(encode(texts[0]), encode(texts[1]), self.dev.gold)}
         first, second = (encode_exits(model, each, self.depths) for each in texts)
         scores = {depth: spearman(first[depth], second[depth], self.dev.gold) for depth in first}
         log.info("dev by depth: %s", "  ".join(f"{d} {s:.2f}" for d, s in scores.items()))

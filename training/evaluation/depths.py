@@ -30,11 +30,11 @@ def encode_exits(
     for start in range(0, len(order), BATCH_SIZE):
         batch = [texts[place] for place in order[start : start + BATCH_SIZE]]
         with torch.inference_mode():
-            inputs = batch_to_device(encoder.preprocess(batch), encoder.device)
+            inputs = batch_to_device(encoder.preprocess([*batch]), encoder.device)
             features = encoder(inputs)
             exits = embed_exits(encoder, features, depths) if depths else []
         parts.append([*exits, features["sentence_embedding"]])
-    full = encoder[0].auto_model.config.num_hidden_layers
+    full = len(features["all_layer_embeddings"]) - 1
     back = np.argsort(order)
     return {
         depth: torch.cat(rows).float().cpu().numpy()[back]

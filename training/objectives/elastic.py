@@ -36,11 +36,11 @@ class ElasticLoss(nn.Module):
     """A base loss at several depths and widths, and the distance of each exit from full depth."""
 
     def __init__(
-        self, model: SentenceTransformer, base: nn.Module, elastic: Elastic, *, padding: int
+        self, model: SentenceTransformer, base: BaseLoss, elastic: Elastic, *, padding: int
     ) -> None:
         super().__init__()
         self.model = model
-        self.base = base
+        self.base: BaseLoss = base  # a module, too
         self.elastic = elastic
         self.padding = padding
         self.combine = {"starbucks": starbucks, "2dmse": two_dimensional, "ese": espresso}[
@@ -126,7 +126,8 @@ def compress(rows: Tensor, dimension: int) -> Tensor:
     with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
         between = (rows.T @ rows / math.sqrt(rows.shape[1])).softmax(-1)
         vectors, values, _ = torch.linalg.svd(between)
-        return rows @ (vectors[:, :dimension] * values[:dimension])
+        compressed: Tensor = rows @ (vectors[:, :dimension] * values[:dimension])
+        return compressed
 
 
 def alignment(exits: Exits, kind: str) -> Tensor:

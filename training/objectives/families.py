@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
@@ -12,7 +12,7 @@ from model.network.selector import SelectorConfig
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt
-from training.objectives.elastic import ElasticLoss
+from training.objectives.elastic import BaseLoss, ElasticLoss
 from training.recipe import (
     JTCSE,
     Distillation,
@@ -94,7 +94,7 @@ def make_loss(
             f"dimensions from 1 to {width - 1}."
         )
     padding = int(encoder.tokenizer.pad_token_id)
-    return ElasticLoss(encoder, base, recipe.elastic, padding=padding)
+    return ElasticLoss(encoder, cast(BaseLoss, base), recipe.elastic, padding=padding)
 
 
 def family_of(recipe: Recipe) -> Family:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,9 +101,9 @@ def test_2dmse_draws_every_pair_and_teaches_both_sides() -> None:
     for _ in range(40):
         two_dimensional(exits, [2, 4], remember)
     assert {*seen} == {2, 4, 6}
-    two_dimensional(exits, [2], lambda views: views[0].sum() * 0).backward()
-    assert exits[3][0].grad is not None
-    assert exits[3][0].grad.abs().sum() > 0  # the teacher of the divergence is not detached
+    divergence = two_dimensional(exits, [2], lambda views: views[0].sum() * 0)
+    (gradient,) = torch.autograd.grad(divergence, exits[3])
+    assert gradient.abs().sum() > 0  # the teacher of the divergence is not detached
 
 
 def test_ese_weighs_each_depth_by_its_number_and_compares_with_the_compression() -> None:
@@ -134,12 +135,12 @@ def test_alignment_pulls_the_exits_to_full_depth_and_not_back() -> None:
     apart = [1 - functional.cosine_similarity(each, full).mean() for each in (one, two)]
     cosine = alignment(exits, "cosine")
     assert cosine.item() == pytest.approx(sum(each.item() for each in apart) / 2, rel=1e-5)
-    cosine.backward()
-    assert full.grad is None
-    assert one.grad is not None
+    of_exit, of_full = torch.autograd.grad(cosine, [one, full], allow_unused=True)
+    assert of_full is None
+    assert of_exit.abs().sum() > 0
 
 
-def elastic(recipe: Recipe, **options: object) -> Recipe:
+def elastic(recipe: Recipe, **options: Any) -> Recipe:
     return replace(recipe, elastic=replace(ELASTIC, **options))
 
 
@@ -155,7 +156,7 @@ def test_each_depth_is_embedded_as_it_will_be_served(
     base = ContrastiveLoss(encoder, 0.05, projection=False, gather=False)
     loss = ElasticLoss(encoder, base, shaped.elastic or ELASTIC, padding=0)
     with torch.no_grad():
-        exits = loss.embed([encoder.preprocess(TEXTS)])
+        exits = loss.embed([encoder.preprocess([*TEXTS])])
     encoded = encode_exits(encoder, TEXTS, depths)
     for depth in depths:
         with stopped_at(encoder, depth):
@@ -172,7 +173,7 @@ def test_the_loss_of_a_real_objective_is_its_own_at_each_pair(recipe: Recipe) ->
     encoder = new_encoder(shaped).eval()
     base = ContrastiveLoss(encoder, 0.05, projection=False, gather=False)
     loss = ElasticLoss(encoder, base, ELASTIC, padding=0)
-    columns = [encoder.preprocess(TEXTS), encoder.preprocess(TEXTS)]
+    columns = [encoder.preprocess([*TEXTS]), encoder.preprocess([*TEXTS])]
     exits = loss.embed(columns)
 
     def contrast(views: Views) -> Tensor:
@@ -193,7 +194,7 @@ def test_an_elastic_recipe_trains_each_exits_gate(
         teachers=[str(backbone)], contrastive_weight=0, error_weight=4, dropout=False
     )
     training = replace(recipe.training, steps=4, warmup_steps=1, group_by_length=True)
-    options = {"mode": mode, "depths": [2, 3], "dimensions": [8]}
+    options: dict[str, Any] = {"mode": mode, "depths": [2, 3], "dimensions": [8]}
     shaped = replace(elastic(recipe, **options), objective=objective, training=training)
     torch.manual_seed(shaped.seed)
     before = get_selector(new_encoder(shaped)).state_dict()
