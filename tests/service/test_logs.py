@@ -16,7 +16,7 @@ from service.logs import log_fields, logging_to
 
 logger = logging.getLogger("service.test")
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 @dataclass

@@ -39,7 +39,7 @@ EXPECTED = {
     "sum by (reason) (s2sent_requests_rejected_total) > 0": ("reason", "queue_full concurrency"),
 }
 SCRAPES = 6  # of each server, so that a rate over five seconds has its samples
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import yaml
 
 from tests.support.monitoring import RULES
 
-START_TIMEOUT_SECONDS = 30
-STOP_TIMEOUT_SECONDS = 30
+START_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 120
 
 Json = dict[str, Any]
 
@@ -47,7 +47,7 @@ class Prometheus:
         self.log: list[str] = []
         self.started = time.time()  # seconds since the epoch
         address = self._listening_address()
-        self.client = httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=30)
+        self.client = httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=120)
 
     def query_range(self, expr: str, step_seconds: int = 1) -> list[Json]:
         """The series of an expression since the start: ``metric`` and ``values`` as text.

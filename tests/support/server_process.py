@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-START_TIMEOUT_SECONDS = 60
-STOP_TIMEOUT_SECONDS = 60
+START_TIMEOUT_SECONDS = 120
+STOP_TIMEOUT_SECONDS = 120
 
 
 class ServerProcess:
@@ -39,7 +39,7 @@ class ServerProcess:
         assert listening.wait(START_TIMEOUT_SECONDS), "the server does not listen"
         assert self.log[0]["message"] == "listening", self.log
         self.url = f"http://127.0.0.1:{self.log[0]['port']}"
-        self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
+        self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=60)
 
     def _read_log(self, listening: threading.Event) -> None:
         assert self.process.stdout is not None

@@ -140,7 +140,7 @@ def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
     process = start_embed(*command)
     wait_for_parts(out, 2)
     process.send_signal(number)
-    _, message = process.communicate(timeout=60)
+    _, message = process.communicate(timeout=120)
     assert process.returncode == 128 + number
     assert "Committed parts are kept; go on with: s2sent embed" in message
     assert message.rstrip().endswith("--resume")
@@ -199,7 +199,7 @@ def test_runs_that_are_killed_end_in_the_bytes_of_one_that_is_not(
 
 def wait_for_parts(out: Path, count: int) -> None:
     """Block until so many parts are committed."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while not (out / "_parts").exists() or len(list((out / "_parts").glob("0*"))) < count:
         assert time.monotonic() < until
         time.sleep(0.005)

@@ -217,7 +217,7 @@ class Takers:
 
     def until_taken(self, count: int) -> list[Batch]:
         for _ in range(count):
-            assert self._left.acquire(timeout=10)
+            assert self._left.acquire(timeout=60)
         return self.taken
 
     def end(self) -> None:
