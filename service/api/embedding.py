@@ -113,7 +113,7 @@ class Service:
         """How long texts are split, None where they are cut; raises InvalidInput."""
         if options.long_texts == "truncate":
             return None
-        longest = self.manifest.max_seq_length
+        longest = self.manifest.max_input_length
         overlap = options.window_overlap
         if overlap is not None and overlap > longest // 2:
             raise InvalidInput(

@@ -137,3 +137,18 @@ def test_service_needs_no_hub_client() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_cpu_image_names_no_architecture() -> None:
+    """docs/deployment.md says that it builds for arm64 too."""
+    assert not re.search(r"amd64|x86[-_]64|arm64|aarch64|--platform", DOCKERFILE)
+    lock = (ROOT / "deploy" / "requirements-cpu.txt").read_text(encoding="utf-8")
+    hashes = {
+        name: block.count("--hash=sha256:")
+        for name, block in re.findall(
+            r"^([\w.-]+)==(.*?)(?=^[\w#]|\Z)", lock, re.MULTILINE | re.DOTALL
+        )
+    }
+    compiled = ("numpy", "onnxruntime", "orjson", "pydantic-core", "tokenizers", "httptools")
+    for name in compiled:  # a wheel for each platform: a lock of one machine's would have one
+        assert hashes[name] > 2, name

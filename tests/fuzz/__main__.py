@@ -57,6 +57,7 @@ def document_of(client: httpx.Client, artifact: Path) -> dict[str, Any]:
         "dimensions": {"maximum": info["dim"]},
         "prompt_name": {"enum": [*info["prompts"], None]},
         "depth": {"enum": [*info["depths"], info["full_depth"], None]},
+        "window_overlap": {"maximum": info["max_input_length"] // 2},
         "documents_depth": {"enum": [None]},  # which one is right depends on depth
     }
     for schema in document["components"]["schemas"].values():
