@@ -122,6 +122,20 @@ def batches() -> Json:
             query(quantile(0.99, duration, INSTANCE), "p99"),
         ),
         lines(
+            "Texts by depth",
+            "suffix: texts/s",
+            "Texts run per second, by the last block that was run.",
+            query(rate("s2sent_batch_texts_sum", INSTANCE, "depth"), "{{depth}}"),
+            stack=True,
+        ),
+        lines(
+            "Time in the encoder by depth",
+            "percentunit",
+            "Seconds that batches ran per second, by the last block that was run.",
+            query(rate(f"{duration}_sum", INSTANCE, "depth"), "{{depth}}"),
+            stack=True,
+        ),
+        lines(
             "Batches by instance",
             "ops",
             "Batches run per second.",
