@@ -29,7 +29,8 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact."""
-    from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
 
     target = tiny_checkpoint.parent / "artifact"
     return export_checkpoint(tiny_checkpoint, target, ExportOptions(name="tiny"))
@@ -58,7 +59,27 @@ def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exits_artifact(exits_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact, which can stop after blocks 2, 3 and 4."""
-    from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
 
     options = ExportOptions(name="tiny-exits", depths=(2, 3, 4))
     return export_checkpoint(exits_checkpoint, exits_checkpoint.parent / "artifact", options)
+
+
+@pytest.fixture(scope="session")
+def decoder_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A four-block Llama, 32 wide, that is read at the last token of its template."""
+    from tests.support.decoder_checkpoint import SCOPES, a_decoder, a_selector
+
+    folder = tmp_path_factory.mktemp("decoder")
+    return a_decoder(folder, a_selector(**SCOPES["token"]))
+
+
+@pytest.fixture(scope="session")
+def decoder_artifact(decoder_checkpoint: Path) -> Artifact:
+    """The decoder's fp32 artifact, which can stop after block 3."""
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
+
+    target = decoder_checkpoint.parent / "fp32"
+    return export_checkpoint(decoder_checkpoint, target, ExportOptions(depths=(3,)))

@@ -29,8 +29,8 @@ app = typer.Typer(
 # Errors with a message for the user, by modules that take seconds to import.
 MODEL_ERRORS = {
     "model.network.encoder": "CheckpointError",
-    "model.export.checkpoint": "ExportError",
     "model.export.graph": "GraphError",
+    "model.export.options": "ExportError",
     "model.export.parity": "ParityError",
     "model.export.requantize": "ConversionError",
 }
@@ -205,7 +205,8 @@ def export(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
-    from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
     from model.export.twins import export_twins
     from model.network.twins import is_twin_checkpoint
     from training.backbones import PREFIX, origin, resolve

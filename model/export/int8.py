@@ -1,6 +1,6 @@
 """Matrix products in int8: a packed encoder's matrices and the tokens they multiply are rounded.
 
-    x [tokens, in] -> x / channel's factor -> a token's scale = its max / 127
+    x [..., tokens, in] -> x / channel's factor -> a token's scale = its max / 127
         -> round(x / scale) + 128, as uint8
         -> times the int8 matrix, summed in int32 -> times the channels' scales and the token's
 
@@ -39,6 +39,7 @@ from model.export.graph import (
     replace_nodes,
     with_branches,
 )
+from model.export.read_early import READ
 
 ZERO_POINT = 128
 
@@ -71,7 +72,8 @@ def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> R
     runs = [session.run(names, dict(batch)) for batch in batches]
     found = {}
     for name, tokens in zip(names, zip(*runs, strict=True), strict=True):
-        ranges = np.quantile(np.abs(np.concatenate(tokens)), RANGE_QUANTILE, axis=0)
+        rows = np.concatenate([run.reshape(-1, run.shape[-1]) for run in tokens])
+        ranges = np.quantile(np.abs(rows), RANGE_QUANTILE, axis=0)
         found[name] = np.maximum(ranges, LEAST_OF_MEDIAN * np.median(ranges)).astype(np.float32)
     return found
 
@@ -114,13 +116,15 @@ def _with_int8(
     """The nodes of ``part``, the graph or a branch of it, with int8 products."""
     nodes: list[NodeProto] = []
     rounded: set[str] = set()
+    counted = set() if part is graph else {_zeros("")}  # the graph counts them for its branches
     for node in part.node:
         if not _is_product(node, matrices):
             nodes.append(node)
             continue
         tokens, matrix = node.input[:2]
-        if part is graph and not rounded:
+        if _zeros(tokens) not in counted:
             nodes += _count_tokens(tokens)
+            counted.add(_zeros(tokens))
         if tokens not in rounded:
             nodes += _round(graph, tokens, factors[tokens])
             rounded.add(tokens)
@@ -177,7 +181,7 @@ def _add(graph: GraphProto, tensors: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _round(graph: GraphProto, tokens: str, factors: NDArray[np.float32]) -> list[NodeProto]:
-    """Nodes that round ``tokens`` [tokens, in] to uint8, with scales [tokens, 1].
+    """Nodes that round ``tokens`` [..., tokens, in] to uint8, with scales [..., tokens, 1].
 
     A token of zeros has the scale 0, which makes its products zeros whatever its bytes are.
     """
@@ -191,17 +195,23 @@ def _round(graph: GraphProto, tokens: str, factors: NDArray[np.float32]) -> list
         _node("Mul", [name["max"], _STEP], scales),
         _node("Reshape", [scales, _LAST_AXIS], name["line"]),
         helper.make_node(
-            "QuantizeLinear", [name["even"], name["line"], _ZEROS], [uint8], uint8, axis=0
+            "QuantizeLinear", [name["even"], name["line"], _zeros(tokens)], [uint8], uint8, axis=-2
         ),
     ]
 
 
+def _zeros(tokens: str) -> str:
+    """The name of the zero points [tokens] of ``tokens``: all of the batch, or those read early."""
+    return f"{_ZEROS}{READ}" if tokens.endswith(READ) else _ZEROS
+
+
 def _count_tokens(tokens: str) -> list[NodeProto]:
     """Nodes that make the zero point of each token, [tokens]."""
-    count = f"{_ZEROS}/count"
+    zeros = _zeros(tokens)
+    count = f"{zeros}/count"
     return [
-        helper.make_node("Shape", [tokens], [count], count, start=0, end=1),
-        _node("Expand", [_ZERO, count], _ZEROS),
+        helper.make_node("Shape", [tokens], [count], count, start=-2, end=-1),
+        _node("Expand", [_ZERO, count], zeros),
     ]
 
 

@@ -3,23 +3,27 @@
 import copy
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import onnx
+import torch
 from optimum.exporters.onnx import export as export_onnx
 from optimum.exporters.onnx.config import TextEncoderOnnxConfig
 from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
+from model.export.decoder import PooledDecoder
 from model.export.graph import OPSET
 from model.network.pooled import PooledEncoder
+from model.network.transformer import is_causal
 from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+_TRACED_TOKENS = 8  # of the longest row of a decoder's trace, behind its template's prefix
 NORMALIZED_OUTPUT = "sentence_embedding"
 
 
@@ -30,6 +34,9 @@ class TracedEncoder:
     ``model`` has the output ``NORMALIZED_OUTPUT``, the ``results`` at full depth, those of
     ``gated`` (by depth, what an exit with a gate of its own gives) and all block states in
     ``exits``. The results are the pooled vectors and, where there are any, the block weights.
+
+    states: of a decoder, what the next block reads at each depth but the last; outputs too.
+    is_decoder: whether it is a `PooledDecoder`, whose tokens are packed already.
     """
 
     model: onnx.ModelProto
@@ -37,6 +44,20 @@ class TracedEncoder:
     results: tuple[str, ...]
     exits: dict[int, list[str]]
     gated: dict[int, tuple[str, ...]]
+    states: dict[int, str] = field(default_factory=dict)
+    is_decoder: bool = False
+
+    @classmethod
+    def named(cls, network: PooledEncoder, inputs: tuple[str, ...]) -> Self:
+        """The names in the graph of ``network``, which is still to be traced."""
+        exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
+        results = (POOLED_OUTPUT, BLOCK_WEIGHTS_OUTPUT) if network.weighs else (POOLED_OUTPUT,)
+        gated = {
+            depth: tuple(f"{result}_at_{depth}" for result in results) for depth in network.gated
+        }
+        is_decoder = isinstance(network, PooledDecoder)
+        states = {depth: f"state_{depth}" for depth in sorted(exits)[:-1] if is_decoder}
+        return cls(onnx.ModelProto(), inputs, results, exits, gated, states, is_decoder)
 
     @property
     def outputs(self) -> list[str]:
@@ -56,25 +77,58 @@ class TracedEncoder:
 
 
 def trace_encoder(
-    encoder: SentenceTransformer, path: Path, depths: Sequence[int] = ()
+    encoder: SentenceTransformer, path: Path, depths: Sequence[int] = (), *, fused: bool = True
 ) -> TracedEncoder:
-    """Trace the encoder's `PooledEncoder` form; ``path`` is where optimum writes its file."""
-    network: Any = PooledEncoder(copy.deepcopy(encoder), depths).eval()
-    network.config = config = backbone_config(encoder)  # optimum asks for it
-    inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
-    exits = {depth: [*map(_block, numbers)] for depth, numbers in network.exits.items()}
-    results = (POOLED_OUTPUT, BLOCK_WEIGHTS_OUTPUT) if network.weighs else (POOLED_OUTPUT,)
-    gated = {depth: tuple(f"{result}_at_{depth}" for result in results) for depth in network.gated}
-    traced = TracedEncoder(onnx.ModelProto(), inputs, results, exits, gated)
-    onnx_config = _PooledEncoderConfig(
-        config, inputs, traced.outputs, [*map(_block, network.blocks)]
-    )
+    """Trace the encoder's `PooledEncoder` form; ``path`` is where the tracer writes its file.
+
+    With ``fused`` a decoder's attention is ONNX Runtime's own operator.
+    """
+    encoder = copy.deepcopy(encoder)
     with warnings.catch_warnings():
         # The trace holds a part of the mask's arithmetic constant; the parity check covers it.
         warnings.simplefilter("ignore", TracerWarning)
-        warnings.simplefilter("ignore", DeprecationWarning)  # optimum traces with TorchScript
-        export_onnx(network, onnx_config, path, opset=OPSET)
+        warnings.simplefilter("ignore", DeprecationWarning)  # of tracing with TorchScript
+        if is_causal(backbone_config(encoder)):
+            traced = _trace_decoder(PooledDecoder(encoder, depths, fused=fused).eval(), path)
+        else:
+            traced = _trace_encoder(encoder, depths, path)
     return replace(traced, model=onnx.load(path))
+
+
+def _trace_encoder(
+    encoder: SentenceTransformer, depths: Sequence[int], path: Path
+) -> TracedEncoder:
+    network: Any = PooledEncoder(encoder, depths).eval()
+    network.config = config = backbone_config(encoder)  # optimum asks for it
+    inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
+    traced = TracedEncoder.named(network, inputs)
+    blocks = [*map(_block, network.blocks)]
+    onnx_config = _PooledEncoderConfig(config, inputs, traced.outputs, blocks)
+    export_onnx(network, onnx_config, path, opset=OPSET)
+    return traced
+
+
+def _trace_decoder(network: PooledDecoder, path: Path) -> TracedEncoder:
+    traced = TracedEncoder.named(network, INPUTS[:2])
+    vectors = [*traced.outputs, *map(_block, network.blocks)]
+    rows = torch.zeros(2, network.decoder.num_prefix + _TRACED_TOKENS, dtype=torch.int64)
+    mask = torch.ones_like(rows)
+    mask[1, -1] = 0
+    # The tracer knows no shapes of ONNX Runtime's operators, and computes no padding ahead.
+    warnings.filterwarnings("ignore", "The shape inference of|Constant folding", UserWarning)
+    torch.onnx.export(
+        network,
+        (rows, mask),
+        path,
+        input_names=[*traced.inputs],
+        output_names=[*vectors, *traced.states.values()],
+        dynamic_axes={name: {0: "batch", 1: "length"} for name in traced.inputs}
+        | {name: {0: "batch"} for name in vectors}
+        | {name: {1: "tokens"} for name in traced.states.values()},
+        opset_version=OPSET,
+        dynamo=False,
+    )
+    return traced
 
 
 def backbone_config(encoder: SentenceTransformer) -> Any:

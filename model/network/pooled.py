@@ -1,7 +1,9 @@
 """The encoder as a function of tensors, as it is exported, and at a depth below the last block."""
 
+import copy
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 from sentence_transformers import SentenceTransformer
@@ -9,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from model.network.encoder import CheckpointError, find_selector, find_template, pooling_mode
-from model.network.selector import S2SentSelector, pool_tokens
+from model.network.selector import S2SentSelector, normed, pool_tokens
 from model.network.transformer import read_positions
 
 
@@ -19,17 +21,21 @@ class PooledEncoder(nn.Module):
     Returns (sentence_embedding [B, D], pooled_embedding [B, D], block_weights [B, N, D], *exits,
     *blocks [B, L, D]): the pipeline's output, the same before normalisation, the selector's
     weights, the last two of each exit with a gate of its own by rising depth, and the states of the
-    blocks that are pooled, oldest first: those that the selector fuses, or the last one without a
-    selector. There are weights where ``weighs`` says so; an exit that fuses fewer blocks has zeros
-    for those it lacks. ``depths`` adds the blocks that are pooled when the backbone ends at that
-    depth; ``exits`` has the block numbers by depth, ``gated`` the depths below full that have their
-    own gates. Raises CheckpointError for a depth that cannot be an exit.
+    blocks that are pooled, oldest first: those that the selector fuses, as it scales them, or the
+    last one without a selector. There are weights where ``weighs`` says so; an exit that fuses
+    fewer blocks has zeros for those it lacks. ``depths`` adds the blocks that are pooled when the
+    backbone ends at that depth; ``exits`` has the block numbers by depth, ``gated`` the depths
+    below full that have their own gates. Raises CheckpointError for a depth that cannot be an exit.
     """
 
     def __init__(self, encoder: SentenceTransformer, depths: Collection[int] = ()) -> None:
         super().__init__()
         self.backbone = encoder[0].get_submodule("auto_model")
         self.selector = find_selector(encoder)
+        self.input_norm = self.selector.config.input_norm if self.selector else "none"
+        if self.selector:  # a copy, with the same weights, for states that are scaled already
+            self.selector = copy.copy(self.selector)
+            self.selector.config = replace(self.selector.config, input_norm="none")
         self.pooling_mode = pooling_mode(encoder)
         self.template = find_template(encoder)
         self.normalize = isinstance(encoder[-1], Normalize)
@@ -52,12 +58,27 @@ class PooledEncoder(nn.Module):
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         outputs = self.backbone(**inputs, output_hidden_states=True, return_dict=True)
-        states, read = outputs.hidden_states, self._read_positions(attention_mask)
+        states = outputs.hidden_states
         if self.selector is None:
             states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
-            results = [pool_tokens(states[-1], attention_mask, self.pooling_mode, read)]
+        return self.pool(states, attention_mask, self._read_positions(attention_mask))
+
+    def pool(
+        self, states: Sequence[Tensor], mask: Tensor, read: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """What `forward` returns, of the states [B, L, D] of the embeddings and of every block.
+
+        Of these only ``blocks`` are read.
+        """
+        if self.input_norm != "none":
+            states = [
+                normed(state, self.input_norm) if number in self.blocks else state
+                for number, state in enumerate(states)
+            ]
+        if self.selector is None:
+            results = [pool_tokens(states[-1], mask, self.pooling_mode, read)]
         else:
-            results = self._pool_exits(self.selector, states, attention_mask, read)
+            results = self._pool_exits(self.selector, states, mask, read)
         pooled = results[0]
         sentence = nn.functional.normalize(pooled, dim=-1) if self.normalize else pooled
         return (sentence, *results, *(states[number] for number in self.blocks))

@@ -459,10 +459,14 @@ class S2SentSelector(Module):
         A sentence's weights are the same for all its tokens, so each block is pooled before fusing:
         one product with a basis [B, 1 + F, L] gives both its pooled vector and its spectrum.
         """
+        mask = attention_mask.to(_squeeze_dtype(blocks))
+        if self.spatial_selection is None:
+            row = _pooling_row(mask, self.config.pooling, read_positions)
+            pooled = [_project(row, block)[:, 0] for block in self._scaled(blocks)]
+            return _mean(pooled).to(blocks[0].dtype)
         if self.frequency_selection is None:
             fused = self.fuse(blocks, attention_mask, read_positions)
             return pool_tokens(fused, attention_mask, self.config.pooling, read_positions)
-        mask = attention_mask.to(_squeeze_dtype(blocks))
         scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
         rows = self._rows(mask, scope, read_positions)
         products = [_project(rows, block) for block in self._scaled(blocks)]
@@ -622,7 +626,7 @@ def pool_tokens(
     """Sentence vectors [B, D] of states [B, L, D]: the mean of the tokens, or one of them."""
     mask = attention_mask.to(_squeeze_dtype([states]))
     rows = _pooling_row(mask, pooling, read_positions)
-    return _project(rows, states).squeeze(1).to(states.dtype)
+    return _project(rows, states)[:, 0].to(states.dtype)
 
 
 def scope_mask(mask: Tensor, scope: str, read_positions: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
 """The encoder that serves: token ids or texts to float32 embeddings, through ONNX Runtime."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,6 @@ class OnnxEncoder:
         # A session of one thread has no arena whose memory it could return.
         self._return_memory = None if threads[0] == 1 else memory_returning_options()
         self._has_device_memory = device != "cpu"
-        self._takes_token_types = "token_type_ids" in manifest.inputs
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
 
@@ -122,23 +121,8 @@ class OnnxEncoder:
         return values
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
-        """The graph's inputs for ``sequences``: int64 [n, longest] each, padded on the right."""
-        lengths = [len(sequence) for sequence in sequences]
-        if min(lengths) == max(lengths):
-            input_ids = np.array(sequences, dtype=np.int64)
-            attention_mask = np.ones(input_ids.shape, dtype=np.int64)
-        else:
-            is_token = np.arange(max(lengths)) < np.array(lengths)[:, None]  # [n, longest] bool
-            input_ids = np.full(is_token.shape, self._pad_id, dtype=np.int64)
-            input_ids[is_token] = np.concatenate([np.asarray(ids) for ids in sequences])
-            attention_mask = is_token.astype(np.int64)
-        inputs: dict[str, NDArray[Any]] = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-        }
-        if self._takes_token_types:
-            inputs["token_type_ids"] = np.zeros(input_ids.shape, dtype=np.int64)
-        return inputs
+        """The graph's inputs for ``sequences``, as `padded_inputs` makes them."""
+        return padded_inputs(sequences, self.artifact.manifest.inputs, self._pad_id)
 
     def encode(
         self,
@@ -161,3 +145,22 @@ class OnnxEncoder:
         if normalize:
             embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
         return embeddings
+
+
+def padded_inputs(
+    sequences: Sequence[Sequence[int]], names: Collection[str], pad_id: int
+) -> dict[str, NDArray[Any]]:
+    """The inputs ``names`` of a graph: int64 [n, longest] each, padded on the right."""
+    lengths = [len(sequence) for sequence in sequences]
+    if min(lengths) == max(lengths):
+        input_ids = np.array(sequences, dtype=np.int64)
+        attention_mask = np.ones(input_ids.shape, dtype=np.int64)
+    else:
+        is_token = np.arange(max(lengths)) < np.array(lengths)[:, None]  # [n, longest] bool
+        input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
+        input_ids[is_token] = np.concatenate([np.asarray(ids) for ids in sequences])
+        attention_mask = is_token.astype(np.int64)
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if "token_type_ids" in names:
+        inputs["token_type_ids"] = np.zeros(input_ids.shape, dtype=np.int64)
+    return inputs

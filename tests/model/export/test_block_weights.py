@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
-from model.export.checkpoint import ExportOptions, export_checkpoint
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
 from model.network.encoder import build_plain_encoder, get_selector, load_encoder
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone

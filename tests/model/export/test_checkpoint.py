@@ -14,14 +14,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 
 from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, ArtifactError
 from model.artifact.reader import Artifact
-from model.export.checkpoint import (
-    TRAINING_RECORD,
-    ExportError,
-    ExportOptions,
-    Precision,
-    export_checkpoint,
-)
+from model.export.checkpoint import TRAINING_RECORD, export_checkpoint
 from model.export.graph import GraphError
+from model.export.options import ExportError, ExportOptions, Precision
 from model.export.parity import ParityError, parity_sentences
 from model.network.encoder import build_encoder, load_encoder
 from model.network.selector import SelectorConfig

@@ -18,7 +18,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal
-from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions, Precision
 from model.network.encoder import CheckpointError, build_encoder, find_selector, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig

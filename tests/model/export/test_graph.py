@@ -119,7 +119,7 @@ def test_a_selector_that_builds_the_whole_stack_is_refused() -> None:
 
 
 def test_a_weight_that_both_halves_read_is_one_for_each() -> None:
-    """The tracer merges weights that are equal; what is done to the encoder's is its own affair."""
+    """The tracer merges what is equal; what is done to the encoder's weights is its own affair."""
     nodes = [
         helper.make_node("Add", ["z", "w"], ["x"]),
         helper.make_node("MatMul", ["attention_mask", "x"], ["u"]),
@@ -134,7 +134,7 @@ def test_a_weight_that_both_halves_read_is_one_for_each() -> None:
     whole = graph.join(encoder, pooling)
     assert [[*node.input] for node in whole.graph.node if node.op_type == "Add"] == [
         ["z", "w"],
-        ["u", "pooling/w"],
+        ["pooling/u", "pooling/w"],
     ]
     onnx.checker.check_model(whole)
 

@@ -10,7 +10,8 @@ import pytest
 from model.artifact.manifest import MODEL, ArtifactError
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
-from model.export.checkpoint import ExportOptions, Precision, export_checkpoint
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions, Precision
 from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder
 from model.network.selector import SelectorConfig

@@ -11,7 +11,8 @@ from sentence_transformers import SentenceTransformer
 
 from model.artifact.manifest import MANIFEST, MODEL, Manifest
 from model.artifact.reader import Artifact
-from model.export.checkpoint import ExportError, ExportOptions, export_checkpoint
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportError, ExportOptions
 from model.export.parity import parity_sentences
 from model.export.requantize import convert_to_int8
 from model.export.twins import export_twins

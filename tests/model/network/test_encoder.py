@@ -151,7 +151,7 @@ def test_the_pooled_form_gives_vectors_weights_and_blocks(
     batch = features(encoder, TEXTS)
     states = encoder[0](batch)["all_layer_embeddings"]
     expected = get_selector(encoder).block_weights(states[-2:], batch["attention_mask"])
-    assert torch.allclose(weights, expected[:, :, 0], atol=1e-6)
+    assert torch.allclose(weights, expected[:, :, 0].transpose(0, 1), atol=1e-6)
     assert [torch.equal(a, b) for a, b in zip(blocks, states[-2:], strict=True)] == [True, True]
     assert torch.allclose(sentence, pooled / pooled.norm(dim=1, keepdim=True))
     assert (pooled.norm(dim=1) - 1).abs().max() > 0.01

@@ -29,7 +29,8 @@ TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a
 @pytest.fixture(scope="module")
 def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The tiny encoder, fp16, in operators of the ONNX standard."""
-    from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
 
     target = tmp_path_factory.mktemp("standard") / "artifact"
     options = ExportOptions(precision="fp16", standard_operators=True)
@@ -39,7 +40,8 @@ def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def stopping_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The tiny encoder, which can also stop after its third block."""
-    from model.export.checkpoint import ExportOptions, export_checkpoint
+    from model.export.checkpoint import export_checkpoint
+    from model.export.options import ExportOptions
 
     target = tmp_path_factory.mktemp("stopping") / "artifact"
     options = ExportOptions(depths=(3,), standard_operators=True)

@@ -1,0 +1,166 @@
+"""The graph of an artifact: traced, fused or of a decoder, packed, rounded, and written.
+
+trace -> split -> encoder: fuse, pack [-> fp16] | decoder: read early
+    [-> int8 products] [-> int8 storage] -> join [-> early exits] -> file
+"""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+
+from model.export import graph
+from model.export.early_exit import OwnGates, add_depth_input
+from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
+from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
+from model.export.packing import pack
+from model.export.parity import parity_sentences
+from model.export.read_early import read_early
+from model.export.trace import TracedEncoder, backbone_config, trace_encoder
+from model.network.encoder import find_template
+from model.network.transformer import TemplateTransformer
+from model.runtime.encoder import padded_inputs
+from model.runtime.tokenizer import Tokenizer
+
+
+class WrittenGraph(NamedTuple):
+    """What the manifest says of a graph: its inputs, its fused operators, whether it is packed."""
+
+    inputs: tuple[str, ...]
+    fused: dict[str, int]
+    packed: bool
+
+
+def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
+    """Trace, fuse and store the graph at ``path``."""
+    path.parent.mkdir(parents=True)
+    traced = trace_encoder(encoder, path, options.depths, fused=not options.standard_operators)
+    front, pooling = _split(traced)
+    if traced.is_decoder:
+        _require_in_window(encoder)
+        fused, packed = _finish_decoder(front, options), True
+    else:
+        front, fused, packed = _finish_encoder(front, backbone_config(encoder), options)
+    if options.precision == "int8":
+        _require_packed(packed and not options.standard_operators)
+        multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, traced, options)))
+    if options.precision in STORED_AS_INT8:
+        graph.store_int8(front)
+    whole = graph.join(front, pooling)
+    if options.depths:
+        add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)
+    graph.save(whole, str(path))
+    return WrittenGraph(traced.inputs, fused, packed)
+
+
+def _split(traced: TracedEncoder) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    """The encoder half and the pooling half, which reads every exit's blocks if each has a gate."""
+    blocks, others = traced.pooled_blocks, traced.other_blocks
+    read, unread = (blocks + others, []) if traced.gated else (blocks, others)
+    unread += [state for state in traced.states.values() if state not in blocks + others]
+    return graph.split(traced.model, traced.inputs, read, traced.outputs, also=unread)
+
+
+def _own_gates(encoder: SentenceTransformer, traced: TracedEncoder) -> OwnGates | None:
+    """What each depth gives by a gate of its own; None where one gate serves all depths."""
+    if not traced.gated:
+        return None
+    width = int(backbone_config(encoder).hidden_size)
+    shapes = ((width,), (len(traced.pooled_blocks), width))[: len(traced.results)]
+    return OwnGates({**traced.gated, max(traced.exits): traced.results}, shapes)
+
+
+def _finish_decoder(front: onnx.ModelProto, options: ExportOptions) -> dict[str, int]:
+    """Move the choice of the token that is read ahead, in place; returns the fused operators."""
+    if options.precision == "fp16":
+        raise ExportError(
+            "a decoder's graph packs its tokens, for a CPU, and fp16 is for a GPU. Choose fp32,"
+            " weight-int8 or int8."
+        )
+    read_early(front.graph)
+    fused = sum(node.op_type == "MultiHeadAttention" for node in front.graph.node)
+    return {"MultiHeadAttention": fused} if fused else {}
+
+
+def _require_in_window(encoder: SentenceTransformer) -> None:
+    """Raise `ExportError` where a decoder reads more tokens than its attention looks back."""
+    window, longest = (
+        backbone_config(encoder).to_dict().get("sliding_window"),
+        max_seq_length(encoder),
+    )
+    if window is not None and longest > window:
+        raise ExportError(
+            f"the encoder reads {longest} tokens, of which each sees the last {window}, and the"
+            " graph has no sliding window. Build the encoder with a lower max_seq_length."
+        )
+
+
+def _finish_encoder(
+    front: onnx.ModelProto, config: Any, options: ExportOptions
+) -> tuple[onnx.ModelProto, dict[str, int], bool]:
+    """Fuse and pack; returns the encoder half, its fused operators, and whether it is packed."""
+    fused: dict[str, int] = {}
+    if not options.standard_operators:
+        front, fused = _fuse(front, config, options)
+    packed = options.precision != "fp16" and pack(front.graph)
+    if packed:  # attention is still one operator, under another name
+        fused["MultiHeadAttention"] = fused.pop("Attention")
+    if options.precision == "fp16":
+        front = graph.to_half(front)
+    return front, fused, packed
+
+
+def _fuse(
+    front: onnx.ModelProto, config: Any, options: ExportOptions
+) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """The encoder half with fused operators, and the count of each; raises `GraphError`."""
+    front, fused = graph.fuse(
+        front,
+        num_heads=int(config.num_attention_heads),
+        width=int(config.hidden_size),
+        for_gpu=options.precision == "fp16",
+        # The fused operator of the embeddings takes tables in float32 only.
+        embeddings=options.precision not in STORED_AS_INT8,
+    )
+    if not options.allow_unfused_attention:
+        graph.require_fused_attention(fused, int(config.num_hidden_layers))
+    return front, fused
+
+
+def _require_packed(packed: bool) -> None:
+    if not packed:
+        raise ExportError(
+            "int8 rounds each token by itself, so it needs packed tokens, which this encoder, or a"
+            " graph of standard operators, does not have. Choose weight-int8."
+        )
+
+
+def _batches(
+    encoder: SentenceTransformer, traced: TracedEncoder, options: ExportOptions
+) -> list[dict[str, NDArray[np.int64]]]:
+    """The sentences that parity is checked on, as inputs of the graph."""
+    source = encoder.tokenizer.backend_tokenizer.to_str().encode()
+    tokenizer = Tokenizer(source, max_seq_length(encoder), find_template(encoder))
+    sentences = list(options.sentences or parity_sentences())
+    rows = [row.input_ids for row in tokenizer.tokenize(sentences)]
+    pad_id = int(backbone_config(encoder).pad_token_id or 0)
+    return [
+        padded_inputs(rows[start : start + MEASURED_AT_ONCE], traced.inputs, pad_id)
+        for start in range(0, len(rows), MEASURED_AT_ONCE)
+    ]
+
+
+def max_seq_length(encoder: SentenceTransformer) -> int:
+    """Tokens of a row, a template's included; raises `ExportError` where nothing says it."""
+    if encoder.max_seq_length is None:
+        raise ExportError(
+            "the checkpoint does not say how many tokens it reads. Build the encoder with"
+            " max_seq_length."
+        )
+    transformer, template = encoder[0], find_template(encoder)
+    if isinstance(transformer, TemplateTransformer) and template:
+        return transformer.sentence_tokens(template) + template.length
+    return int(encoder.max_seq_length)
