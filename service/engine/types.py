@@ -51,6 +51,8 @@ def joined(first: EmbedResult, second: EmbedResult) -> EmbedResult:
         first.tokenize_seconds + second.tokenize_seconds,
         mean(first.queue_seconds, second.queue_seconds),
         mean(first.inference_seconds, second.inference_seconds),
+        token_ids=[*first.token_ids, *second.token_ids],
+        windows=[*(first.windows or ()), *(second.windows or ())] or None,
     )
 
 
