@@ -243,6 +243,10 @@ class Recipe:
             "the towers of jtcse bring their selectors: leave [selector] out, and train each "
             "tower with one",
         )
+        _require(
+            not self.training.freeze_backbone or not isinstance(self.objective, JTCSE),
+            "jtcse trains both towers whole: leave freeze_backbone out",
+        )
 
         self._check_elastic()
 

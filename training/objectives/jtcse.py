@@ -58,6 +58,12 @@ def build_encoder(
     assert isinstance(recipe.objective, JTCSE)  # noqa: S101 - family_of has chosen
     second = recipe.objective.second_tower
     towers = [_tower(recipe.backbone.name, folder), _tower(second, resolve(second))]
+    pooling = recipe.backbone.pooling
+    if pooling not in ("mean", pooling_mode(towers[0])):  # "mean" is also what is not said
+        raise ConfigError(
+            f"[backbone] pooling = {pooling!r}, and {recipe.backbone.name} pools by "
+            f"{pooling_mode(towers[0])}: leave it out, since towers keep their pooling."
+        )
     try:
         twins = join_towers(*towers, normalize=False)
     except CheckpointError as error:

@@ -303,6 +303,12 @@ def test_the_selectors_of_towers_have_their_own_learning_rate(
         ) == pytest.approx(1e-4, rel=0.05)
 
 
-def test_a_selector_in_the_recipe_is_refused(twins_recipe: Recipe) -> None:
+def test_what_towers_bring_is_refused_in_the_recipe(twins_recipe: Recipe) -> None:
+    """A selector, a frozen backbone, another pooling."""
     with pytest.raises(ValueError, match="bring their selectors"):
         replace(twins_recipe, selector={"reduction": 4})
+    with pytest.raises(ValueError, match="leave freeze_backbone out"):
+        replace(twins_recipe, training=replace(QUICK, freeze_backbone=True))
+    cls = replace(twins_recipe.backbone, pooling="cls")
+    with pytest.raises(ConfigError, match=r"pooling = 'cls', and .* pools by mean: leave it out"):
+        new_encoder(replace(twins_recipe, backbone=cls))
