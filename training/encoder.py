@@ -11,6 +11,7 @@ from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of
 from training.errors import ConfigError
+from training.lora import add_lora
 from training.objectives.families import family_of
 from training.recipe import Recipe
 
@@ -29,6 +30,8 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     if (selector := find_selector(encoder)) is not None and not _go_on(selector, recipe, folder):
         _start_gates(selector, recipe)
     _require_depths(selector, recipe, encoder)
+    if recipe.training.lora_rank:
+        add_lora(encoder, recipe.training)
     if recipe.training.freeze_backbone:
         if not list(selector.parameters() if selector else ()):
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")

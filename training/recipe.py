@@ -6,16 +6,15 @@ option never trains something else.
 """
 
 import tomllib
-import types
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal
 
+from model.artifact.template import CleanUp
 from model.network.selector import SelectorConfig
 from training.elastic import Elastic
 from training.errors import ConfigError
-
-T = TypeVar("T")
+from training.toml_tables import build
 
 ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
@@ -23,14 +22,29 @@ TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its S
 
 @dataclass(frozen=True, kw_only=True)
 class BackboneConfig:
-    """The encoder under the selector: a name for `training.backbones.resolve`."""
+    """The encoder under the selector: a name for `training.backbones.resolve`.
+
+    ``template`` is a text with {} for the sentence, or a name in `model.network.template`. Of
+    ``pooling``, "mask" belongs to the objective prompt, which has templates of its own; a causal
+    backbone is read at the "last_token" of its template, or at "rep1", where it has [REP1].
+    """
 
     name: str
     max_seq_length: int = 256  # tokens the checkpoint reads, special tokens included
-    pooling: Literal["mean", "cls", "mask"] = "mean"  # "mask" belongs to the prompt objective
+    pooling: Literal["mean", "cls", "mask", "last_token", "rep1"] = "mean"
+    template: str = ""  # its tokens are not counted by max_seq_length
+    clean_up: CleanUp = "none"  # of sentences in a template, when they are embedded
 
     def __post_init__(self) -> None:
         _require(self.max_seq_length >= 3, "max_seq_length must be at least 3")
+        _require(
+            bool(self.template) or self.pooling not in ("last_token", "rep1"),
+            f"pooling = {self.pooling!r} reads a token of a template: set template",
+        )
+        _require(
+            bool(self.template) or self.clean_up == "none",
+            f"clean_up = {self.clean_up!r} is for sentences in a template: set template",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +103,27 @@ class PromptBERT:
     def __post_init__(self) -> None:
         _require(self.temperature > 0, "temperature must be above 0")
         _require(len(self.templates) == 2, "templates must be two")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFP:
+    """CSE-SFP: Rep2 of a text against Rep1 of the same text, or of another, from one forward.
+
+    With ``examples`` = "texts" both are of one text; "pairs" (with hard negatives, where the corpus
+    has them) and "related" contrast Rep2 of the first text with Rep1 of the others.
+    """
+
+    name: Literal["sfp"] = "sfp"
+    temperature: float = 0.05
+    examples: ExampleKind = "texts"
+
+    @property
+    def example_kind(self) -> ExampleKind:
+        """What the corpus gives."""
+        return self.examples
+
+    def __post_init__(self) -> None:
+        _require(self.temperature > 0, "temperature must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +205,7 @@ class JTCSE:
 
 
 ELASTIC_OBJECTIVES = (SimCSE, SupervisedSimCSE, Distillation, PairDistillation)
-Objective = SimCSE | SupervisedSimCSE | PromptBERT | Distillation | PairDistillation | JTCSE
+Objective = SimCSE | SupervisedSimCSE | PromptBERT | SFP | Distillation | PairDistillation | JTCSE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +222,11 @@ class TrainingConfig:
     eval_every: int = 125  # steps between two scores on STS-B dev, where the best is kept
     precision: Literal["fp32", "bf16"] = "fp32"  # of matrix products; weights stay fp32
     freeze_backbone: bool = False  # train the selector alone
+    lora_rank: int = (
+        0  # above 0: low-rank updates of the backbone's linear layers, merged at the end
+    )
+    lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora_rank
+    lora_dropout: float = 0.05
     mini_batch_size: int = 0  # above 0: gradients in pieces of this size, as if in one
 
     def __post_init__(self) -> None:
@@ -201,6 +241,12 @@ class TrainingConfig:
         )
         _require(self.max_seq_length >= 3, "max_seq_length must be at least 3")
         _require(self.mini_batch_size >= 0, "mini_batch_size must not be negative")
+        _require(self.lora_rank >= 0, "lora_rank must not be negative; 0 trains all weights")
+        _require(self.lora_alpha > 0 <= self.lora_dropout < 1, "lora_dropout must be in [0, 1)")
+        _require(
+            not (self.lora_rank and self.freeze_backbone),
+            "lora_rank trains the backbone, which freeze_backbone forbids: leave one of them out",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,10 +279,18 @@ class Recipe:
             static in (None, "blocks", "features"),
             f"selector has static = {static!r}: choose blocks or features",
         )
-        masked = self.backbone.pooling == "mask"
+        masked, prompted = self.backbone.pooling == "mask", isinstance(self.objective, PromptBERT)
         _require(
-            not masked or isinstance(self.objective, PromptBERT),
+            not masked or prompted,
             "pooling = 'mask' needs the objective prompt, whose templates hold a mask",
+        )
+        _require(
+            not (prompted and self.backbone.template),
+            "the objective prompt has its own templates: leave template out of [backbone]",
+        )
+        _require(
+            not isinstance(self.objective, SFP) or bool(self.backbone.template),
+            "the objective sfp reads a template in two stages: set template = 'sfp' in [backbone]",
         )
         _require(
             self.selector is None or not isinstance(self.objective, JTCSE),
@@ -282,8 +336,8 @@ class Recipe:
         options = {key: value for key, value in options.items() if key not in TRAINING_OPTIONS}
         if self.elastic is not None and not self.elastic.share_selector:
             options["exits"] = tuple(self.elastic.depths)
-        if self.backbone.pooling == "cls":
-            options["pooling"] = "cls"
+        read = self.backbone.pooling
+        options["pooling"] = read if read in ("mean", "cls") else "token"
         try:
             return SelectorConfig.preset(options.pop("preset"), width=width, **options)
         except (TypeError, ValueError) as error:
@@ -307,57 +361,7 @@ def read_recipe(path: Path) -> Recipe:
 
 def recipe_from(table: dict[str, Any], where: str) -> Recipe:
     """A recipe from its table; ``where`` starts the messages of the `ConfigError`s raised."""
-    return _build(Recipe, table, where)
-
-
-def _build(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """A dataclass from a table of the same keys; ``where`` starts the messages."""
-    hints = get_type_hints(kind)
-    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]  # is one
-    for key in table:
-        if key not in options:
-            raise ConfigError(f"{where} has the unknown key {key}: use {', '.join(options)}.")
-    for key, option in options.items():
-        if key not in table and option.default is option.default_factory is MISSING:
-            raise ConfigError(f"{where} lacks the key {key}: add it.")
-    values = {key: _value(hints[key], value, where, key) for key, value in table.items()}
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}.") from None
-
-
-def _value(kind: Any, value: Any, where: str, key: str) -> Any:
-    """``value`` checked to be of type ``kind``; nested tables become their dataclasses."""
-    if get_origin(kind) is types.UnionType:
-        choices = [choice for choice in get_args(kind) if choice is not types.NoneType]
-        kind = choices[0] if len(choices) == 1 else _named(choices, value, where, key)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            known = ", ".join(get_args(kind))
-            raise ConfigError(f"{where} has {key} = {value!r}: choose one of {known}.")
-        return value
-    if get_origin(kind) is list and type(value) is list:
-        return [_value(get_args(kind)[0], item, where, key) for item in value]
-    if is_dataclass(kind) and isinstance(kind, type) and type(value) is dict:
-        return _build(kind, value, f"{where} [{key}]")
-    if kind is float and type(value) is int:
-        return float(value)
-    expected = dict if is_dataclass(kind) else get_origin(kind) or kind
-    if type(value) is not expected:
-        name = "table" if expected is dict else expected.__name__
-        raise ConfigError(f"{where} has {key} = {value!r}: it must be of type {name}.")
-    return value
-
-
-def _named(choices: list[Any], value: Any, where: str, key: str) -> Any:
-    """Which of several dataclasses a table means: the one whose ``name`` it gives."""
-    by_name = {choice.__dataclass_fields__["name"].default: choice for choice in choices}
-    name = value.get("name") if type(value) is dict else value
-    if type(value) is not dict or name not in by_name:
-        known = ", ".join(by_name)
-        raise ConfigError(f"{where} [{key}] has the name {name!r}: choose one of {known}.")
-    return by_name[name]
+    return build(Recipe, table, where)
 
 
 def _require(condition: bool, otherwise: str) -> None:

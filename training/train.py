@@ -15,6 +15,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,17 @@ from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs
+from training.frozen.lookup import remembered
+from training.lora import has_lora, merge_lora
 from training.objectives.families import family_of, make_loss
-from training.recipe import JTCSE, Distillation, PairDistillation, Recipe
+from training.recipe import (
+    JTCSE,
+    SFP,
+    Distillation,
+    PairDistillation,
+    Recipe,
+    SupervisedSimCSE,
+)
 from training.record import read_record, write_record
 from training.trainer import (
     DEV_METRIC,
@@ -75,10 +85,11 @@ def train(
 ) -> Outcome:
     """Train a recipe on ``data/corpus``, choose the step on ``data/sts``, save to ``output``.
 
-    ``cache`` keeps teachers' embeddings between runs. ``resume`` continues an interrupted run of
-    the same recipe from ``<output>.partial``. ``callbacks`` are added to the trainer's. Raises a
-    `TrainingError` for a recipe, data or backbone that cannot be used and when ``output`` exists,
-    and `Interrupted` when SIGINT or SIGTERM ended the run after saving its state.
+    ``cache`` keeps teachers' embeddings between runs, and the states of a frozen backbone.
+    ``resume`` continues an interrupted run of the same recipe from ``<output>.partial``.
+    ``callbacks`` are added to the trainer's. Raises a `TrainingError` for a recipe, data or
+    backbone that cannot be used and when ``output`` exists, and `Interrupted` when SIGINT or
+    SIGTERM ended the run after saving its state.
     """
     partial = output.with_name(output.name + ".partial")
     _require_free(output, partial, resume=resume)
@@ -97,12 +108,23 @@ def train(
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     _claim(partial, recipe, corpus, resume=resume)
     started = time.monotonic()
-    stopped = _run(trainer, resume=resume and _has_state(partial))
+    with _remembered(encoder, recipe, cache):
+        stopped = _run(trainer, resume=resume and _has_state(partial))
     outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
     if trainer.is_world_process_zero():
         _save(encoder, recipe, output, outcome, dev)
         shutil.rmtree(partial)
     return outcome
+
+
+def _remembered(
+    encoder: SentenceTransformer, recipe: Recipe, cache: Path | None
+) -> AbstractContextManager[Any]:
+    """A frozen backbone runs once for each row of tokens, unless its dropout makes the views."""
+    without_dropout = isinstance(recipe.objective, SFP | SupervisedSimCSE | PairDistillation)
+    if cache is None or not recipe.training.freeze_backbone or not without_dropout:
+        return nullcontext()
+    return remembered(encoder, cache)
 
 
 def _run(trainer: Trainer, *, resume: bool) -> bool:
@@ -174,6 +196,8 @@ def _save(
     """Write the checkpoint; it is moved to ``output`` once it scored as it did in training."""
     scratch = output.with_name(output.name + ".unchecked")
     shutil.rmtree(scratch, ignore_errors=True)
+    if has_lora(encoder):
+        merge_lora(encoder)
     with reading(encoder, recipe.backbone.max_seq_length):
         if family_of(recipe).ENDS_IN_NORMALIZE:
             encoder.append(Normalize())

@@ -32,6 +32,7 @@ from training.errors import ConfigError
 from training.evaluation.depths import encode_exits
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.sts import SentencePairs, spearman
+from training.lora import has_lora, load_trained, save_trained
 from training.objectives.families import family_of
 from training.recipe import Recipe
 
@@ -70,13 +71,19 @@ class Trainer(SentenceTransformerTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         folder = Path(output_dir or str(self.args.output_dir))
-        self.model.save(str(folder), create_model_card=False)
+        if has_lora(self.model):
+            save_trained(self.model, folder)
+        else:
+            self.model.save(str(folder), create_model_card=False)
         if own := self._own_weights():
             save_file({name: value.contiguous() for name, value in own.items()}, folder / HEAD_FILE)
 
     def _load_from_checkpoint(self, checkpoint_path: str, model: Any = None) -> None:
-        saved = load_checkpoint(Path(checkpoint_path)).state_dict()
-        self.model.load_state_dict(saved)
+        if has_lora(self.model):
+            load_trained(self.model, Path(checkpoint_path))
+        else:
+            saved = load_checkpoint(Path(checkpoint_path)).state_dict()
+            self.model.load_state_dict(saved)
         if own := self._own_weights():
             head = load_file(Path(checkpoint_path, HEAD_FILE))
             for name, value in own.items():

@@ -19,8 +19,28 @@ Read = Literal["none", "mask", "last_token", "rep1"]
 READS = get_args(Read)
 
 
+# The templates of PromptEOL (arXiv 2307.16645) and CSE-SFP, which has one for each kind of model.
+TEMPLATES = {
+    "prompteol": 'This sentence : "{}" means in one word:"',
+    "sfp": 'This sentence : "{}" means in one word:"[REP1], it can be summarized as:"',
+    "sfp-llama": 'This sentence : "{}" means in one word[REP1], it can be summarized as',
+    "sfp-mistral": 'This sentence : "{}" means something[REP1], it can be summarized as',
+    "sfp-opt": 'This sentence : "{}" means in one word[REP1], it can also be summarized as',
+}
+
+
 class TemplateError(ValueError):
     """A template that cannot be used, or a backbone without what the template needs."""
+
+
+def template_text(name: str) -> str:
+    """The text of a template: of one of ``TEMPLATES`` by name, or the text itself."""
+    if SENTENCE not in name and name not in TEMPLATES:
+        raise TemplateError(
+            f"The template {name!r} has no {SENTENCE} for the sentence and is none of "
+            f"{', '.join(TEMPLATES)}: correct it."
+        )
+    return TEMPLATES.get(name, name)
 
 
 def parse_template(

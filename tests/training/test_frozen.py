@@ -99,9 +99,9 @@ def test_the_loss_is_that_of_the_full_path(backbone: Path, tmp_path: Path) -> No
     columns = [encoder.preprocess(texts) for texts in inputs]
     full = ContrastiveLoss(encoder, 0.05, projection=False, gather=False)
     expected = full(columns, torch.empty(0))
-    rows = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
-    setting = some_setting(states_of(backbone, config, tmp_path))
-    found = batch_loss(head, setting, rows, range(2, 5), "contrastive")
+    pairs = np.array([[0, 4], [1, 5], [2, 6], [3, 7]])
+    setting = replace(some_setting(states_of(backbone, config, tmp_path)), pairs=pairs)
+    found = batch_loss(head, setting, np.arange(4), range(2, 5), "contrastive")
     assert float(found.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
     expected.backward()
     found.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -194,6 +194,7 @@ def setting(backbone: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_setting_holds_dev_without_its_overlap_and_the_packages(setting: Setting) -> None:
+    assert setting.dev is not None
     assert len(setting.dev.gold) - len(setting.dev_without_overlap.gold) == 1
     assert len(setting.queries) == len(setting.documents) == 19
     assert setting.pairs.max() < len(setting.states.lengths)

@@ -81,8 +81,7 @@ def geometry(encode: Encode, folder: Path) -> dict[str, float]:
     both. ``pos_over_random`` divides alignment by the mean squared distance of all pairs.
     """
     pairs = read_sentence_pairs(folder / GEOMETRY_FILE)
-    positive = np.array(pairs.gold) > POSITIVE_ABOVE
-    if not positive.any():
+    if max(pairs.gold) <= POSITIVE_ABOVE:
         raise DataError(
             f"{folder / GEOMETRY_FILE} has no score above {POSITIVE_ABOVE}: fetch it again."
         )
@@ -182,7 +181,8 @@ def _weights_seen(selector: Any) -> Iterator[list[Any]]:
         features = inputs[0]
         mask = features["attention_mask"]
         blocks = selector.select_blocks(features["all_layer_embeddings"])
-        weights = selector.block_weights(blocks, mask)  # [N, B or 1, L or 1, D]
+        read = features.get("read_positions")
+        weights = selector.block_weights(blocks, mask, read)  # [N, B or 1, L or 1, D]
         if weights.shape[2] > 1:
             share = (mask / mask.sum(1, keepdim=True)).to(weights.dtype)
             weights = (weights * share[:, :, None]).sum(2, keepdim=True)

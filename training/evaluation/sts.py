@@ -80,6 +80,17 @@ def read_sentence_pairs(path: Path) -> SentencePairs:
     return SentencePairs([row[2] for row in rows], [row[3] for row in rows], gold)
 
 
+def thinned(pairs: SentencePairs, count: int) -> SentencePairs:
+    """At most ``count`` of the pairs, at equal steps; 0 takes all."""
+    size = len(pairs.gold)
+    rows = [place * size // count for place in range(count)] if 0 < count < size else range(size)
+    return SentencePairs(
+        [pairs.first[row] for row in rows],
+        [pairs.second[row] for row in rows],
+        [pairs.gold[row] for row in rows],
+    )
+
+
 def spearman(
     first: NDArray[np.floating], second: NDArray[np.floating], gold: Sequence[float]
 ) -> float:

@@ -2,21 +2,24 @@
 
 With several learning rates that of an arm is chosen on development data by runs of a seed of their
 own, `TUNING_SEED`, which are in the file but in no table. A run that is in the file is not run
-again.
+again. Trained heads are kept, so that `training.frozen.opening` can score the tests later, once.
 """
 
+import hashlib
+import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_model
 
 from training.errors import ConfigError
-from training.frozen.arms import ARMS, NUM_BLOCKS, Arm
+from training.frozen.arms import ARMS, ENCODER_ARMS, Arm, blocks_of
 from training.frozen.setting import Setting
 from training.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
 from training.jsonl import append_line, read_lines
@@ -25,10 +28,12 @@ from training.record import provenance
 log = logging.getLogger(__name__)
 
 TUNING_SEED = 0
+HEADS = "heads"  # the folder of trained heads in the cache
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy")
-KEY = ("backbone", "corpus_sha256", "exit", "objective", "arm", "seed", "schedule")
+KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
 
-OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive")
+OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp", "teacher")
+ENCODER_OBJECTIVES: tuple[Objective, ...] = OBJECTIVES[:2]
 
 Line = dict[str, Any]
 
@@ -44,29 +49,32 @@ class Plan:
     seeds: Sequence[int]
     schedule: Schedule
     rates: Sequence[float] = (3e-3,)
-    arms: Sequence[str] = tuple(ARMS)
-    objectives: Sequence[Objective] = OBJECTIVES
+    arms: Sequence[str] = tuple(ENCODER_ARMS)
+    objectives: Sequence[Objective] = ENCODER_OBJECTIVES
 
 
 def checked_objectives(names: Sequence[str]) -> list[Objective]:
     """The objectives of these names. Raises `ConfigError` for an unknown one."""
     if unknown := [name for name in names if name not in OBJECTIVES]:
-        raise ConfigError(f"{unknown[0]} is no objective here: use {' or '.join(OBJECTIVES)}.")
+        raise ConfigError(f"{unknown[0]} is no objective here: use one of {', '.join(OBJECTIVES)}.")
     return [objective for objective in OBJECTIVES if objective in names]
 
 
-def run_plan(setting: Setting, plan: Plan, file: Path) -> None:
+def checked_arms(names: Iterable[str]) -> list[str]:
+    """The names of arms. Raises `ConfigError` for an unknown one."""
+    found = list(names)
+    if unknown := [name for name in found if name not in ARMS]:
+        raise ConfigError(f"{unknown[0]} is no arm here: use one of {', '.join(ARMS)}.")
+    return found
+
+
+def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None) -> None:
     """Run what ``file`` does not hold yet, tuning runs first, then seed by seed.
 
-    Raises `ConfigError` for an exit that the backbone does not have.
+    ``cache`` is the folder that keeps trained heads. Raises `ConfigError` for an exit that the
+    backbone does not have, and for an objective without the states or the teacher that it needs.
     """
-    for depth in plan.exits:
-        if not NUM_BLOCKS <= depth <= setting.depth:
-            raise ConfigError(
-                f"Exit {depth} is outside {NUM_BLOCKS} to {setting.depth}: name another."
-            )
-    if TUNING_SEED in plan.seeds:
-        raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
+    _require_possible(setting, plan)
     done = {_key(line): line for line in read_lines(file)}
     for seed in (TUNING_SEED, *plan.seeds):
         for depth, objective in settings_of(plan, setting.depth):
@@ -74,13 +82,26 @@ def run_plan(setting: Setting, plan: Plan, file: Path) -> None:
                 for schedule in _schedules(done, setting, depth, objective, arm, plan, seed):
                     head = _head_line(setting, depth, objective, arm, schedule, seed)
                     if _key(head) not in done:
-                        line = _run(head, setting, arm, schedule)
+                        line = _run(head, setting, arm, schedule, cache)
                         append_line(file, line)
                         done[_key(line)] = line
 
 
+def _require_possible(setting: Setting, plan: Plan) -> None:
+    lowest = setting.states.first - 1 + max(ARMS[name].num_blocks for name in plan.arms)
+    for depth in plan.exits:
+        if not lowest <= depth <= setting.depth:
+            raise ConfigError(f"Exit {depth} is outside {lowest} to {setting.depth}: name another.")
+    if TUNING_SEED in plan.seeds:
+        raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
+    if "sfp" in plan.objectives and setting.states.second is None:
+        raise ConfigError("sfp contrasts Rep2 with Rep1: give a template with [REP1] in it.")
+    if "teacher" in plan.objectives and setting.teacher is None:
+        raise ConfigError("The objective teacher needs --teacher: name an encoder.")
+
+
 def settings_of(plan: Plan, depth: int) -> Iterator[tuple[int, Objective]]:
-    """The exits and objectives; the teacher of a distillation is the full depth itself."""
+    """The exits and objectives; a distillation follows the full depth itself."""
     for exit_at in plan.exits:
         for objective in plan.objectives:
             if objective != "distillation" or exit_at < depth:
@@ -117,8 +138,7 @@ def _head_line(
 ) -> Line:
     """The part of a line that says which run it is."""
     return {
-        "backbone": setting.backbone,
-        "corpus_sha256": setting.corpus_sha256,
+        **setting.describe(),
         "exit": depth,
         "objective": objective,
         "arm": arm.name,
@@ -128,17 +148,27 @@ def _head_line(
 
 
 def _key(line: Line) -> tuple[Any, ...]:
+    values = (line.get(name) for name in KEY)
     return tuple(
-        tuple(sorted(line[name].items())) if name == "schedule" else line[name] for name in KEY
+        tuple(sorted(value.items())) if isinstance(value, dict) else value for value in values
     )
 
 
-def _run(head: Line, setting: Setting, arm: Arm, schedule: Schedule) -> Line:
+def head_file(folder: Path, line: Line) -> Path:
+    """Where the trained head of a run is kept."""
+    key = json.dumps([line.get(name) for name in KEY], sort_keys=True)
+    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
+
+
+def _run(head: Line, setting: Setting, arm: Arm, schedule: Schedule, cache: Path | None) -> Line:
     torch.manual_seed(head["seed"])
     module = arm.make(setting.width)
-    blocks = range(head["exit"] - NUM_BLOCKS + 1, head["exit"] + 1)
+    blocks = blocks_of(arm, head["exit"])
     started = time.monotonic()
     outcome = train_head(module, setting, blocks, head["objective"], schedule, head["seed"])
+    if cache is not None:
+        (cache / HEADS).mkdir(parents=True, exist_ok=True)
+        save_model(module, str(head_file(cache / HEADS, head)))
     line = {
         **head,
         "parameters": sum(parameter.numel() for parameter in module.parameters()),

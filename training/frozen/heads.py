@@ -6,7 +6,7 @@ Shapes: B texts, N blocks, D features.
 import torch
 from torch import Tensor, nn
 
-from model.network.selector import S2SentSelector, SelectorConfig
+from model.network.selector import S2SentSelector, SelectorConfig, normed
 from training.frozen.states import require_cacheable
 
 
@@ -21,11 +21,15 @@ class SelectorHead(nn.Module):
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """Embeddings [B, D], not normalised."""
         weights = self.weights(coefficients, lengths)
-        return (weights * pooled.movedim(1, 0)).sum(0)
+        return (weights * self._scaled(pooled).movedim(1, 0)).sum(0)
+
+    def _scaled(self, states: Tensor) -> Tensor:
+        norm = self.selector.config.input_norm
+        return states if norm == "none" else normed(states, norm)
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """The fusion weights [N, B, D] of texts."""
-        blocks = coefficients.unbind(1)
+        blocks = self._scaled(coefficients).unbind(1)
         squeeze, gate = self.selector.frequency_selection, self.selector.spatial_selection
         if gate is None or squeeze is None:
             return torch.full_like(coefficients, 1 / len(blocks)).movedim(1, 0)
@@ -58,12 +62,35 @@ class StaticHead(nn.Module):
         return weights[:, None].expand(-1, len(coefficients), -1)
 
 
+class Scaled(nn.Module):
+    """Another head on states that are scaled first, as ``input_norm`` scales a token's."""
+
+    def __init__(self, head: nn.Module, norm: str) -> None:
+        super().__init__()
+        self.head, self.norm = head, norm
+        if hasattr(head, "weights"):
+            self.weights = head.weights
+
+    def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
+        """Embeddings [B, D], not normalised."""
+        embeddings: Tensor = self.head(normed(pooled, self.norm), coefficients, lengths)
+        return embeddings
+
+
 class LastBlock(nn.Module):
     """The last block alone; nothing is learned."""
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """Embeddings [B, D], not normalised."""
         return pooled[:, -1]
+
+
+class BlockMean(nn.Module):
+    """The mean of the blocks; nothing is learned."""
+
+    def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
+        """Embeddings [B, D], not normalised."""
+        return pooled.mean(1)
 
 
 class LowRankHead(nn.Module):

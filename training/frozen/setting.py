@@ -1,29 +1,58 @@
 """The texts of a frozen experiment and their states: training pairs and development data."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 
-from model.network.encoder import build_plain_encoder
+from model.artifact.template import CleanUp
+from model.network.encoder import build_plain_encoder, build_prompt_encoder
 from model.network.selector import SelectorConfig
+from model.network.template import REP1
 from training.backbones import resolve
 from training.corpus import Corpus, read_corpus
 from training.evaluation.development import read_development_pairs
 from training.evaluation.retrieval import read_retrieval
 from training.evaluation.sts import SentencePairs, distinct
 from training.frozen.states import BlockStates, cached_states, depth_of
+from training.objectives.teacher import teachers_embeddings
 from training.recipe import CorpusPart
 
 CORPUS = (
     CorpusPart(source="wikisplit", limit=5000),
     CorpusPart(source="pan_paraphrase", limit=2500),
 )
+DECODER_CORPUS = (  # short texts: a decoder reads each inside a template
+    CorpusPart(source="captions", limit=800),
+    CorpusPart(source="wikisplit", limit=100),
+    CorpusPart(source="pan_paraphrase", limit=100),
+)
 TRAINING_TOKENS = 64
 DEV_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a causal backbone is read: its template, the blocks that are kept, the precision.
+
+    Of a template with ``[REP1]`` that token is the sentence's, else the last one.
+    """
+
+    template: str
+    clean_up: CleanUp = "statement"
+    num_blocks: int = 12
+    bf16: bool = True
+
+    @property
+    def two_stages(self) -> bool:
+        """Whether the template also has a Rep2."""
+        return REP1 in self.template
 
 
 @dataclass(frozen=True)
@@ -39,7 +68,8 @@ class PairRows:
 class Setting:
     """Everything that the runs of an experiment share.
 
-    ``pairs`` [P, 2] are rows of ``states``; the other rows are of ``dev_states``.
+    ``pairs`` [P, 2] are rows of ``states``; the other rows are of ``dev_states``. A decoder reads
+    no more of STS-B dev than the pairs without overlap, and ``dev`` is None.
     """
 
     backbone: str
@@ -48,55 +78,99 @@ class Setting:
     states: BlockStates
     pairs: NDArray[np.int64]
     dev_states: BlockStates
-    dev: PairRows
+    dev: PairRows | None
     dev_without_overlap: PairRows
     queries: list[int]
     documents: list[int]
     corpus_sha256: str
+    reading: Reading | None = None
+    teacher: Tensor | None = None  # [P, 2, E], of the pairs
+
+    def describe(self) -> dict[str, Any]:
+        """What says, in a run's line, which setting it was."""
+        read = {} if self.reading is None else {"reading": asdict(self.reading)}
+        return {"backbone": self.backbone, "corpus_sha256": self.corpus_sha256, **read}
 
 
 def read_setting(
     backbone: str,
     data: Path,
-    retrieval: Path,
+    retrieval: Path | None,
     cache: Path,
     *,
     corpus: Sequence[CorpusPart] = CORPUS,
+    reading: Reading | None = None,
+    teacher: str | None = None,
 ) -> Setting:
     """Read training pairs and development data, and compute or load the states of their texts.
 
-    No file of a test task is scored. Raises a `TrainingError` for data or a backbone that cannot
-    be used.
+    ``teacher`` names an encoder whose embeddings of the pairs are kept too. No file of a test task
+    is scored. Raises a `TrainingError` for data or a backbone that cannot be used.
     """
-    encoder = build_plain_encoder(resolve(backbone))
-    width = int(encoder.get_embedding_dimension() or 0)
     rows = read_corpus(data / "corpus", corpus, kind="pairs")
     texts = rows.texts()
     dev = read_development_pairs(data / "sts")
-    queries, documents = read_retrieval(retrieval)
-    dev_texts = distinct(dev.all.first, dev.all.second, queries, documents)
+    queries, documents = read_retrieval(retrieval) if retrieval else ([], [])
+    read = dev.without_overlap if reading else dev.all
+    dev_texts = distinct(read.first, read.second, queries, documents)
     place = {text: row for row, text in enumerate(dev_texts)}
+    taught = None if teacher is None else teachers_embeddings([teacher], rows, cache / "teachers")
+    encoder = frozen_encoder(backbone, reading)
     return Setting(
         backbone=backbone,
         depth=depth_of(encoder),
-        width=width,
-        states=_states(encoder, backbone, texts, cache, TRAINING_TOKENS),
+        width=int(encoder.get_embedding_dimension() or 0),
+        states=states_of(encoder, backbone, texts, cache, reading, training=True),
         pairs=_pair_rows(rows, texts),
-        dev_states=_states(encoder, backbone, dev_texts, cache, DEV_TOKENS),
-        dev=_rows_of(dev.all, place),
+        dev_states=states_of(encoder, backbone, dev_texts, cache, reading),
+        dev=None if reading else _rows_of(dev.all, place),
         dev_without_overlap=_rows_of(dev.without_overlap, place),
         queries=[place[text] for text in queries],
         documents=[place[text] for text in documents],
         corpus_sha256=rows.sha256,
+        reading=reading,
+        teacher=taught,
     )
 
 
-def _states(
-    encoder: SentenceTransformer, backbone: str, texts: list[str], cache: Path, tokens: int
+def frozen_encoder(backbone: str, reading: Reading | None) -> SentenceTransformer:
+    """The backbone without a selector: mean-pooled, or read as ``reading`` says."""
+    if reading is None:
+        return build_plain_encoder(resolve(backbone))
+    encoder = build_prompt_encoder(
+        resolve(backbone),
+        None,
+        [reading.template],
+        pooling="rep1" if reading.two_stages else "last_token",
+        clean_up=reading.clean_up,
+    )
+    return encoder.to(torch.bfloat16) if reading.bf16 else encoder
+
+
+def states_of(
+    encoder: SentenceTransformer,
+    backbone: str,
+    texts: list[str],
+    cache: Path,
+    reading: Reading | None,
+    *,
+    training: bool = False,
 ) -> BlockStates:
-    config = SelectorConfig(width=int(encoder.get_embedding_dimension() or 0))
-    encoder.max_seq_length = tokens
-    return cached_states(encoder, backbone, texts, config, cache)
+    """The states of texts of training, with Rep2 where there is one, or of evaluation."""
+    width = int(encoder.get_embedding_dimension() or 0)
+    encoder.max_seq_length = TRAINING_TOKENS if training else DEV_TOKENS
+    if reading is None:
+        return cached_states(encoder, backbone, texts, SelectorConfig(width=width), cache)
+    config = SelectorConfig.preset("decoder", width=width)
+    return cached_states(
+        encoder,
+        backbone,
+        texts,
+        config,
+        cache,
+        num_blocks=reading.num_blocks,
+        with_second=training and reading.two_stages,
+    )
 
 
 def _pair_rows(corpus: Corpus, texts: list[str]) -> NDArray[np.int64]:

@@ -2,16 +2,19 @@
 
 Shapes: T texts, N blocks, D features. For each text and block the cache holds the pooled vector
 [D] and one DCT coefficient along the tokens for each feature [D]. Both are linear in the block's
-states, so a selector that gets them gives what it gives on the tokens.
+states, so a selector that gets them gives what it gives on the tokens. Where the gate sees only the
+token that is read, that token's state is both. Of a template with two stages the cache can hold
+Rep2 beside Rep1.
 """
 
 import hashlib
 import json
+import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,10 +22,15 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from model.network.selector import FrequencySelection, SelectorConfig, pool_tokens
+from model.network.encoder import find_template
+from model.network.selector import FrequencySelection, SelectorConfig, pool_tokens, scope_mask
+from model.network.transformer import VIEWS
 from training.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 BATCH_SIZE = 32
+REPORT_EVERY = 1000  # texts
 MAX_BYTES = 4 << 30  # of one cache entry
 DESCRIPTION = "states.json"  # written last: a folder without it is not complete
 
@@ -31,25 +39,32 @@ DESCRIPTION = "states.json"  # written last: a folder without it is not complete
 class BlockStates:
     """The cached states of texts, as arrays mapped from disk.
 
-    ``pooled`` and ``coefficients`` are [T, N, D] float32, block 1 first; ``lengths`` [T] counts
-    tokens.
+    ``pooled`` and ``coefficients`` are [T, N, D] float32, the block ``first`` first; ``lengths``
+    [T] counts the tokens that the squeeze sees. ``second`` [T, N, D] holds the states of Rep2.
     """
 
     pooled: NDArray[np.float32]
     coefficients: NDArray[np.float32]
     lengths: NDArray[np.int64]
+    first: int = 1
+    second: NDArray[np.float32] | None = None
 
-    def batch(self, rows: Any, blocks: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def batch(
+        self, rows: Any, blocks: Sequence[int], *, second: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Tensors pooled [B, n, D], coefficients [B, n, D], lengths [B] of texts and blocks.
 
-        ``blocks`` are numbers from 1; ``rows`` is any numpy index.
+        ``blocks`` are numbers from 1; ``rows`` is any numpy index. With ``second`` of Rep2.
         """
-        places = slice(blocks[0] - 1, blocks[-1])
-        return (
-            torch.from_numpy(np.array(self.pooled[rows, places])),
-            torch.from_numpy(np.array(self.coefficients[rows, places])),
-            torch.from_numpy(np.array(self.lengths[rows])),
-        )
+        places = slice(blocks[0] - self.first, blocks[-1] - self.first + 1)
+        states = self.second if second else self.pooled
+        assert states is not None  # noqa: S101 - who asks for Rep2 has cached it
+        pooled = torch.from_numpy(np.array(states[rows, places]))
+        if second or self.coefficients is self.pooled:
+            coefficients = pooled
+        else:
+            coefficients = torch.from_numpy(np.array(self.coefficients[rows, places]))
+        return pooled, coefficients, torch.from_numpy(np.array(self.lengths[rows]))
 
 
 def require_cacheable(config: SelectorConfig) -> None:
@@ -62,6 +77,16 @@ def require_cacheable(config: SelectorConfig) -> None:
         raise ConfigError(
             "mask = none depends on the padding of a batch, which no cache holds: set valid."
         )
+    if config.input_norm != "none" and not reads_one_token(config):
+        raise ConfigError(
+            f"input_norm = {config.input_norm} scales each token, which pooled states do not hold: "
+            "set squeeze_scope = token, or none."
+        )
+
+
+def reads_one_token(config: SelectorConfig) -> bool:
+    """Whether all that the selector sees of a text is the token that is read."""
+    return config.pooling == config.squeeze_scope == "token"
 
 
 def cached_states(
@@ -71,32 +96,42 @@ def cached_states(
     config: SelectorConfig,
     cache: Path,
     *,
+    num_blocks: int | None = None,
+    with_second: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> BlockStates:
-    """The states of ``texts`` in every block of the encoder's backbone, from the cache if there.
+    """The states of ``texts`` in the encoder's last blocks, from the cache if there.
 
-    The key is the hash of the backbone's weights, the texts, the maximum length, the pooling and
-    the squeeze's token frequencies. ``backbone`` names the encoder in the cache's description.
-    Raises `ConfigError` for a selector that cannot be cached and for more than ``max_bytes``.
+    ``num_blocks`` is how many of them, None for all. ``with_second`` reads the whole template and
+    keeps Rep2 beside Rep1. The key is the hash of the backbone's weights, the texts, the maximum
+    length, the template, the pooling and the squeeze. ``backbone`` names the encoder in the cache's
+    description. Raises `ConfigError` for a selector that cannot be cached and for more than
+    ``max_bytes``.
     """
     require_cacheable(config)
-    squeeze = FrequencySelection(config)
-    depth = depth_of(encoder)
-    needed = 2 * 4 * len(texts) * depth * config.width
+    plan = _Plan(FrequencySelection(config), num_blocks or depth_of(encoder), with_second)
+    needed = len(plan.arrays) * 4 * len(texts) * plan.num_blocks * config.width
     if needed > max_bytes:
         raise ConfigError(
             f"The states of {len(texts)} texts take {needed:,} bytes, more than {max_bytes:,}: "
             "use fewer texts."
         )
-    description = _description(encoder, backbone, texts, squeeze)
+    description = _description(encoder, backbone, texts, plan)
     key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / key
     if not (folder / DESCRIPTION).is_file():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        _compute(encoder, texts, squeeze, folder, (len(texts), depth, config.width))
+        _compute(encoder, texts, plan, folder)
         (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
-    return BlockStates(*(np.load(_file(folder, name), mmap_mode="r") for name in _ARRAYS))
+    found = {name: np.load(_file(folder, name), mmap_mode="r") for name in plan.arrays}
+    return BlockStates(
+        found["pooled"],
+        found.get("coefficients", found["pooled"]),
+        np.load(_file(folder, "lengths")),
+        depth_of(encoder) - plan.num_blocks + 1,
+        found.get("second"),
+    )
 
 
 def depth_of(encoder: SentenceTransformer) -> int:
@@ -105,7 +140,28 @@ def depth_of(encoder: SentenceTransformer) -> int:
     return int(backbone.config.num_hidden_layers)
 
 
-_ARRAYS = ("pooled", "coefficients", "lengths")
+Array = Literal["pooled", "coefficients", "second"]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is computed of each text."""
+
+    squeeze: FrequencySelection
+    num_blocks: int
+    with_second: bool
+
+    @property
+    def config(self) -> SelectorConfig:
+        return self.squeeze.config
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The arrays [T, N, D] of the cache."""
+        first: list[Array] = ["pooled"]
+        if not reads_one_token(self.config):
+            first.append("coefficients")
+        return [*first, "second"] if self.with_second else first
 
 
 def _file(folder: Path, name: str) -> Path:
@@ -113,12 +169,14 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _description(
-    encoder: SentenceTransformer, backbone: str, texts: Sequence[str], squeeze: FrequencySelection
+    encoder: SentenceTransformer, backbone: str, texts: Sequence[str], plan: _Plan
 ) -> dict[str, Any]:
     weights = hashlib.sha256()
     for name, value in encoder[0].state_dict().items():
-        weights.update(name.encode() + value.detach().cpu().numpy().tobytes())
+        bits = value.detach().cpu().contiguous().view(torch.uint8) if value.dim() else value
+        weights.update(name.encode() + bits.numpy().tobytes())
     held = hashlib.sha256("\0".join(texts).encode())
+    squeeze, template = plan.squeeze, find_template(encoder)
     token_frequencies = squeeze.token_frequencies.tolist()
     return {
         "backbone": backbone,
@@ -129,27 +187,32 @@ def _description(
         "pooling": squeeze.config.pooling,
         "dct_grid": squeeze.config.dct_grid,
         "frequency_policy": squeeze.config.frequency_policy,
-        "token_frequencies": token_frequencies,
+        "token_frequencies": [] if reads_one_token(plan.config) else token_frequencies,
+        "squeeze_scope": plan.config.squeeze_scope,
+        "num_blocks": plan.num_blocks,
+        "template": None if template is None else repr(template),
+        "with_second": encoder[0].templates if plan.with_second else False,
     }
 
 
-def _compute(
-    encoder: SentenceTransformer,
-    texts: Sequence[str],
-    squeeze: FrequencySelection,
-    folder: Path,
-    shape: tuple[int, int, int],
-) -> None:
+def _compute(encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan, folder: Path) -> None:
     """Write the arrays; texts of similar length share a batch."""
-    create = np.lib.format.open_memmap
-    pooled = create(_file(folder, "pooled"), mode="w+", dtype=np.float32, shape=shape)
-    coefficients = create(_file(folder, "coefficients"), mode="w+", dtype=np.float32, shape=shape)
-    lengths = np.zeros(shape[0], np.int64)
+    shape = (len(texts), plan.num_blocks, plan.config.width)
+    arrays: dict[Array, NDArray[np.float32]] = {
+        name: np.lib.format.open_memmap(
+            _file(folder, name), mode="w+", dtype=np.float32, shape=shape
+        )
+        for name in plan.arrays
+    }
+    lengths, done = np.zeros(shape[0], np.int64), 0
     for rows in _batches(texts):
-        means, spectra, count = block_states(encoder, [texts[row] for row in rows], squeeze)
-        pooled[rows], coefficients[rows], lengths[rows] = means, spectra, count
-    pooled.flush()
-    coefficients.flush()
+        found, lengths[rows] = block_states(encoder, [texts[row] for row in rows], plan)
+        for name, array in arrays.items():
+            array[rows] = found[name]
+        done += len(rows)
+        if done // REPORT_EVERY > (done - len(rows)) // REPORT_EVERY:
+            log.info("states of %d of %d texts", done, len(texts))
+    del arrays  # which writes them out
     np.save(_file(folder, "lengths"), lengths)
 
 
@@ -161,19 +224,28 @@ def _batches(texts: Sequence[str]) -> Iterator[list[int]]:
 
 @torch.no_grad()
 def block_states(
-    encoder: SentenceTransformer, texts: Sequence[str], squeeze: FrequencySelection
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
-    """Pooled states [B, N, D], token coefficients [B, N, D] and lengths [B] of a batch of texts."""
+    encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan
+) -> tuple[dict[Array, NDArray[np.float32]], NDArray[np.int64]]:
+    """The arrays [B, N, D] of a batch of texts, and how many tokens [B] the squeeze sees."""
     encoder.eval()
-    features = encoder[0](encoder.preprocess(list(texts)))
-    mask = features["attention_mask"].float()
-    basis = squeeze.token_basis(mask)  # [B, F, L]
-    own_row = squeeze.rows[:, None] == squeeze.token_frequencies  # [F, D]
-    blocks = features["all_layer_embeddings"][1:]
-    means = [pool_tokens(block, mask, squeeze.config.pooling) for block in blocks]
-    spectra = [((basis @ block) * own_row).sum(1) for block in blocks]
-    return (
-        torch.stack(means, 1).numpy(),
-        torch.stack(spectra, 1).numpy(),
-        mask.sum(1).long().numpy(),
-    )
+    whole = {"task": VIEWS[0]} if plan.with_second else {}  # the template with both stages
+    features = encoder[0](encoder.preprocess(list(texts), **whole))
+    blocks = [block.float() for block in features["all_layer_embeddings"][-plan.num_blocks :]]
+    mask, read = features["attention_mask"].float(), features.get("read_positions")
+    config = plan.config
+    scope = scope_mask(mask, config.squeeze_scope, read)
+
+    def stacked(vectors: Iterable[Tensor]) -> NDArray[np.float32]:
+        return torch.stack([*vectors], 1).numpy()
+
+    found: dict[Array, NDArray[np.float32]] = {
+        "pooled": stacked(pool_tokens(block, mask, config.pooling, read) for block in blocks)
+    }
+    if plan.with_second:
+        last = mask.sum(1).long() - 1
+        found["second"] = stacked(pool_tokens(block, mask, "token", last) for block in blocks)
+    if not reads_one_token(config):
+        basis = plan.squeeze.token_basis(scope)  # [B, F, L]
+        own_row = plan.squeeze.rows[:, None] == plan.squeeze.token_frequencies  # [F, D]
+        found["coefficients"] = stacked(((basis @ block) * own_row).sum(1) for block in blocks)
+    return found, scope.sum(1).long().numpy()

@@ -8,13 +8,18 @@ from typing import Any
 from training.errors import ConfigError
 from training.evaluation.markdown import markdown_table
 from training.evaluation.statistics import LEVEL, equivalence, holm, paired, verdict
-from training.frozen.arms import ARMS, S2SENT
+from training.evaluation.sts import AVERAGE
+from training.frozen.arms import ARMS, ENCODER_ARMS
 from training.frozen.experiment import TUNING_SEED
+from training.frozen.opening import TESTS
 from training.frozen.train import CHOSEN_ON
 from training.jsonl import read_lines
 
-TESTED = "MRR@10"  # no step or rate is chosen by it
-SCORES = (CHOSEN_ON, "R@1", TESTED)
+STS = "STS-7"  # the mean of the seven tests
+# Where a run has them, in this order; the last one is what arms are compared in, because no step
+# or rate is chosen by it.
+SCORES = (CHOSEN_ON, "R@1", "MRR@10", STS)
+GEOMETRY = ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform")
 LEAST_MOVEMENT = 0.05  # of a fusion weight; below it a run says nothing about the weights
 MARGIN = 0.5  # points; a difference within it counts as none
 
@@ -48,17 +53,37 @@ def _runs(lines: Iterable[Line], setting: Key) -> dict[str, list[Line]]:
     return {arm: sorted(found[arm], key=lambda run: run["seed"]) for arm in ARMS if arm in found}
 
 
+def _scores(run: Line) -> dict[str, float]:
+    """The scores of a run at its chosen step, those of the tests once they are open."""
+    tests = run.get(TESTS) or {}
+    opened = {STS: tests[AVERAGE]} if tests else {}
+    geometry = {name: tests[name] for name in GEOMETRY if name in tests}
+    return (
+        {name: run["chosen"][name] for name in SCORES if name in run["chosen"]} | opened | geometry
+    )
+
+
 def _scores_table(runs: Mapping[str, Sequence[Line]]) -> str:
-    head = ["", "parameters", "seeds", "rate", *SCORES, "best steps", "moved", "spread over texts"]
-    return markdown_table(head, (_scores_row(arm, of_arm) for arm, of_arm in runs.items()))
+    names = list(_scores(next(iter(runs.values()))[0]))
+    head = ["", "parameters", "seeds", "rate", *names, "best steps", "moved", "spread over texts"]
+    weights = any(run["block_weights"] for of_arm in runs.values() for run in of_arm)
+    last = ["weights of the blocks"] if weights and STS in names else []
+    rows = (_scores_row(arm, of_arm, names, bool(last)) for arm, of_arm in runs.items())
+    return markdown_table([*head, *last], rows)
 
 
-def _scores_row(arm: str, runs: Sequence[Line]) -> list[str]:
+def _scores_row(
+    arm: str, runs: Sequence[Line], names: Sequence[str], with_weights: bool
+) -> list[str]:
     first = runs[0]
-    scores = [_mean_and_spread([run["chosen"][name] for run in runs]) for name in SCORES]
+    scores = [
+        _mean_and_spread([_scores(run)[name] for run in runs], 3 if name in GEOMETRY else 2)
+        for name in names
+    ]
     start = [ARMS[arm].label, f"{first['parameters']:,}"]
+    weights = [_mean_weights(runs)] if with_weights else []
     if not ARMS[arm].learns:
-        return [*start, "nothing learned", "", *scores, "", "", ""]
+        return [*start, "nothing learned", "", *scores, "", "", "", *weights]
     steps = sorted(run["step"] for run in runs)
     at_start = steps.count(0)
     chosen = f"{steps[0]} to {steps[-1]}" + (f"; {at_start} at the start" if at_start else "")
@@ -66,7 +91,16 @@ def _scores_row(arm: str, runs: Sequence[Line]) -> list[str]:
         *(*start, str(len(runs)), f"{first['schedule']['learning_rate']:g}", *scores, chosen),
         _movement(runs),
         "" if first["spread"] is None else f"{fmean(run['spread'] for run in runs):.3f}",
+        *weights,
     ]
+
+
+def _mean_weights(runs: Sequence[Line]) -> str:
+    """The mean weight of each block at the end, the oldest first."""
+    if not runs[0]["block_weights"]:
+        return ""
+    by_block = zip(*(run["block_weights"] for run in runs), strict=True)
+    return " ".join(f"{fmean(weights):.2f}" for weights in by_block)
 
 
 def _movement(runs: Sequence[Line]) -> str:
@@ -76,46 +110,70 @@ def _movement(runs: Sequence[Line]) -> str:
     return f"{min(moved):.3f}" + (" (not tested)" if min(moved) < LEAST_MOVEMENT else "")
 
 
-def _mean_and_spread(values: Sequence[float]) -> str:
-    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{fmean(values):.2f}{spread}"
+def _mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{spread}"
 
 
 def _comparisons_table(lines: Sequence[Line], settings: Sequence[Key]) -> str:
-    """S2Sent minus each control in the score that nothing was chosen by."""
+    """Each arm minus its controls, in the score that nothing was chosen by."""
     rows, p_values = [], []
+    tested = _tested_score(lines)
     for setting in settings:
         runs = _runs(lines, setting)
-        ours = runs.get(S2SENT.name, [])
-        for control, theirs in runs.items():
-            if control != S2SENT.name and len(ours) > 1:
-                found = paired(_by_seed(ours), _by_seed(theirs, like=ours))
-                if found is not None:
-                    rows.append((setting, control, found, _tested(ours) and _tested(theirs)))
-                    p_values.append(found.p)
+        for arm, control in _pairs_of(runs):
+            ours, theirs = runs[arm], runs[control]
+            found = paired(_by_seed(ours, tested), _by_seed(theirs, tested, like=ours))
+            if found is not None:
+                label = f"exit {setting[0]}, {setting[1]}: {_compared(arm, control)}"
+                rows.append((label, found, _moved(ours) and _moved(theirs)))
+                p_values.append(found.p)
     cells = []
-    for (setting, control, found, moved), p in zip(rows, holm(p_values), strict=True):
+    for (label, found, moved), p in zip(rows, holm(p_values), strict=True):
         interval = "" if found.low is None else f"{found.low:+.2f} to {found.high:+.2f}"
         alike = equivalence(found.differences, MARGIN)
-        label = f"exit {setting[0]}, {setting[1]}: {ARMS[control].label}"
         answer = verdict(found.mean, p) if moved else "not tested"
         cells.append(
             [label, str(len(found.differences)), f"{found.mean:+.2f}", interval]
             + [_p(p), answer, _p(alike) + (" (shown)" if (alike or 1) < LEVEL else "")]
         )
-    head = ["S2Sent minus", "pairs", f"{TESTED}", "95 %", "p (Holm)", "", f"within ± {MARGIN:g}, p"]
+    minus = "S2Sent minus" if tested != STS else "difference"
+    head = [minus, "pairs", tested, "95 %", "p (Holm)", "", f"within ± {MARGIN:g}, p"]
     return markdown_table(head, cells)
 
 
-def _tested(runs: Sequence[Line]) -> bool:
+def _pairs_of(runs: Mapping[str, Sequence[Line]]) -> list[tuple[str, str]]:
+    """The arms that are compared, and with which controls."""
+    return [
+        (arm, control)
+        for arm, of_arm in runs.items()
+        if len(of_arm) > 1
+        for control in ARMS[arm].controls
+        if control in runs
+    ]
+
+
+def _compared(arm: str, control: str) -> str:
+    if arm in ENCODER_ARMS:
+        return ARMS[control].label
+    return f"{ARMS[arm].label}, minus {ARMS[control].label}"
+
+
+def _tested_score(lines: Sequence[Line]) -> str:
+    """The last of `SCORES` that every run of a table has."""
+    shown = [line for line in lines if line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns]
+    return next(name for name in reversed(SCORES) if all(name in _scores(line) for line in shown))
+
+
+def _moved(runs: Sequence[Line]) -> bool:
     return all(run["moved"] is None or run["moved"] >= LEAST_MOVEMENT for run in runs)
 
 
-def _by_seed(runs: Sequence[Line], *, like: Sequence[Line] = ()) -> dict[int, float]:
+def _by_seed(runs: Sequence[Line], score: str, *, like: Sequence[Line] = ()) -> dict[int, float]:
     """Scores by seed; an arm that learns nothing has its one score for the seeds of ``like``."""
     if like and not ARMS[runs[0]["arm"]].learns:
-        return {run["seed"]: runs[0]["chosen"][TESTED] for run in like}
-    return {run["seed"]: run["chosen"][TESTED] for run in runs}
+        return {run["seed"]: _scores(runs[0])[score] for run in like}
+    return {run["seed"]: _scores(run)[score] for run in runs}
 
 
 def _p(value: float | None) -> str:

@@ -1,5 +1,6 @@
 """Trains a head on cached block states, with the losses of `training.objectives`."""
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from training.frozen.setting import PairRows, Setting
 from training.objectives.cosine import cosine
 from training.objectives.distillation import pair_distillation_loss
 
-Objective = Literal["contrastive", "distillation"]
+Objective = Literal["contrastive", "distillation", "sfp", "teacher"]
 Scores = dict[str, float]
 
 TEMPERATURE = 0.05
@@ -71,7 +72,7 @@ def train_head(
 ) -> Outcome:
     """Train ``head`` on the states of ``blocks``; equal seeds see equal batches, whatever the head.
 
-    A head without parameters is scored as it is.
+    It is left as it was at the chosen step. A head without parameters is scored as it is.
     """
     start = development_scores(head, setting, blocks)
     first_weights = _weights(head, setting, blocks)
@@ -83,6 +84,7 @@ def train_head(
         optimizer, start_factor=1, end_factor=0, total_iters=schedule.steps
     )
     best, step, scores, losses = start, 0, start, []
+    chosen = copy.deepcopy(head.state_dict())
     for number, rows in enumerate(_batches(setting.pairs, schedule, seed), start=1):
         loss = batch_loss(head, setting, rows, blocks, objective)
         optimizer.zero_grad()
@@ -94,8 +96,9 @@ def train_head(
         if number % schedule.eval_every == 0 or number == schedule.steps:
             scores = development_scores(head, setting, blocks)
             if scores[CHOSEN_ON] > best[CHOSEN_ON]:
-                best, step = scores, number
+                best, step, chosen = scores, number, copy.deepcopy(head.state_dict())
     weights = _weights(head, setting, blocks)
+    head.load_state_dict(chosen)
     tail = losses[-max(1, len(losses) // 10) :]
     return Outcome(
         step, start, best, scores, *_movement(first_weights, weights), sum(tail) / len(tail)
@@ -109,33 +112,46 @@ def batch_loss(
     blocks: Sequence[int],
     objective: Objective,
 ) -> Tensor:
-    """The loss of pairs ``rows`` [B, 2]: the full path's, from cached states.
+    """The loss of the pairs ``rows`` [B]: the full path's, from cached states.
 
-    The teacher of "distillation" is the whole backbone, its last block pooled.
+    "contrastive" contrasts the two texts of a pair, "sfp" Rep2 and Rep1 of its first text. Cosines
+    follow in "distillation" those of the whole backbone, its last block pooled, and in "teacher"
+    those of the setting's teacher.
     """
-    embeddings = head(*setting.states.batch(rows.T.reshape(-1), blocks))
-    views = list(embeddings.chunk(2))
+    pairs, states = setting.pairs[rows], setting.states
+    if objective == "sfp":
+        rep2 = states.batch(pairs[:, 0], blocks, second=True)
+        return _contrast([head(*rep2), head(*states.batch(pairs[:, 0], blocks))])
+    views = list(head(*states.batch(pairs.T.reshape(-1), blocks)).chunk(2))
     if objective == "contrastive":
-        loss = MultipleNegativesRankingLoss(nn.Identity(), 1 / TEMPERATURE, cosine)  # type: ignore[arg-type]  # it only keeps the model
-        return loss.compute_loss_from_embeddings(views, torch.empty(0))
-    guide = torch.from_numpy(np.array(setting.states.pooled[rows, -1]))
+        return _contrast(views)
+    if objective == "distillation":
+        guide = torch.from_numpy(np.array(states.pooled[pairs, -1]))
+    else:
+        assert setting.teacher is not None  # noqa: S101 - the experiment has read it
+        guide = setting.teacher[rows]
     return pair_distillation_loss(torch.stack(views, 1), guide)
+
+
+def _contrast(views: list[Tensor]) -> Tensor:
+    loss = MultipleNegativesRankingLoss(nn.Identity(), 1 / TEMPERATURE, cosine)  # type: ignore[arg-type]  # it only keeps the model
+    return loss.compute_loss_from_embeddings(views, torch.empty(0))
 
 
 @torch.no_grad()
 def development_scores(head: Head, setting: Setting, blocks: Sequence[int]) -> Scores:
-    """STS-B dev with and without its overlap, and the retrieval of packages."""
+    """STS-B dev with and without its overlap and the retrieval of packages, as far as given."""
     rows = np.arange(len(setting.dev_states.lengths))
     embeddings = head(*setting.dev_states.batch(rows, blocks)).numpy()
 
     def correlation(pairs: PairRows) -> float:
         return spearman(embeddings[pairs.first], embeddings[pairs.second], pairs.gold)
 
-    return {
-        "STS-B dev": correlation(setting.dev),
-        CHOSEN_ON: correlation(setting.dev_without_overlap),
-        **retrieval_scores(embeddings[setting.queries], embeddings[setting.documents]),
-    }
+    scores = {} if setting.dev is None else {"STS-B dev": correlation(setting.dev)}
+    scores[CHOSEN_ON] = correlation(setting.dev_without_overlap)
+    if not setting.queries:
+        return scores
+    return scores | retrieval_scores(embeddings[setting.queries], embeddings[setting.documents])
 
 
 @torch.no_grad()
@@ -161,11 +177,11 @@ def _movement(
 def _batches(
     pairs: NDArray[np.int64], schedule: Schedule, seed: int
 ) -> Iterator[NDArray[np.int64]]:
-    """Batches of pairs, each pair once an epoch; a last batch that is not full is left out."""
+    """Batches of pairs' rows, each once an epoch; a last batch that is not full is left out."""
     order, start = np.random.default_rng(seed), 0
-    shuffled = order.permutation(pairs)
+    shuffled = order.permutation(len(pairs))
     for _ in range(schedule.steps):
         if start + schedule.batch_size > len(shuffled):
-            shuffled, start = order.permutation(pairs), 0
+            shuffled, start = order.permutation(len(pairs)), 0
         yield shuffled[start : start + schedule.batch_size]
         start += schedule.batch_size

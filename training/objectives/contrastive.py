@@ -19,6 +19,8 @@ from torch.nn import functional
 
 from model.network import encoder as network
 from model.network.selector import SelectorConfig
+from model.network.template import TemplateError, template_text
+from model.network.transformer import padding_id
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives.cosine import cosine
@@ -34,13 +36,35 @@ Features = Iterable[dict[str, Tensor]]
 def build_encoder(
     folder: str, recipe: Recipe, config: SelectorConfig | None
 ) -> SentenceTransformer:
-    """The backbone of ``folder`` with a selector; without ``config`` with pooling alone."""
+    """The backbone of ``folder`` with a selector; without ``config`` with pooling alone.
+
+    Where the recipe has a template, sentences are read inside it. Raises `ConfigError` for one that
+    cannot be used.
+    """
     limit = recipe.backbone.max_seq_length
+    if recipe.backbone.template:
+        return _with_template(folder, recipe, config)
     if config is None:
         return network.build_plain_encoder(
             folder, pooling=recipe.backbone.pooling, max_seq_length=limit, normalize=False
         )
     return network.build_encoder(folder, config, max_seq_length=limit, normalize=False)
+
+
+def _with_template(
+    folder: str, recipe: Recipe, config: SelectorConfig | None
+) -> SentenceTransformer:
+    try:
+        return network.build_prompt_encoder(
+            folder,
+            config,
+            [template_text(recipe.backbone.template)],
+            pooling=recipe.backbone.pooling,
+            max_seq_length=recipe.backbone.max_seq_length,
+            clean_up=recipe.backbone.clean_up,
+        )
+    except TemplateError as error:
+        raise ConfigError(str(error)) from error
 
 
 def make_loss(
@@ -115,7 +139,7 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         super().__init__(model, 1 / temperature, cosine, gather_across_devices=gather)
         width = model.get_embedding_dimension()
         assert width is not None  # noqa: S101 - an encoder has a width
-        self.padding = int(model.tokenizer.pad_token_id)  # the model may be wrapped later
+        self.padding = padding_id(model.tokenizer)  # the model may be wrapped later
         self.head = (
             nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
         )
@@ -149,6 +173,8 @@ def join_columns(columns: Features, padding: int) -> dict[str, Tensor]:
 
 
 def _padded(rows: Tensor, longest: int, name: str, padding: int) -> Tensor:
-    """[B, L] padded to [B, longest]: token ids with ``padding``, masks and types with 0."""
+    """[B, L] padded to [B, longest]: token ids with ``padding``, others with 0; [B] as it is."""
+    if rows.dim() == 1:
+        return rows
     value = padding if name == "input_ids" else 0
     return functional.pad(rows, (0, longest - rows.shape[1]), value=value)

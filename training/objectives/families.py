@@ -11,10 +11,11 @@ from torch import nn
 from model.network.selector import SelectorConfig
 from training.corpus import Corpus
 from training.errors import ConfigError
-from training.objectives import contrastive, distillation, jtcse, prompt
+from training.objectives import contrastive, distillation, jtcse, prompt, sfp
 from training.objectives.elastic import BaseLoss, ElasticLoss
 from training.recipe import (
     JTCSE,
+    SFP,
     Distillation,
     PairDistillation,
     PromptBERT,
@@ -67,6 +68,7 @@ FAMILIES: dict[type, Family] = {
     SimCSE: contrastive,
     SupervisedSimCSE: contrastive,
     PromptBERT: prompt,
+    SFP: sfp,
     Distillation: distillation,
     PairDistillation: distillation,
     JTCSE: jtcse,

@@ -1,0 +1,87 @@
+"""A frozen backbone runs once for each row of tokens; training on what it gave is the same."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from model.network.encoder import load_encoder
+from tests.support.tiny import tiny_decoder
+from tests.support.tiny_data import SENTENCES
+from tests.support.tiny_recipes import QUICK
+from training.encoder import new_encoder
+from training.frozen.lookup import remembered
+from training.recipe import SFP, BackboneConfig, PairDistillation, Recipe
+from training.train import train
+
+TEXTS = [*SENTENCES[:6], "a dog"]
+FROZEN = replace(QUICK, freeze_backbone=True)
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_decoder(tmp_path_factory.mktemp("lookup") / "tiny")
+
+
+def frozen(recipe: Recipe, decoder: Path, kind: str) -> Recipe:
+    """The recipe on a frozen encoder, or on a frozen decoder with a template."""
+    recipe = replace(recipe, training=FROZEN)
+    if kind == "encoder":
+        return replace(recipe, objective=PairDistillation(teachers=[recipe.backbone.name]))
+    backbone = BackboneConfig(
+        name=str(decoder), max_seq_length=32, template="sfp", pooling="last_token"
+    )
+    selector = {"preset": "decoder-prefix", "reduction": 4}
+    return replace(recipe, backbone=backbone, selector=selector, objective=SFP())
+
+
+kinds = pytest.mark.parametrize("kind", ["encoder", "decoder"])
+
+
+@kinds
+def test_vectors_are_the_same_and_the_backbone_runs_once_a_row(
+    recipe: Recipe, decoder: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between runs; a text in another batch is another padding of the same row."""
+    torch.manual_seed(0)
+    encoder: Any = new_encoder(frozen(recipe, decoder, kind))
+    expected = encoder.encode(TEXTS)
+    with remembered(encoder, tmp_path) as states:
+        np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+        assert len(states) == len(TEXTS)
+    with remembered(encoder, tmp_path) as states:
+        monkeypatch.setattr(encoder[0].auto_model, "forward", lambda **_: pytest.fail("again"))
+        np.testing.assert_allclose(encoder.encode(TEXTS[3:]), expected[3:], atol=1e-5)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+
+
+def test_rows_without_room_are_computed_each_time(
+    recipe: Recipe, decoder: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    encoder: Any = new_encoder(frozen(recipe, decoder, "encoder"))
+    expected = encoder.encode(TEXTS)
+    with remembered(encoder, tmp_path, max_bytes=3 * 32 * 4 * 20) as states:
+        for _ in range(2):
+            np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+        assert 0 < len(states) < len(TEXTS)
+
+
+@kinds
+def test_training_ends_with_the_same_checkpoint(
+    recipe: Recipe, data: Path, decoder: Path, tmp_path: Path, kind: str
+) -> None:
+    """With the states kept and without; the random weights have no dropout to differ by."""
+    recipe = frozen(recipe, decoder, kind)
+    outcomes = [
+        train(recipe, data, tmp_path / name, cache=cache)
+        for name, cache in (("plain", None), ("kept", tmp_path / "cache"))
+    ]
+    assert outcomes[0].dev == pytest.approx(outcomes[1].dev, abs=0.01)
+    assert len(list((tmp_path / "cache").glob("rows-*/rows.json"))) == 1
+    plain, kept = (load_encoder(tmp_path / name).encode(TEXTS) for name in ("plain", "kept"))
+    np.testing.assert_allclose(np.asarray(plain), np.asarray(kept), atol=1e-3)

@@ -1,0 +1,155 @@
+"""Remembers what a frozen backbone gives for each row of tokens, so that it runs once a row.
+
+`fit` uses it where the backbone is frozen and no dropout makes the views: every later step and look
+at dev only runs the selector. The states of the blocks that are fused are in one file, mapped into
+memory; its name is a hash of the backbone's weights and the blocks.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
+
+from model.network.encoder import get_selector
+from training.frozen.states import MAX_BYTES, depth_of
+
+Row = tuple[int, ...]  # token ids without padding
+INDEX = "rows.json"  # written last: without it the states are computed again
+STATES = "states.f32"
+
+
+class RememberedStates:
+    """The states [n, L, D] float32 of n blocks for rows of tokens, in a file of bounded size.
+
+    A row that finds no room is computed each time it is seen.
+    """
+
+    def __init__(self, folder: Path, num_blocks: int, width: int, max_bytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._shape = folder, (num_blocks, width)
+        size = num_blocks * width
+        self._file: NDArray[np.float32] = np.memmap(
+            folder / STATES,
+            dtype=np.float32,
+            mode="r+" if (folder / INDEX).is_file() else "w+",
+            shape=(max(1, max_bytes // (4 * size)), size),  # a line a token; the file is sparse
+        )
+        self._places: dict[Row, int] = {}
+        self._used = 0
+        if (folder / INDEX).is_file():
+            for ids, place in json.loads((folder / INDEX).read_text(encoding="utf-8")):
+                self._places[tuple(ids)] = place
+                self._used = max(self._used, place + len(ids))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def get(self, row: Row) -> Tensor | None:
+        """The states of a row, None where they are not kept."""
+        place = self._places.get(row)
+        if place is None:
+            return None
+        lines = np.array(self._file[place : place + len(row)])
+        return torch.from_numpy(lines).view(len(row), *self._shape).movedim(1, 0)
+
+    def put(self, row: Row, states: Tensor) -> None:
+        """Keep the states [n, L, D] of a row, if there is room."""
+        if self._used + len(row) > len(self._file):
+            return
+        lines = states.movedim(0, 1).reshape(len(row), -1)
+        self._file[self._used : self._used + len(row)] = lines.float().numpy()
+        self._places[row] = self._used
+        self._used += len(row)
+
+    def close(self) -> None:
+        """Write the states and then the index of their rows."""
+        self._file.flush()  # type: ignore[attr-defined]  # a memmap
+        index = [[list(row), place] for row, place in self._places.items()]
+        (self._folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
+
+
+@contextmanager
+def remembered(
+    encoder: SentenceTransformer, cache: Path, *, max_bytes: int = MAX_BYTES
+) -> Iterator[RememberedStates]:
+    """Within the block the backbone runs once for each row of tokens, without dropout."""
+    backbone: Any = encoder[0]
+    full = depth_of(encoder)
+    numbers = sorted({*get_selector(encoder).block_numbers(full), full})
+    width = int(encoder.get_embedding_dimension() or 0)
+    states = RememberedStates(cache / _key(backbone, numbers), len(numbers), width, max_bytes)
+    compute = backbone.forward
+
+    def forward(features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        mask = features["attention_mask"].bool()
+        rows = [
+            tuple(ids[kept].tolist()) for ids, kept in zip(features["input_ids"], mask, strict=True)
+        ]
+        found = {row: states.get(row) for row in rows}
+        new = [at for at, row in enumerate(rows) if found[row] is None]
+        if new:
+            for row, computed in _computed(compute, backbone, features, new, numbers):
+                found[row] = computed
+                states.put(row, computed)
+        present = [kept for row in rows if (kept := found[row]) is not None]
+        return features | _as_outputs(present, mask.shape[1], numbers, full)
+
+    backbone.forward = forward
+    try:
+        yield states
+    finally:
+        del backbone.forward
+        states.close()
+
+
+@torch.no_grad()
+def _computed(
+    compute: Any,
+    backbone: nn.Module,
+    features: dict[str, Any],
+    rows: Sequence[int],
+    numbers: Sequence[int],
+) -> Iterator[tuple[Row, Tensor]]:
+    """The rows of these places and their states [n, L, D], from one forward in evaluation mode.
+
+    It is in full precision, as dev is scored.
+    """
+    training = backbone.training
+    backbone.eval()
+    batch = {
+        name: value[list(rows)] if isinstance(value, Tensor) else value
+        for name, value in features.items()
+    }
+    with torch.autocast(batch["input_ids"].device.type, enabled=False):
+        made = compute(dict(batch))["all_layer_embeddings"]
+    backbone.train(training)
+    for at, kept in enumerate(batch["attention_mask"].bool()):
+        ids = tuple(batch["input_ids"][at][kept].tolist())
+        yield ids, torch.stack([made[number][at][kept] for number in numbers]).float()
+
+
+def _as_outputs(
+    rows: Sequence[Tensor], length: int, numbers: Sequence[int], full: int
+) -> dict[str, Any]:
+    """What a Transformer adds to its features, padded to ``length``; None for blocks not kept."""
+    padded = torch.zeros(len(rows), length, *rows[0].movedim(0, 1).shape[1:])  # [B, L, n, D]
+    for at, row in enumerate(rows):
+        padded[at, : row.shape[1]] = row.movedim(0, 1)
+    by_number = dict(zip(numbers, padded.unbind(2), strict=True))
+    every = tuple(by_number.get(number) for number in range(full + 1))
+    return {"token_embeddings": by_number[full], "all_layer_embeddings": every}
+
+
+def _key(backbone: nn.Module, numbers: Sequence[int]) -> str:
+    digest = hashlib.sha256(repr(list(numbers)).encode())
+    for name, value in backbone.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().numpy().tobytes())
+    return f"rows-{digest.hexdigest()[:16]}"

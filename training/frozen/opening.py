@@ -1,0 +1,121 @@
+"""Opens the seven STS tests for the heads of a finished experiment, once, and adds their scores.
+
+Nothing is chosen by them: the runs, their rates and their steps are in the file already.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load_model
+
+from training.errors import ConfigError
+from training.evaluation.geometry import geometry_of
+from training.evaluation.sts import (
+    TASKS,
+    SentencePairs,
+    distinct,
+    read_sentence_pairs,
+    spearman,
+    thinned,
+    with_average,
+)
+from training.frozen.arms import ARMS, blocks_of
+from training.frozen.experiment import HEADS, TUNING_SEED, head_file
+from training.frozen.setting import Setting, frozen_encoder, states_of
+from training.frozen.states import BlockStates
+from training.jsonl import read_lines
+
+log = logging.getLogger(__name__)
+
+TESTS = "tests"  # in a run's line: task or measure to value
+PAIRS = "pairs_per_task"  # among them, where the tests were thinned
+GEOMETRY_TASK = "STS-B"
+CHUNK = 4096  # texts that a head embeds at once
+
+
+def open_tests(
+    setting: Setting, data: Path, cache: Path, file: Path, *, pairs_per_task: int = 0
+) -> None:
+    """Score every run of ``file`` that is in a table and has no scores of the tests yet.
+
+    ``pairs_per_task`` of each test, at equal steps; 0 takes all. The heads are in ``cache``. Raises
+    `ConfigError` for a run whose head is not there.
+    """
+    lines = read_lines(file)
+    waiting = [line for line in lines if TESTS not in line and _counts(line)]
+    if not waiting:
+        return
+    texts = TestStates(setting, data, cache, pairs_per_task)
+    for line in waiting:
+        line[TESTS] = texts.scores(_head_of(line, setting, cache / HEADS), line)
+        log.info("%s %s seed %d: %s", line["objective"], line["arm"], line["seed"], line[TESTS])
+    scratch = file.with_suffix(".opened")
+    scratch.write_text(
+        "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
+    )
+    scratch.rename(file)
+
+
+def _counts(line: dict[str, Any]) -> bool:
+    return line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns
+
+
+def _head_of(line: dict[str, Any], setting: Setting, heads: Path) -> torch.nn.Module:
+    module = ARMS[line["arm"]].make(setting.width)
+    path = head_file(heads, line)
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing: delete its line and run the experiment again.")
+    load_model(module, str(path))
+    return module
+
+
+class TestStates:
+    """The states of the sentences of the seven tests; a task's are computed together."""
+
+    __test__ = False  # no test of pytest's
+
+    def __init__(self, setting: Setting, data: Path, cache: Path, pairs_per_task: int) -> None:
+        self.pairs_per_task = pairs_per_task
+        self._tasks: dict[str, SentencePairs] = {}
+        self._row: dict[str, int] = {}
+        self._states: list[BlockStates] = []
+        encoder = frozen_encoder(setting.backbone, setting.reading)
+        for task, name in TASKS.items():
+            pairs = thinned(read_sentence_pairs(data / "sts" / name), pairs_per_task)
+            texts = distinct(pairs.first, pairs.second)
+            first = sum(len(states.lengths) for states in self._states)
+            self._tasks[task] = pairs
+            self._row.update({text: first + place for place, text in enumerate(texts)})
+            self._states.append(states_of(encoder, setting.backbone, texts, cache, setting.reading))
+
+    def scores(self, head: torch.nn.Module, line: dict[str, Any]) -> dict[str, float]:
+        """Spearman x 100 of each test and their mean; alignment, uniformity and their ratios."""
+        embeddings = self._embed(head, blocks_of(ARMS[line["arm"]], line["exit"]))
+
+        def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+            return embeddings[[self._row[text] for text in texts]]
+
+        by_task = {
+            task: spearman(encode(pairs.first), encode(pairs.second), pairs.gold)
+            for task, pairs in self._tasks.items()
+        }
+        found = with_average(by_task) | geometry_of(encode, self._tasks[GEOMETRY_TASK])
+        rounded = {name: round(value, 6) for name, value in found.items()}
+        return rounded | ({PAIRS: self.pairs_per_task} if self.pairs_per_task else {})
+
+    @torch.no_grad()
+    def _embed(self, head: torch.nn.Module, blocks: range) -> NDArray[np.float32]:
+        """The embeddings of all sentences, by row."""
+        parts = [
+            head(*states.batch(slice(start, start + CHUNK), blocks))
+            for states in self._states
+            for start in range(0, len(states.lengths), CHUNK)
+        ]
+        embeddings: NDArray[np.float32] = torch.cat(parts).numpy()
+        return embeddings

@@ -1,0 +1,117 @@
+"""The objective of CSE-SFP: the two stages of one template are two views, from one forward.
+
+    prefix + X + middle [Rep1] + suffix [Rep2] -> Rep2 is the anchor, Rep1 the positive
+
+A causal backbone keeps Rep1 blind to the suffix, so both are of one forward. A selector weighs the
+blocks for each of them by what its squeeze may see.
+
+Shapes: B texts, L tokens (padded), D features.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from torch import Tensor, nn
+
+from model.network.encoder import find_selector
+from model.network.template import REP1, parse_template
+from model.network.transformer import VIEWS, TemplateTransformer, padding_id, read_positions
+from training.corpus import Corpus
+from training.errors import ConfigError
+from training.objectives import contrastive
+from training.objectives.contrastive import COLUMNS, Features, join_columns, refuse_pieces
+from training.objectives.cosine import cosine
+from training.recipe import SFP, Recipe
+
+ENDS_IN_NORMALIZE = True
+COLUMN_TASKS: Mapping[str, str] = dict.fromkeys(COLUMNS, VIEWS[0])  # the template as it is written
+
+build_encoder = contrastive.build_encoder
+
+
+def make_loss(
+    encoder: SentenceTransformer,
+    recipe: Recipe,
+    corpus: Corpus,
+    *,
+    teacher_cache: Path | None = None,
+    gather: bool = False,
+) -> nn.Module:
+    """The contrast of Rep2 and Rep1; raises `ConfigError` for a template of one stage."""
+    assert isinstance(recipe.objective, SFP)  # noqa: S101 - family_of has chosen
+    refuse_pieces(recipe)
+    return TwoStageLoss(encoder, recipe.objective.temperature, gather=gather)
+
+
+def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
+    """The columns "anchor" and, of pairs and triples, "positive" and "negative"."""
+    parts = {
+        source: Dataset.from_dict(
+            {
+                name: list(column)
+                for name, column in zip(COLUMNS, zip(*examples, strict=True), strict=False)
+            }
+        )
+        for source, examples in corpus.parts.items()
+    }
+    return next(iter(parts.values())) if len(parts) == 1 else DatasetDict(parts)
+
+
+class TwoStageLoss(nn.Module):
+    """InfoNCE from Rep2 of the first column to Rep1 of the others, or of itself if it is alone.
+
+    Columns after the second are hard negatives. All columns go through one forward. With ``gather``
+    the negatives of a row are those of all processes.
+    """
+
+    def __init__(
+        self, model: SentenceTransformer, temperature: float = 0.05, *, gather: bool = False
+    ) -> None:
+        """Raises `ConfigError` for an encoder whose template has not two stages, or leaks."""
+        super().__init__()
+        transformer = model[0]
+        if not isinstance(transformer, TemplateTransformer) or not transformer.causal:
+            raise ConfigError("sfp needs a causal backbone and a template: set template = 'sfp'.")
+        template = transformer.templates[0]
+        if REP1 not in template:
+            raise ConfigError(f"The template {template!r} has no {REP1}, where rep1 ends: add it.")
+        selector = find_selector(model)
+        if selector is not None and selector.config.squeeze_scope == "all":
+            raise ConfigError(
+                "With squeeze_scope = 'all' the gate of rep1 sees what stands behind it: "
+                "set the preset decoder, or squeeze_scope = 'prefix'."
+            )
+        self.model = model
+        tokenizer = transformer.text_tokenizer
+        self.padding = padding_id(tokenizer)
+        self.rep1 = parse_template(template, tokenizer, "rep1", causal=True).read
+        self.contrast = MultipleNegativesRankingLoss(
+            model, 1 / temperature, cosine, gather_across_devices=gather
+        )
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss over the rows; ``labels`` are unused."""
+        batches = list(sentence_features)
+        rep2, rep1 = self.embed(join_columns(batches, self.padding))
+        anchors = rep2.chunk(len(batches))[0]
+        others = rep1.chunk(len(batches))[1:] or (rep1,)
+        loss: Tensor = self.contrast.compute_loss_from_embeddings([anchors, *others], labels)
+        return loss
+
+    def embed(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Rep2 and Rep1 [B, D] of the rows of one batch, from one forward."""
+        modules = list(self.model)
+        features: dict[str, Any] = modules[0](batch)
+        found = []
+        for place in (-1, self.rep1):
+            assert place is not None  # noqa: S101 - parsed with a token to read
+            read = read_positions(features["attention_mask"], place)
+            stage = {**features, "read_positions": read}
+            for module in modules[1:]:
+                stage = module(stage)
+            found.append(stage["sentence_embedding"])
+        return found[0], found[1]
