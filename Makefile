@@ -16,8 +16,8 @@ FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt))) j
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
 
-test: $(DEV)/installed          ## run every test
-	$(DEV)/bin/python -m pytest
+test: $(DEV)/installed          ## run every test, two files at a time
+	$(DEV)/bin/python -m pytest -n 2 --dist loadfile
 
 test-clients: $(DEV)/installed $(FAMILIES:%=$(CLIENTS)/%/installed) ## real client libraries
 	$(DEV)/bin/python -m tests.clients $(FAMILIES)

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
-from service.access.api_keys import CHECK_INTERVAL_SECONDS, key_line, new_key
+from service.access.api_keys import key_line, new_key
 from tests.support.server_process import ServerProcess, running_server
 
 TOLERANCE = 1e-5
@@ -102,21 +102,20 @@ class Keys:
     async def replace(
         self, client: httpx.AsyncClient, tally: Tally, *, every_seconds: float
     ) -> None:
-        """Until cancelled: put a new key beside the current one, then let clients use it.
+        """Until cancelled: let clients use a new key, which the file has had for a whole turn.
 
         The key before goes with the next replacement, when nothing sent with it is on its way.
         """
+        before, successor = self.current, new_key()
         while True:
+            self._write(before, self.current, successor)
             client.headers["authorization"] = f"Bearer {self.current}"
             await asyncio.sleep(every_seconds)
-            successor = new_key()
-            self._write(self.current, successor)
-            await asyncio.sleep(2 * CHECK_INTERVAL_SECONDS)  # the server has read it by then
-            self.current = successor
+            before, self.current, successor = self.current, successor, new_key()
             tally.reloads += 1
 
     def _write(self, *keys: str) -> None:
-        lines = [key_line(f"key-{number}", key) for number, key in enumerate(keys)]
+        lines = [key_line(f"key-{number}", key) for number, key in enumerate(dict.fromkeys(keys))]
         written = self.path.with_suffix(".new")
         written.write_text("".join(f"{line}\n" for line in lines))
         written.replace(self.path)

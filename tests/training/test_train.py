@@ -201,7 +201,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         (replace(recipe, selector=None, training=frozen), "nothing to train"),
         (
             replace(recipe, objective=PromptBERT(templates=["{}", "[MASK]"])),
-            r"^The template '{}' must have one {} for the sentence",
+            r"^The template '\[MASK\]' must have one {} for the sentence",
         ),
         (
             replace(recipe, objective=SimCSE(projection=True), training=pieces),
