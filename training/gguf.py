@@ -1,6 +1,6 @@
 """Language models from GGUF files: opened and de-quantised once, kept as a transformers folder.
 
-GGUF is the file format of llama.cpp (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md).
+GGUF is the file format of llama.cpp (https://github.com/ggml-org/ggml).
 """
 
 import hashlib
