@@ -14,13 +14,8 @@ import typer
 
 from service.bulk.command import embed
 from service.process import tune_process
-from service.settings import (
-    Settings,
-    SettingsError,
-    describe_fields,
-    load_settings,
-    settings_table,
-)
+from service.settings import Settings, SettingsError, load_settings
+from service.settings_reference import describe_fields, settings_table
 
 app = typer.Typer(
     help="Sentence embeddings and similarity over HTTP.",
@@ -82,7 +77,7 @@ def _serve(settings: Settings) -> None:
 
     opening = partial(Artifact.open, settings.artifact, keep_graph=True)
     artifact = in_background(opening, name="open")
-    from service.engine.model import LoadedModel
+    from service.engine.inference.model import LoadedModel
 
     model = LoadedModel.open_in_background(settings, artifact, release_memory=return_freed_memory)
     from service.server import CannotListen, serve

@@ -20,7 +20,7 @@ from service.api import explain, native, openai, operations, tokenize
 from service.api.embedding import Service
 from service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
 from service.engine.engine import Engine
-from service.engine.model import EngineStartFailed, LoadedModel
+from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.types import EmbeddingEngine
 from service.errors import ServiceError
 from service.http.body import BodyReader

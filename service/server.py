@@ -23,7 +23,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from service.api.embedding import Service
 from service.app import create_app, log_ready
-from service.engine.model import LoadedModel
+from service.engine.inference.model import LoadedModel
 from service.engine.types import EmbeddingEngine
 from service.http.connection import HttpConnection
 from service.logs import logging_to

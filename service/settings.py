@@ -1,18 +1,16 @@
 """Every setting of the service: one class, read once from flags and ``S2SENT_*`` variables.
 
-The command line flags of ``s2sent serve`` and the table in docs/settings.md are made from the
-fields below, so a setting is described in one place.
+`service.settings_reference` makes the flags of ``s2sent serve`` and the table in docs/settings.md
+from the fields below, so a setting is described in one place.
 """
 
 import difflib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self
 
-import annotated_types
 from pydantic import AnyHttpUrl, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ENV_PREFIX = "S2SENT_"
@@ -231,87 +229,9 @@ def load_settings(**given: object) -> Settings:
         raise SettingsError([_sentence(problem) for problem in own]) from None
 
 
-@dataclass(frozen=True)
-class FieldDescription:
-    """A setting as the command line and the documentation show it."""
-
-    name: str
-    group: str
-    kind: str  # e.g. "integer", "cpu|cuda"
-    default: str  # empty for none
-    bounds: str  # e.g. "1 to 65535"; empty for none
-    description: str
-
-    @property
-    def variable(self) -> str:
-        """The environment variable, e.g. ``S2SENT_PORT``."""
-        return environment_name(self.name)
-
-    @property
-    def flag(self) -> str:
-        """The flag of ``s2sent serve``, e.g. ``--port``."""
-        return f"--{self.name.replace('_', '-')}"
-
-
-def describe_fields() -> list[FieldDescription]:
-    """Every setting, in the order of the class."""
-    return [_describe(name, field) for name, field in Settings.model_fields.items()]
-
-
-def settings_table() -> str:
-    """The settings as a Markdown table."""
-    lines = ["| variable | flag | default | bounds | what |", "| --- | --- | --- | --- | --- |"]
-    for field in describe_fields():
-        default = f"`{field.default}`" if field.default else ""
-        lines.append(
-            f"| `{field.variable}` | `{field.flag}` | {default} | {field.bounds}"
-            f" | {field.description} |"
-        )
-    return "\n".join(lines)
-
-
 def environment_name(field: str) -> str:
     """The variable that sets a field, e.g. ``S2SENT_PORT``."""
     return f"{ENV_PREFIX}{field.upper()}"
-
-
-def _describe(name: str, field: FieldInfo) -> FieldDescription:
-    extra = field.json_schema_extra
-    group = extra["group"] if isinstance(extra, dict) else ""
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return FieldDescription(
-        name=name,
-        group=str(group),
-        kind="|".join(choices) or _KINDS.get(field.annotation, "text"),
-        default=_shown_default(field.default_factory or field.default),
-        bounds=", ".join(choices) or _shown_bounds(field.metadata),
-        description=field.description or "",
-    )
-
-
-_KINDS: dict[object, str] = {
-    **{bool: "boolean", int: "integer", int | None: "integer", float: "number"},
-    **{Path: "path", Path | None: "path"},
-}
-
-
-def _shown_default(value: object) -> str:
-    if value is None or value == ():
-        return ""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return f"{value:g}"
-    return "artifacts/default" if value == DEFAULT_ARTIFACT else str(value)
-
-
-def _shown_bounds(metadata: list[Any]) -> str:
-    limits = {type(bound): bound for bound in metadata}
-    if annotated_types.Gt in limits:
-        return f"above {limits[annotated_types.Gt].gt} to {limits[annotated_types.Le].le}"
-    if annotated_types.Ge in limits:
-        return f"{limits[annotated_types.Ge].ge} to {limits[annotated_types.Le].le}"
-    return ""
 
 
 def _is_unknown(name: str) -> bool:

@@ -20,7 +20,7 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from service.app import create_app
 from service.engine.engine import Engine
-from service.engine.model import LoadedModel
+from service.engine.inference.model import LoadedModel
 from service.metrics import Metrics
 from service.server import listen
 from service.settings import Settings

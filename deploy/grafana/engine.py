@@ -121,6 +121,19 @@ def batches() -> Json:
             query(mean(duration, INSTANCE), "mean"),
             query(quantile(0.99, duration, INSTANCE), "p99"),
         ),
+        *_by_depth(),
+        lines(
+            "Batches by instance",
+            "ops",
+            "Batches run per second.",
+            query(rate(f"{duration}_count", INSTANCE, "instance"), "{{instance}}"),
+        ),
+    )
+
+
+def _by_depth() -> tuple[Json, Json]:
+    """What the batches of each depth are, in texts and in time."""
+    return (
         lines(
             "Texts by depth",
             "suffix: texts/s",
@@ -132,14 +145,8 @@ def batches() -> Json:
             "Time in the encoder by depth",
             "percentunit",
             "Seconds that batches ran per second, by the last block that was run.",
-            query(rate(f"{duration}_sum", INSTANCE, "depth"), "{{depth}}"),
+            query(rate("s2sent_batch_duration_seconds_sum", INSTANCE, "depth"), "{{depth}}"),
             stack=True,
-        ),
-        lines(
-            "Batches by instance",
-            "ops",
-            "Batches run per second.",
-            query(rate(f"{duration}_count", INSTANCE, "instance"), "{{instance}}"),
         ),
     )
 

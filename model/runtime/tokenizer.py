@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from model.artifact.template import Template
+from model.runtime.token_spans import TokenSpan, spans_of
+from model.runtime.windows import Windows, common_length
 
 TruncationDirection = Literal["left", "right"]
 
@@ -48,17 +48,6 @@ class InvalidTokenIds(UnusableInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """How a text that is too long is split: into at most ``most`` windows of neighbouring tokens.
-
-    Neighbours share ``overlap`` tokens, and half of a window at most.
-    """
-
-    most: int
-    overlap: int
-
-
-@dataclass(frozen=True, slots=True)
 class TokenizedText:
     """The token ids of one text, special or template tokens included; ``len`` is their number.
 
@@ -71,20 +60,6 @@ class TokenizedText:
 
     def __len__(self) -> int:
         return len(self.input_ids) + sum(map(len, self.more))
-
-
-@dataclass(slots=True)
-class TokenSpan:
-    """A token and the bytes [start, stop) of the text in UTF-8 it covers; none if it is special.
-
-    A token of the model's template is special too.
-    """
-
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
 
 
 class Tokenizer:
@@ -161,33 +136,16 @@ class Tokenizer:
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
         """Every token of a text, which is not truncated; a template's are special too."""
         if not (self._template and add_special_tokens):
-            return self._spans(text, text, 0, add_special_tokens=add_special_tokens)
+            encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            return spans_of(encoding, text, text, 0)
         prefix, suffix = (
             [TokenSpan(id_, self._tokenizer.id_to_token(id_), True, None, None) for id_ in ids]
             for ids in (self._prefix, self._suffix)
         )
         kept = text if self._template.clean_up == "none" else text.rstrip()
-        spans = self._spans(self._framed(text), kept, len(self._template.space))
-        return [*prefix, *spans, *suffix]
-
-    def _spans(
-        self, framed: str, text: str, ahead: int, *, add_special_tokens: bool = False
-    ) -> list[TokenSpan]:
-        """The tokens of ``framed``, which has ``ahead`` characters more than ``text`` in front.
-
-        What cleaning has added behind the text is special.
-        """
-        encoding = self._tokenizer.encode(framed, add_special_tokens=add_special_tokens)
-        byte, end = _byte_offsets(text), ahead + len(text)
-        columns = (encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask)
-        spans = []
-        for id_, token, (start, stop), special in zip(*columns, strict=True):
-            if special or start >= end:
-                spans.append(TokenSpan(id_, token, True, None, None))
-            else:
-                first, last = (max(min(place, end) - ahead, 0) for place in (start, stop))
-                spans.append(TokenSpan(id_, framed[start:stop], False, byte[first], byte[last]))
-        return spans
+        framed = self._framed(text)
+        encoding = self._tokenizer.encode(framed, add_special_tokens=False)
+        return [*prefix, *spans_of(encoding, framed, kept, len(self._template.space)), *suffix]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """The text of token ids; all must be in the vocabulary."""
@@ -243,12 +201,11 @@ class Tokenizer:
         if windows is None or len(ids) <= self._room:
             return self._cut(ids, index, self._prefix, self._suffix, truncate, keep_left)
         asked = self._encode([self._framed(prompt)])[0] if prompt else []
-        lead = ids[: _common_length(asked, ids)]
+        lead = ids[: common_length(asked, ids)]
         room = self._room - len(lead)
         if room < 1:
             return self._cut(ids, index, self._prefix, self._suffix, truncate, keep_left)
-        step = room - min(windows.overlap, room // 2)
-        rest, limit = ids[len(lead) :], room + (windows.most - 1) * step
+        rest, limit = ids[len(lead) :], windows.limit(room)
         truncated = len(rest) > limit
         if truncated:
             if not truncate:
@@ -259,9 +216,8 @@ class Tokenizer:
                     f" windows hold {limit}. Shorten it or allow truncation.",
                 )
             rest = rest[-limit:] if keep_left else rest[:limit]
-        starts = range(0, max(1, len(rest) - (room - step)), step)
         first, *more = (
-            [*self._prefix, *lead, *rest[start : start + room], *self._suffix] for start in starts
+            [*self._prefix, *lead, *window, *self._suffix] for window in windows.split(rest, room)
         )
         return TokenizedText(first, truncated, more)
 
@@ -318,19 +274,3 @@ class Tokenizer:
             if whole[start : start + len(probe)] == probe:
                 return whole[:start], whole[start + len(probe) :]
         raise ValueError("the tokenizer changes a text's ids when it adds special tokens")
-
-
-def _common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many of their first ids are equal."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _byte_offsets(text: str) -> Sequence[int]:
-    """Where each character begins in UTF-8, and where the text ends: ``len(text) + 1`` numbers."""
-    if text.isascii():
-        return range(len(text) + 1)
-    code_points: NDArray[np.uint32] = np.frombuffer(text.encode("utf-32-le"), "<u4")
-    widths = 1 + sum((code_points >= first).astype(int) for first in (0x80, 0x800, 0x10000))
-    offsets: list[int] = np.concatenate(([0], np.cumsum(widths))).tolist()
-    return offsets

@@ -8,9 +8,9 @@ from starlette.requests import Request
 
 from model.artifact.identity import vector_fingerprint
 from model.artifact.manifest import Manifest
-from model.runtime.tokenizer import Windows
-from service.api.input_types import Text
-from service.api.schemas import EmbedOptions
+from model.runtime.windows import Windows
+from service.api.schemas.options import EmbedOptions
+from service.api.schemas.texts import Text
 from service.engine.types import EmbeddingEngine, EmbedResult
 from service.errors import InvalidInput
 from service.http.body import BodyReader, unless_disconnected

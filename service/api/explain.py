@@ -13,7 +13,7 @@ from service.api.embedding import Service, embed, remaining_seconds, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.responses import embedding_response
 from service.api.routing import RequestRoute
-from service.api.schemas import ExplainBody
+from service.api.schemas.bodies import ExplainBody
 from service.errors import InvalidInput
 from service.http.context import context_of
 

@@ -15,13 +15,8 @@ from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, succes
 from service.api.partial import usable_embeddings, with_nulls
 from service.api.responses import RAW, embedding_response, list_as_json
 from service.api.routing import RequestRoute
-from service.api.schemas import (
-    EmbedBody,
-    RankedDocument,
-    RankingForm,
-    RootBody,
-    SimilarityBody,
-)
+from service.api.schemas.bodies import EmbedBody, RootBody
+from service.api.schemas.similarity import RankedDocument, RankingForm, SimilarityBody
 from service.api.vectors import (
     UnitEmbeddings,
     paired_cosines,

@@ -18,7 +18,8 @@ from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, succes
 from service.api.partial import usable_embeddings, with_nulls
 from service.api.responses import JSON, embedding_response, list_as_json
 from service.api.routing import RequestRoute
-from service.api.schemas import EmbedOptions, OpenAIEmbeddingsBody
+from service.api.schemas.bodies import OpenAIEmbeddingsBody
+from service.api.schemas.options import EmbedOptions
 
 router = APIRouter(tags=["openai"], route_class=RequestRoute)
 

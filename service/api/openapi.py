@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
 from service import errors
-from service.api.schemas import (
+from service.api.schemas.bodies import (
     DecodeBody,
     EmbedBody,
     ExplainBody,
     OpenAIEmbeddingsBody,
-    SimilarityBody,
     TokenizeBody,
 )
+from service.api.schemas.similarity import SimilarityBody
 from service.errors import ServiceError
 from service.lanes import HEADER as PRIORITY_HEADER
 from service.lanes import LANES

@@ -3,13 +3,13 @@
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from model.runtime.tokenizer import TokenSpan
+from model.runtime.token_spans import TokenSpan
 from service import errors
 from service.api.embedding import remaining_seconds, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.responses import JSON, list_as_json
 from service.api.routing import RequestRoute
-from service.api.schemas import DecodeBody, TokenizeBody
+from service.api.schemas.bodies import DecodeBody, TokenizeBody
 from service.http.body import unless_disconnected
 
 TOKENIZING_ERRORS = tuple(kind for kind in EMBEDDING_ERRORS if kind is not errors.InferenceFailed)

@@ -17,8 +17,8 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable
 from service.bulk.job import BulkError, Embedded, Model, Options
-from service.engine.model import EngineStartFailed, LoadedModel
-from service.engine.parallelism import usable_cpus
+from service.engine.inference.model import EngineStartFailed, LoadedModel
+from service.engine.inference.parallelism import usable_cpus
 
 BATCH_TOKENS = 512  # padded, in one run; 1,024 take 40 MB more on two cores
 BATCH_TEXTS = 128

@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
-from service.engine.batcher import Batcher
 from service.engine.deadlines import InFlightRequests
-from service.engine.fair_queue import PendingRequest
+from service.engine.inference.batcher import Batcher
+from service.engine.inference.fair_queue import PendingRequest
+from service.engine.inference.throughput import ThroughputEstimate
 from service.errors import (
     EmptyInput,
     NotReady,
@@ -32,26 +33,6 @@ MAX_RETRY_AFTER_SECONDS = 60
 # Of all texts, or lists of ids, of a request for token spans or decoding. A token is some 60 bytes
 # of an answer, so that an answer stays below 20 MB.
 MAX_CHARACTERS = 262_144
-
-# Weight of the past in the measured throughput, per batch: about the last ten batches count.
-THROUGHPUT_DECAY = 0.9
-
-
-class ThroughputEstimate:
-    """Tokens per second as an exponentially weighted mean over the batches."""
-
-    def __init__(self) -> None:
-        self._tokens = 0.0
-        self._seconds = 0.0
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """Count one batch."""
-        self._tokens = THROUGHPUT_DECAY * self._tokens + tokens
-        self._seconds = THROUGHPUT_DECAY * self._seconds + seconds
-
-    def seconds_for(self, tokens: int) -> float:
-        """Return how long these tokens will take; 0 before the first batch."""
-        return tokens * self._seconds / self._tokens if self._tokens else 0.0
 
 
 class Admission:
@@ -92,6 +73,14 @@ class Admission:
         check_text_count(len(texts), self._settings.max_client_batch_size)
         if not allow_empty:
             refuse_empty(texts)
+
+    def check_embedding(
+        self, texts: Sequence[Sized], lane: Lane, *, allow_empty: bool = False
+    ) -> None:
+        """The checks of a request to embed; raises what `check_texts` and the others raise."""
+        self.check_texts(texts, allow_empty=allow_empty)
+        self.check_state()
+        self.check_queue(lane)
 
     def check_tokenizing(self, items: Sequence[Sized]) -> None:
         """The checks of a request for token spans or decoding, which does not enter the queue.

@@ -14,17 +14,20 @@ from functools import partial
 from typing import TypeVar
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenSpan, TruncationDirection, Windows
-from service.engine.admission import Admission, ThroughputEstimate, not_ready
+from model.runtime.token_spans import TokenSpan
+from model.runtime.tokenizer import TruncationDirection
+from model.runtime.windows import Windows
+from service.engine.admission import Admission, not_ready
 from service.engine.background import in_background
-from service.engine.batcher import Batcher
-from service.engine.fair_queue import BatchLimits, PendingRequest
-from service.engine.model import LoadedModel
-from service.engine.parallelism import Parallelism
+from service.engine.inference.batcher import Batcher
+from service.engine.inference.fair_queue import BatchLimits, PendingRequest
+from service.engine.inference.model import LoadedModel
+from service.engine.inference.parallelism import Parallelism
+from service.engine.inference.throughput import ThroughputEstimate
+from service.engine.inference.workers import InferenceWorkers
 from service.engine.submission import Submission
 from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
 from service.engine.types import EmbedResult, Readiness
-from service.engine.workers import InferenceWorkers
 from service.lanes import Lane
 from service.metrics import Metrics
 from service.settings import Settings
@@ -64,7 +67,7 @@ class Engine:
         self._clock = clock
         self._failure = "engine could not start"  # the reason while the state is "failed"
         self._throughput = ThroughputEstimate()
-        self._tokenization = TokenizationThreads(self.tokenizer_threads)
+        self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
         self._workers: InferenceWorkers | None = None
         self._batcher = Batcher(
             BatchLimits(
@@ -157,14 +160,11 @@ class Engine:
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
         """
-        self._admission.check_texts(texts, allow_empty=skip_failed)
-        self._admission.check_state()
-        self._admission.check_queue(lane)
+        self._admission.check_embedding(texts, lane, allow_empty=skip_failed)
         request: PendingRequest | None = None
-        started = self._clock()
         try:
             async with self._admission.track(timeout_seconds, stage=lambda: _stage(request)):
-                rows, errors = await self._tokenization.token_ids(
+                tokenized = await self._tokenization.token_ids(
                     self._loaded.tokenizer,
                     texts,
                     skip_failed=skip_failed,
@@ -173,23 +173,19 @@ class Engine:
                     truncation_direction=truncation_direction,
                     windows=windows,
                 )
-                tokenized = self._clock()
                 request = self._submission.submit(
-                    rows,
+                    tokenized,
                     dim=self._loaded.row_length(depth, weights=weights),
                     lane=lane,
                     depth=depth,
                     weights=weights,
-                    now=tokenized,
-                    errors=errors,
+                    now=self._clock(),
                 )
                 await request.future
         finally:
             if request:
                 self._batcher.drop(request)
-        return self._submission.finish(
-            request, rows, tokenized - started, counted=windows is not None
-        )
+        return self._submission.finish(request, tokenized, counted=windows is not None)
 
     async def tokenize(
         self,

@@ -1,16 +1,14 @@
 """Tokenised requests on their way to the batcher, past the cache, and their results."""
 
 import asyncio
-from collections.abc import Sequence
 from itertools import chain
 
-from model.runtime.tokenizer import TokenizedText
 from service.engine.admission import Admission
 from service.engine.cache import EmbeddingCache
-from service.engine.fair_queue import PendingRequest
+from service.engine.inference.fair_queue import PendingRequest
+from service.engine.tokenization import Tokenized
 from service.engine.types import EmbedResult
 from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
-from service.errors import ServiceError
 from service.lanes import Lane
 from service.metrics import Metrics
 
@@ -33,22 +31,22 @@ class Submission:
 
     def submit(
         self,
-        rows: Sequence[TokenizedText],
+        tokenized: Tokenized,
         *,
         dim: int,
         lane: Lane,
         depth: int | None,
         weights: bool = False,
         now: float,
-        errors: dict[int, ServiceError] | None = None,
     ) -> PendingRequest:
         """Return the request whose future is set once all its embeddings are there.
 
-        ``weights`` and ``errors`` as in `PendingRequest`; texts that have an error already are not
-        queued. Weights are not kept in the cache.
+        ``weights`` as in `PendingRequest`; they are not kept in the cache. Texts that have an error
+        already are not queued.
         Raises PayloadTooLarge for too many windows, and Overloaded when its tokens do not fit into
         the queue.
         """
+        rows, errors = tokenized.rows, tokenized.errors
         sequences = sequences_of(rows)
         self._admission.check_windows(len(rows), len(sequences))
         cache = None if weights else self._cache
@@ -81,8 +79,7 @@ class Submission:
     def finish(
         self,
         request: PendingRequest,
-        rows: Sequence[TokenizedText],
-        tokenize_seconds: float,
+        tokenized: Tokenized,
         *,
         counted: bool = False,
     ) -> EmbedResult:
@@ -90,7 +87,7 @@ class Submission:
 
         ``counted`` tells the windows of each text.
         """
-        errors = request.errors or {}
+        rows, errors = tokenized.rows, request.errors or {}
         if self._cache is not None and not request.weights:
             embeddings = {
                 position: request.embeddings[position]
@@ -103,7 +100,7 @@ class Submission:
             embeddings_of_texts(request.embeddings, rows),
             [len(row) if at not in failed else 0 for at, row in enumerate(rows)],
             [row.truncated and at not in failed for at, row in enumerate(rows)],
-            tokenize_seconds,
+            tokenized.seconds,
             request.queue_seconds / len(request.sequences),
             request.inference_seconds / len(request.sequences),
             failed,

@@ -1,8 +1,10 @@
 """Tokenising and decoding for many requests: short work on the event loop, long work in threads."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence, Sized
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,6 +27,18 @@ INLINE_CHARACTERS = 500
 SLICE_CHARACTERS = 16_384
 
 
+@dataclass(frozen=True, slots=True)
+class Tokenized:
+    """The texts of a request as token ids, the errors of single texts, and the time it took.
+
+    The row of a text with an error is not to be used.
+    """
+
+    rows: list[TokenizedText]
+    errors: dict[int, ServiceError] | None  # by position; None where an error ends the request
+    seconds: float
+
+
 class TokenizationThreads:
     """The threads that tokenise: ``threads`` for texts to embed, and one for token spans.
 
@@ -32,7 +46,8 @@ class TokenizationThreads:
     needs too; and a thread of their own, so that no text to embed waits for a long list of them.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._token_ids = ThreadPoolExecutor(threads, "tokenize")
         self._token_spans = ThreadPoolExecutor(1, "token-spans")
 
@@ -43,22 +58,24 @@ class TokenizationThreads:
         *,
         skip_failed: bool = False,
         **options: Any,
-    ) -> tuple[list[TokenizedText], dict[int, ServiceError] | None]:
+    ) -> Tokenized:
         """The token ids of each text; ``options`` as in `TextTokenizer.tokenize`.
 
         Raises InvalidInput for a text that does not fit, or ids outside the vocabulary, and
         EmptyInput for one without tokens. With ``skip_failed`` these are returned, by position.
         """
+        started = self._clock()
         if skip_failed:
             each = partial(_tokenize_each, tokenizer, texts, options)
-            return await _run(self._token_ids, texts, each)
+            found, errors = await _run(self._token_ids, texts, each)
+            return Tokenized(found, errors, self._clock() - started)
         work = partial(tokenizer.tokenize, texts, **options)
         try:
             rows = await _run(self._token_ids, texts, work)
         except UnusableInput as error:
             raise InvalidInput(str(error)) from None
         refuse_empty(rows)
-        return rows, None
+        return Tokenized(rows, None, self._clock() - started)
 
     async def in_slices(
         self, items: Sequence[Item], function: Callable[[Item], Result]

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenizedText, TokenSpan, TruncationDirection, Windows
+from model.runtime.token_spans import TokenSpan
+from model.runtime.tokenizer import TokenizedText, TruncationDirection
+from model.runtime.windows import Windows
 from service.errors import ServiceError
 from service.lanes import Lane
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from service.__main__ import app
 from service.server import listen
-from service.settings import describe_fields, settings_table
+from service.settings_reference import describe_fields, settings_table
 
 run = CliRunner().invoke
 

@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.settings import (
-    Settings,
-    SettingsError,
-    describe_fields,
-    environment_name,
-    load_settings,
-    settings_table,
-)
+from service.settings import Settings, SettingsError, environment_name, load_settings
+from service.settings_reference import describe_fields, settings_table
 
 SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

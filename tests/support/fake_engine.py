@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from model.artifact.manifest import Manifest
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import TokenSpan, TruncationDirection, Windows
+from model.runtime.token_spans import TokenSpan
+from model.runtime.tokenizer import TruncationDirection
+from model.runtime.windows import Windows
 from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady, ServiceError

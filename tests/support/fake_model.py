@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
-from model.runtime.tokenizer import InputTooLong, TokenizedText, TokenSpan, Windows
+from model.runtime.token_spans import TokenSpan
+from model.runtime.tokenizer import InputTooLong, TokenizedText
+from model.runtime.windows import Windows
 from service.engine.engine import Engine
-from service.engine.model import LoadedModel
+from service.engine.inference.model import LoadedModel
 from service.engine.types import EmbedResult, TextTokenizer
 from service.errors import ServiceError
 from service.metrics import Metrics

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.model import LoadedModel
+from service.engine.inference.model import LoadedModel
 from service.engine.types import TokenEncoder
 from service.server import serve
 from service.settings import load_settings

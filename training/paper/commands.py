@@ -41,9 +41,7 @@ def reproduce(
     from training.paper.cells import Series
     from training.paper.reproduce import reproduce_paper
 
-    tables = [name for name in table or [] if name != TWINS]
-    keys = [f"table {name}" for name in tables] + [f"figure {n}" for n in figure or []]
-    keys += [f"control {name.lower()}" for name in control or []]
+    keys = _experiments(table, figure, control)
     series = Series(
         data=data,
         output=output,
@@ -62,6 +60,15 @@ def reproduce(
         if not keys and not latency:
             return
     typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
+
+
+def _experiments(
+    table: list[str] | None, figure: list[int] | None, control: list[str] | None
+) -> list[str]:
+    """The keys of the paper's experiments that were asked for."""
+    keys = [f"table {name}" for name in table or [] if name != TWINS]
+    keys += [f"figure {number}" for number in figure or []]
+    return keys + [f"control {name.lower()}" for name in control or []]
 
 
 def overhead(

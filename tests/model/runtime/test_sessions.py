@@ -18,7 +18,7 @@ from model.runtime.encoder import OnnxEncoder
 from model.runtime.lookup_tables import read_lookup_tables
 from model.runtime.providers import Device, ProviderUnavailable, TensorRTPlan
 from model.runtime.sessions import open_sessions
-from service.engine.model import LoadedModel
+from service.engine.inference.model import LoadedModel
 from service.settings import load_settings
 from tests.support.fake_runtime import FakeRuntime
 

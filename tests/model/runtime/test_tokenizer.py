@@ -14,8 +14,8 @@ from model.runtime.tokenizer import (
     InputTooLong,
     InvalidTokenIds,
     Tokenizer,
-    Windows,
 )
+from model.runtime.windows import Windows
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "##x", "query", ":"]
 A, B, C, D, E = range(4, 9)

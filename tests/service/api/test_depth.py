@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model.artifact.reader import Artifact
-from service.engine.model import EngineStartFailed, LoadedModel
+from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.settings import Settings
 from tests.support.fake_engine import DIM, FakeEngine, client_of, vector_of
 from tests.support.small_artifact import a_manifest

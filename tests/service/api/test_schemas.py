@@ -7,14 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from service.api.schemas import (
-    EmbedBody,
-    OpenAIEmbeddingsBody,
-    PairsForm,
-    RankingForm,
-    SimilarityBody,
-    SourceForm,
-)
+from service.api.schemas.bodies import EmbedBody, OpenAIEmbeddingsBody
+from service.api.schemas.similarity import PairsForm, RankingForm, SimilarityBody, SourceForm
 from service.errors import EmptyInput, InvalidInput, ServiceError
 from service.http.validation_errors import invalid_input
 

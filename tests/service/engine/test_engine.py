@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from model.artifact.manifest import TOKENIZER, Manifest
 from model.artifact.reader import Artifact
-from service.engine import workers as worker
 from service.engine.engine import Engine
-from service.engine.model import EngineStartFailed, LoadedModel
+from service.engine.inference import workers as worker
+from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.panics import Panic
 from service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
 from service.engine.types import EmbedResult

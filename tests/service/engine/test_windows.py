@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from model.runtime.tokenizer import Windows
+from model.runtime.windows import Windows
 from service.errors import InferenceFailed, PayloadTooLarge
 from tests.support.fake_model import POISON, serving, vector
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batcher import Batcher
-from service.engine.fair_queue import BatchLimits, PendingRequest
+from service.engine.inference.batcher import Batcher
+from service.engine.inference.fair_queue import BatchLimits, PendingRequest
 from service.errors import Overloaded
 from service.lanes import LANES, Lane
 from tests.support.fake_model import PATIENCE_SECONDS, serving

@@ -3,7 +3,8 @@
 Interactive texts go first, and bulk ages: each token of theirs that runs while bulk waits adds to
 what bulk is owed, and once it is owed a batch, bulk leads. While both lanes wait, bulk so has its
 share of all tokens, to within one batch, and no more. A batch has texts of one lane, because all of
-them wait for its end. Within a lane, `service.engine.fair_queue` says which texts go together.
+them wait for its end. Within a lane, `service.engine.inference.fair_queue` says which texts go
+together.
 """
 
 import threading
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from service.engine.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
+from service.engine.inference.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
 from service.lanes import LANES, Lane
 
 # What waits is split between idle threads in shares of at least so many times a run's fixed cost.

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.batcher import Batch, Batcher
-from service.engine.fair_queue import BatchLimits, PendingRequest, QueuedText
+from service.engine.inference.batcher import Batch, Batcher
+from service.engine.inference.fair_queue import BatchLimits, PendingRequest, QueuedText
 from service.lanes import LANES, Lane
 
 NO_FUTURE: Any = None  # the batcher never looks at it

@@ -15,8 +15,8 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable, TensorRTPlan
 from service.engine.background import in_background
+from service.engine.inference.parallelism import Parallelism
 from service.engine.panics import panics_as_errors
-from service.engine.parallelism import Parallelism
 from service.engine.types import Run, TextTokenizer, TokenEncoder
 from service.metrics import Metrics
 from service.settings import Settings

@@ -15,10 +15,10 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.admission import ThroughputEstimate
-from service.engine.batcher import NO_BATCH, Batch, Batcher
-from service.engine.fair_queue import PendingRequest, QueuedText
-from service.engine.model import EngineStartFailed, LoadedModel, WrongShape
+from service.engine.inference.batcher import NO_BATCH, Batch, Batcher
+from service.engine.inference.fair_queue import PendingRequest, QueuedText
+from service.engine.inference.model import EngineStartFailed, LoadedModel, WrongShape
+from service.engine.inference.throughput import ThroughputEstimate
 from service.errors import InferenceFailed, NotReady, ServiceError
 from service.metrics import FULL_DEPTH, Metrics
 

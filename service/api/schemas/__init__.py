@@ -1,0 +1,1 @@
+"""Request bodies as pydantic models: their texts, their options, and the body of each route."""
