@@ -96,7 +96,7 @@ LAYERS = {
         *(
             {"engine"},
             {"logs", "metrics"},
-            {"lanes"},
+            {"lanes", "settings_reference"},
             {"encodings", "errors", "process", "settings"},
         ),
     ],
