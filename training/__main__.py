@@ -17,6 +17,7 @@ from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
 from training.depths import depths
 from training.errors import TrainingError
+from training.frozen.command import frozen
 from training.paper.commands import Data, overhead, reproduce, whole_numbers
 
 app = typer.Typer(
@@ -138,84 +139,7 @@ def report(
 app.command()(reproduce)
 app.command()(overhead)
 app.command()(depths)
-
-
-@app.command()
-def frozen(
-    data: Data,
-    output: Annotated[Path, typer.Option(help="The JSONL file that runs are added to.")],
-    backbone: Annotated[str, typer.Option(help="The encoder whose blocks are frozen.")],
-    cache: Annotated[Path, typer.Option(help="Folder that keeps block states between runs.")],
-    exits: Annotated[str, typer.Option(help="Numbers of blocks, such as 3,6.")],
-    retrieval: Annotated[
-        Path | None, typer.Option(help="Queries and documents, development data.")
-    ] = None,
-    template: Annotated[
-        str, typer.Option(help="Read a causal backbone inside it: a preset's name or a text.")
-    ] = "",
-    teacher: Annotated[
-        str | None, typer.Option(help="The encoder that the objective teacher follows.")
-    ] = None,
-    arm: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    batch_size: Annotated[int, typer.Option(min=2, help="Pairs.")] = 64,
-    seeds: Annotated[str, typer.Option(help="Seeds from 1; seed 0 chooses rates.")] = "1,2,3,4,5",
-    steps: Annotated[int, typer.Option(min=1, help="Of each run.")] = 1000,
-    rates: Annotated[str, typer.Option(help="Learning rates of every arm, such as 1e-3,1e-2.")] = (
-        "3e-3"
-    ),
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(help="distillation, contrastive, sfp, teacher; may be repeated."),
-    ] = None,
-    only_tables: Annotated[bool, typer.Option("--only-tables", help="Only print tables.")] = False,
-    tests: Annotated[
-        bool, typer.Option("--tests", help="At the end of all: score the seven STS tests, once.")
-    ] = False,
-    test_pairs: Annotated[
-        int, typer.Option(min=0, help="Of each test, at equal steps; 0 takes all.")
-    ] = 0,
-) -> None:
-    """Train selectors and their controls on cached states of a frozen backbone; print tables.
-
-    No test task is scored without --tests. A run that is in the file is not run again.
-    """
-    from training.frozen.tables import frozen_tables
-
-    if not only_tables:
-        from model.network.template import template_text
-        from training.frozen.arms import DECODER_ARMS, ENCODER_ARMS
-        from training.frozen.experiment import (
-            ENCODER_OBJECTIVES,
-            Plan,
-            checked_arms,
-            checked_objectives,
-            run_plan,
-        )
-        from training.frozen.opening import open_tests
-        from training.frozen.setting import CORPUS, DECODER_CORPUS, Reading, read_setting
-        from training.frozen.train import Schedule
-
-        plan = Plan(
-            whole_numbers(exits, "exits"),
-            whole_numbers(seeds, "seeds"),
-            Schedule(steps, 0.0, min(250, max(1, steps // 4)), batch_size),
-            [float(rate) for rate in rates.split(",")],
-            checked_arms(arm or (DECODER_ARMS if template else ENCODER_ARMS)),
-            checked_objectives(objective or ENCODER_OBJECTIVES),
-        )
-        setting = read_setting(
-            backbone,
-            data,
-            retrieval,
-            cache,
-            corpus=DECODER_CORPUS if template else CORPUS,
-            reading=Reading(template_text(template)) if template else None,
-            teacher=teacher,
-        )
-        run_plan(setting, plan, output, cache)
-        if tests:
-            open_tests(setting, data, cache, output, pairs_per_task=test_pairs)
-    print(frozen_tables(output))
+app.command()(frozen)
 
 
 @app.command()

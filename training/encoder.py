@@ -11,7 +11,7 @@ from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of
 from training.errors import ConfigError
-from training.lora import add_lora
+from training.loop.lora import add_lora
 from training.objectives.families import family_of
 from training.recipe import Recipe
 

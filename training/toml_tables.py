@@ -29,6 +29,12 @@ def build(kind: type[T], table: dict[str, Any], where: str) -> T:
         raise ConfigError(f"{where}: {error}.") from None
 
 
+def require(condition: bool, otherwise: str) -> None:
+    """Raises ValueError unless the condition holds; for a table's ``__post_init__``."""
+    if not condition:
+        raise ValueError(otherwise)
+
+
 def _value(kind: Any, value: Any, where: str, key: str) -> Any:
     """``value`` checked to be of type ``kind``; nested tables become their dataclasses."""
     if get_origin(kind) is types.UnionType:

@@ -26,7 +26,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import TrainerCallback
 
 from training.backbones import origin
-from training.callbacks import stop_at_signal
 from training.corpus import Corpus, read_corpus
 from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted
@@ -34,18 +33,9 @@ from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs
 from training.frozen.lookup import remembered
-from training.lora import has_lora, merge_lora
-from training.objectives.families import family_of, make_loss
-from training.recipe import (
-    JTCSE,
-    SFP,
-    Distillation,
-    PairDistillation,
-    Recipe,
-    SupervisedSimCSE,
-)
-from training.record import read_record, write_record
-from training.trainer import (
+from training.loop.callbacks import stop_at_signal
+from training.loop.lora import has_lora, merge_lora
+from training.loop.trainer import (
     DEV_METRIC,
     Trainer,
     dev_evaluator,
@@ -54,6 +44,10 @@ from training.trainer import (
     process_rank,
     reading,
 )
+from training.objectives.families import family_of, make_loss
+from training.objectives.options import JTCSE, SFP, Distillation, PairDistillation, SupervisedSimCSE
+from training.recipe import Recipe
+from training.record import read_record, write_record
 
 log = logging.getLogger(__name__)
 

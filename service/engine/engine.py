@@ -34,10 +34,6 @@ from service.settings import Settings
 
 Result = TypeVar("Result")
 
-# What a run costs beyond its tokens, in tokens. On a CPU core MiniLM's fixed part of a run takes as
-# long as 9 to 12 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
-RUN_COST_TOKENS = {"cpu": 12, "gpu": 2048}
-
 STOP_TIMEOUT_SECONDS = 1.0  # for the threads to end when a run outlives the drain
 
 
@@ -70,11 +66,7 @@ class Engine:
         self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
         self._workers: InferenceWorkers | None = None
         self._batcher = Batcher(
-            BatchLimits(
-                max_tokens=settings.max_batch_tokens,
-                max_texts=settings.max_batch_texts,
-                run_cost_tokens=RUN_COST_TOKENS[settings.processor],
-            ),
+            BatchLimits.of(settings),
             max_queue_tokens=settings.max_queue_tokens,
             bulk_share=settings.bulk_share,
             num_workers=self._parallelism.concurrent_runs,

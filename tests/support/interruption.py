@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from training.trainer import Trainer
+from training.loop.trainer import Trainer
 
 
 @contextmanager

@@ -3,17 +3,15 @@
 from dataclasses import replace
 from pathlib import Path
 
-from training.recipe import (
-    CorpusPart,
+from training.objectives.options import (
     Distillation,
     Objective,
     PairDistillation,
     PromptBERT,
-    Recipe,
     SimCSE,
     SupervisedSimCSE,
-    TrainingConfig,
 )
+from training.recipe import CorpusPart, Recipe, TrainingConfig
 
 QUICK = TrainingConfig(steps=7, batch_size=8, eval_every=2, learning_rate=1e-3)
 

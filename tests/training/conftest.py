@@ -7,12 +7,8 @@ import pytest
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_recipes import QUICK
-from training.recipe import (
-    BackboneConfig,
-    CorpusPart,
-    Recipe,
-    SimCSE,
-)
+from training.objectives.options import SimCSE
+from training.recipe import BackboneConfig, CorpusPart, Recipe
 
 
 @pytest.fixture(scope="session")

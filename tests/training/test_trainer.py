@@ -19,14 +19,10 @@ from training.encoder import new_encoder
 from training.errors import ConfigError
 from training.evaluation.encoders import torch_encode
 from training.evaluation.sts import read_sentence_pairs, spearman
-from training.recipe import (
-    Objective,
-    PromptBERT,
-    Recipe,
-    SimCSE,
-)
+from training.loop.trainer import MAX_GRADIENT_NORM, Trainer
+from training.objectives.options import Objective, PromptBERT, SimCSE
+from training.recipe import Recipe
 from training.train import PRECISION_VARIABLE, train
-from training.trainer import MAX_GRADIENT_NORM, Trainer
 
 ROOT = Path(__file__).parents[2]
 

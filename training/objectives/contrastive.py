@@ -24,7 +24,8 @@ from model.network.transformer import padding_id
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives.cosine import cosine
-from training.recipe import Recipe, SimCSE, SupervisedSimCSE
+from training.objectives.options import SimCSE, SupervisedSimCSE
+from training.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

@@ -13,16 +13,16 @@ from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt, sfp
 from training.objectives.elastic import BaseLoss, ElasticLoss
-from training.recipe import (
+from training.objectives.options import (
     JTCSE,
     SFP,
     Distillation,
     PairDistillation,
     PromptBERT,
-    Recipe,
     SimCSE,
     SupervisedSimCSE,
 )
+from training.recipe import Recipe
 
 
 class Family(Protocol):

@@ -31,7 +31,8 @@ from training.corpus import Corpus
 from training.errors import ConfigError, DataError
 from training.objectives.contrastive import Features, join_columns, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
-from training.recipe import JTCSE, Recipe
+from training.objectives.options import JTCSE
+from training.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

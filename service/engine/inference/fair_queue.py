@@ -17,15 +17,20 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from service.errors import ServiceError
 from service.lanes import Lane
+from service.settings import Settings
 
 Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and length
+
+# What a run costs beyond its tokens, in tokens. On a CPU core MiniLM's fixed part of a run takes as
+# long as 9 to 12 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
+RUN_COST_TOKENS = {"cpu": 12, "gpu": 2048}
 
 # What a token of padding costs an encoder on packed tokens (`model.export.packing`), in tokens: it
 # pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in batches
@@ -109,6 +114,15 @@ class BatchLimits:
     max_texts: int
     run_cost_tokens: int
     packed: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """The limits that the settings name, with what a run costs on their device."""
+        return cls(
+            max_tokens=settings.max_batch_tokens,
+            max_texts=settings.max_batch_texts,
+            run_cost_tokens=RUN_COST_TOKENS[settings.processor],
+        )
 
     def padding_is_worth_it(self, padding: int, longest: int) -> bool:
         """Whether ``padding`` tokens, beside ``longest`` in a text, cost at most another run."""

@@ -32,7 +32,8 @@ from training.objectives.elastic import (
     two_dimensional,
 )
 from training.objectives.families import make_loss
-from training.recipe import CorpusPart, Distillation, PromptBERT, Recipe, SimCSE, recipe_from
+from training.objectives.options import Distillation, PromptBERT, SimCSE
+from training.recipe import CorpusPart, Recipe, recipe_from
 from training.train import train
 
 ELASTIC = Elastic(depths=[2, 3], dimensions=[8, 16], align="cosine")

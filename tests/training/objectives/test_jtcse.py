@@ -27,7 +27,8 @@ from training.objectives.jtcse import (
     modulus_constraint,
     nce,
 )
-from training.recipe import JTCSE, BackboneConfig, CorpusPart, Recipe
+from training.objectives.options import JTCSE
+from training.recipe import BackboneConfig, CorpusPart, Recipe
 from training.record import write_record
 from training.train import train
 

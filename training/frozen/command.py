@@ -1,0 +1,124 @@
+"""The command ``s2sent-train frozen``: selectors and controls on a frozen backbone's states."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from training.paper.commands import Data, whole_numbers
+
+if TYPE_CHECKING:
+    from training.frozen.experiment import Plan
+    from training.frozen.setting import Setting
+
+
+Template = Annotated[
+    str, typer.Option(help="Read a causal backbone inside it: a preset's name or a text.")
+]
+Teacher = Annotated[
+    str | None, typer.Option(help="The encoder that the objective teacher follows.")
+]
+Objectives = Annotated[
+    list[str] | None,
+    typer.Option(help="distillation, contrastive, sfp, teacher; may be repeated."),
+]
+Rates = Annotated[str, typer.Option(help="Learning rates of every arm, such as 1e-3,1e-2.")]
+
+
+def frozen(
+    data: Data,
+    output: Annotated[Path, typer.Option(help="The JSONL file that runs are added to.")],
+    backbone: Annotated[str, typer.Option(help="The encoder whose blocks are frozen.")],
+    cache: Annotated[Path, typer.Option(help="Folder that keeps block states between runs.")],
+    exits: Annotated[str, typer.Option(help="Numbers of blocks, such as 3,6.")],
+    retrieval: Annotated[
+        Path | None, typer.Option(help="Queries and documents, development data.")
+    ] = None,
+    template: Template = "",
+    teacher: Teacher = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    batch_size: Annotated[int, typer.Option(min=2, help="Pairs.")] = 64,
+    seeds: Annotated[str, typer.Option(help="Seeds from 1; seed 0 chooses rates.")] = "1,2,3,4,5",
+    steps: Annotated[int, typer.Option(min=1, help="Of each run.")] = 1000,
+    rates: Rates = "3e-3",
+    objective: Objectives = None,
+    only_tables: Annotated[bool, typer.Option("--only-tables", help="Only print tables.")] = False,
+    tests: Annotated[
+        bool, typer.Option("--tests", help="At the end of all: score the seven STS tests, once.")
+    ] = False,
+    test_pairs: Annotated[
+        int, typer.Option(min=0, help="Of each test, at equal steps; 0 takes all.")
+    ] = 0,
+) -> None:
+    """Train selectors and their controls on cached states of a frozen backbone; print tables.
+
+    No test task is scored without --tests. A run that is in the file is not run again.
+    """
+    from training.frozen.tables import frozen_tables
+
+    if not only_tables:
+        from training.frozen.experiment import run_plan
+        from training.frozen.opening import open_tests
+
+        blocks, chosen = whole_numbers(exits, "exits"), whole_numbers(seeds, "seeds")
+        decoder = bool(template)
+        plan = _plan(blocks, chosen, steps, batch_size, rates, arm, objective, decoder=decoder)
+        setting = _setting(backbone, data, retrieval, cache, template, teacher)
+        run_plan(setting, plan, output, cache)
+        if tests:
+            open_tests(setting, data, cache, output, pairs_per_task=test_pairs)
+    typer.echo(frozen_tables(output))
+
+
+def _plan(
+    exits: list[int],
+    seeds: list[int],
+    steps: int,
+    batch_size: int,
+    rates: str,
+    arms: list[str] | None,
+    objectives: list[str] | None,
+    *,
+    decoder: bool,
+) -> "Plan":
+    """Which runs there are; a decoder has arms of its own."""
+    from training.frozen.arms import DECODER_ARMS, ENCODER_ARMS
+    from training.frozen.experiment import (
+        ENCODER_OBJECTIVES,
+        Plan,
+        checked_arms,
+        checked_objectives,
+    )
+    from training.frozen.train import Schedule
+
+    return Plan(
+        exits,
+        seeds,
+        Schedule(steps, 0.0, min(250, max(1, steps // 4)), batch_size),
+        [float(rate) for rate in rates.split(",")],
+        checked_arms(arms or (DECODER_ARMS if decoder else ENCODER_ARMS)),
+        checked_objectives(objectives or ENCODER_OBJECTIVES),
+    )
+
+
+def _setting(
+    backbone: str,
+    data: Path,
+    retrieval: Path | None,
+    cache: Path,
+    template: str,
+    teacher: str | None,
+) -> "Setting":
+    """The texts and their states; a decoder reads them inside ``template``."""
+    from model.network.template import template_text
+    from training.frozen.setting import CORPUS, DECODER_CORPUS, Reading, read_setting
+
+    return read_setting(
+        backbone,
+        data,
+        retrieval,
+        cache,
+        corpus=DECODER_CORPUS if template else CORPUS,
+        reading=Reading(template_text(template)) if template else None,
+        teacher=teacher,
+    )

@@ -1,0 +1,156 @@
+"""The objectives a recipe can name, each with its options and what kind of examples it reads."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+from training.toml_tables import require
+
+ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimCSE:
+    """Unsupervised SimCSE (arXiv 2104.08821, section 3): dropout makes a text's two views."""
+
+    example_kind: ClassVar[ExampleKind] = "texts"
+    name: Literal["simcse"] = "simcse"
+    temperature: float = 0.05  # what cosines are divided by
+    projection: bool = False  # a Linear + tanh on top in training, dropped afterwards
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, "temperature must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedSimCSE:
+    """Supervised SimCSE (arXiv 2104.08821, section 4): pairs, with hard negatives or without."""
+
+    example_kind: ClassVar[ExampleKind] = "pairs"
+    name: Literal["supervised"] = "supervised"
+    temperature: float = 0.05
+    projection: bool = False
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, "temperature must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptBERT:
+    """PromptBERT (arXiv 2201.04337): two templates make the views, less their own vectors."""
+
+    example_kind: ClassVar[ExampleKind] = "texts"
+    name: Literal["prompt"] = "prompt"
+    temperature: float = 0.05
+    templates: list[str] = field(  # {} is the sentence, [MASK] whatever the tokenizer masks with
+        default_factory=lambda: [
+            'This sentence of "{}" means [MASK].',
+            'This sentence : "{}" means [MASK].',
+        ]
+    )
+    denoising: bool = True  # subtract what the template alone gives at the sentence's length
+    projection: bool = True
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, "temperature must be above 0")
+        require(len(self.templates) == 2, "templates must be two")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SFP:
+    """CSE-SFP: Rep2 of a text against Rep1 of the same text, or of another, from one forward.
+
+    With ``examples`` = "texts" both are of one text; "pairs" (with hard negatives, where the corpus
+    has them) and "related" contrast Rep2 of the first text with Rep1 of the others.
+    """
+
+    name: Literal["sfp"] = "sfp"
+    temperature: float = 0.05
+    examples: ExampleKind = "texts"
+
+    @property
+    def example_kind(self) -> ExampleKind:
+        """What the corpus gives."""
+        return self.examples
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, "temperature must be above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """Teachers' similarities within the batch, beside the contrastive loss of two views.
+
+    The student's row of similarities follows the mean of the teachers' by Kullback-Leibler
+    divergence, both as softmax distributions over the other texts of the batch (SEED, arXiv
+    2101.04731, Eq. 3-5). A teacher is anything that `training.evaluation.encoders.open_encoder`
+    opens.
+    """
+
+    example_kind: ClassVar[ExampleKind] = "texts"
+    name: Literal["distillation"] = "distillation"
+    teachers: list[str]
+    temperature: float = 0.05
+    teacher_temperature: float = 0.05
+    weight: float = 1.0  # of the divergence
+    contrastive_weight: float = 1.0  # of SimCSE's loss
+    error_weight: float = 0.0  # of the squared error between student and teacher cosines
+    dropout: bool = True  # without it one view of each text is embedded, at half the work
+
+    def __post_init__(self) -> None:
+        require(bool(self.teachers), "teachers must name at least one")
+        require(min(self.temperature, self.teacher_temperature) > 0, "temperatures must be above 0")
+        require(
+            self.weight > 0 <= min(self.contrastive_weight, self.error_weight),
+            "weight must be above 0, contrastive_weight and error_weight not below",
+        )
+        require(
+            self.dropout or not self.contrastive_weight,
+            "dropout = false leaves one view, and contrastive_weight needs two: set it to 0",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairDistillation:
+    """Cosines of related texts follow the teachers', without dropout.
+
+    A row is a pair of related texts. The mean squared error between the student's cosines and the
+    mean of the teachers', over the pairs and over all texts of the batch, is the loss. Dropout
+    would only add noise to exact targets. ``direction_weight`` adds the mean of 1 - cosine between
+    a text's vector and its teacher's, which takes one teacher of the student's width.
+    """
+
+    example_kind: ClassVar[ExampleKind] = "related"
+    name: Literal["pair_distillation"] = "pair_distillation"
+    teachers: list[str]
+    direction_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(bool(self.teachers), "teachers must name at least one")
+        require(self.direction_weight >= 0, "direction_weight must not be negative")
+        require(
+            not self.direction_weight or len(self.teachers) == 1,
+            "direction_weight needs one teacher, whose directions the student takes",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JTCSE:
+    """JTCSE (arXiv 2505.02366): twins that agree in direction and modulus; each is a checkpoint.
+
+    ``backbone.name`` is the first tower. Without ``cross_attention`` the objective is TNCSE's.
+    """
+
+    example_kind: ClassVar[ExampleKind] = "pairs"
+    name: Literal["jtcse"] = "jtcse"
+    second_tower: str  # a name as ``backbone.name``
+    temperature: float = 0.05
+    cross_attention: bool = True
+    num_ca_layers: int = 6  # blocks with cross-attention, at equal steps
+
+    def __post_init__(self) -> None:
+        require(self.temperature > 0, "temperature must be above 0")
+        require(self.num_ca_layers >= 1, "num_ca_layers must be at least 1")
+
+
+ELASTIC_OBJECTIVES = (SimCSE, SupervisedSimCSE, Distillation, PairDistillation)
+Objective = SimCSE | SupervisedSimCSE | PromptBERT | SFP | Distillation | PairDistillation | JTCSE
