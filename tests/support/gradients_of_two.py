@@ -1,4 +1,4 @@
-"""One run of training whose first gradients are written down, for `tests/training/test_trainer.py`.
+"""One run of training whose first gradients are written down, for `training/loop/test_trainer.py`.
 
 It fails if the process group outlives the run: its threads would abort the process now and then.
 

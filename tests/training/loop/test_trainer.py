@@ -24,7 +24,7 @@ from training.objectives.options import Objective, PromptBERT, SimCSE
 from training.recipe import Recipe
 from training.train import PRECISION_VARIABLE, train
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_training_reads_short_and_dev_reads_to_the_limit(
