@@ -32,11 +32,24 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     _require_depths(selector, recipe, encoder)
     if recipe.training.lora_rank:
         add_lora(encoder, recipe.training)
+    if recipe.training.round_matrices:
+        _round_matrices(encoder)
     if recipe.training.freeze_backbone:
         if not list(selector.parameters() if selector else ()):
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
+
+
+def _round_matrices(encoder: SentenceTransformer) -> None:
+    """Put the backbone's matrices on the grid that `weight-int8` stores, and keep them there.
+
+    Biases, layer norms and selectors can then be trained to make up for the rounding.
+    """
+    from model.export.rounding import round_matrices  # loads what exports
+
+    for parameter in round_matrices(encoder[0]):
+        parameter.requires_grad_(requires_grad=False)
 
 
 def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:

@@ -75,6 +75,7 @@ class TrainingConfig:
     lora_rank: int = 0  # above 0: low-rank updates of the backbone's linear layers
     lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora_rank
     lora_dropout: float = 0.05
+    round_matrices: bool = False  # put the backbone's on int8's grid and train what is left
     mini_batch_size: int = 0  # above 0: gradients in pieces of this size, as if in one
 
     def __post_init__(self) -> None:

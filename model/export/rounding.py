@@ -17,16 +17,25 @@ def round_weights(
     With ``tables_only`` only the embedding tables are rounded.
     """
     encoder = copy.deepcopy(encoder)
+    round_matrices(encoder[0], tables_only=tables_only)
+    return encoder
+
+
+def round_matrices(
+    backbone: torch.nn.Module, *, tables_only: bool = False
+) -> list[torch.nn.Parameter]:
+    """Round the matrices in place, as `round_weights` does; returns them."""
     parts = [
         part
-        for part in encoder[0].modules()
+        for part in backbone.modules()
         if isinstance(part, torch.nn.Embedding) or not tables_only
     ]
-    with torch.no_grad():
-        for part in parts:
-            axis = 1 if isinstance(part, Conv1D) else 0  # GPT-2's weights are [in, out]
-            for parameter in part.parameters(recurse=False):
-                if parameter.ndim == 2 and parameter.numel() >= graph.MIN_ROUNDED_ELEMENTS:
-                    rounded = graph.round_channels(parameter.numpy(), axis=axis)
-                    parameter.copy_(torch.from_numpy(rounded))
-    return encoder
+    rounded = []
+    for part in parts:
+        axis = 1 if isinstance(part, Conv1D) else 0  # GPT-2's weights are [in, out]
+        for parameter in part.parameters(recurse=False):
+            if parameter.ndim == 2 and parameter.numel() >= graph.MIN_ROUNDED_ELEMENTS:
+                values = graph.round_channels(parameter.detach().numpy(), axis=axis)
+                parameter.data.copy_(torch.from_numpy(values))
+                rounded.append(parameter)
+    return rounded
