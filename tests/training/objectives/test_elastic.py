@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from model.export.checkpoint import round_weights
 from model.network.encoder import get_selector, load_encoder
 from model.network.pooled import stopped_at
 from training.corpus import read_corpus
@@ -247,3 +248,18 @@ def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, dat
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions")], kind="texts")
     with pytest.raises(ConfigError, match=r"dimensions has 32, and .* 32 wide: .* from 1 to 31"):
         make_loss(new_encoder(elastic(recipe, depths=[3])), shaped, corpus)
+
+
+def test_rounded_matrices_stay_on_the_grid_while_the_rest_is_trained(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """So an export to weight-int8 stores the checkpoint's own weights."""
+    training = replace(recipe.training, steps=2, round_matrices=True)
+    shaped = replace(elastic(recipe), training=training)
+    before = new_encoder(shaped)[0].state_dict()
+    train(shaped, data, tmp_path / "out")
+    after = load_encoder(tmp_path / "out")
+    for name, value in after[0].state_dict().items():
+        assert torch.equal(value, before[name]) == (value.ndim == 2 and value.numel() >= 1024), name
+    for name, value in round_weights(after)[0].state_dict().items():
+        torch.testing.assert_close(value, after[0].state_dict()[name], rtol=1e-6, atol=0)
