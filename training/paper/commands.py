@@ -1,11 +1,15 @@
 """The commands of ``s2sent-train`` that run the paper's experiments and measure its overhead."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+if TYPE_CHECKING:
+    from training.paper.cells import Series
+
 TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
+EXITS = "x4"  # the control of selectors at exits, likewise
 
 Data = Annotated[Path, typer.Option(help="Folder that holds corpus/, sts/ and transfer/.")]
 
@@ -18,7 +22,7 @@ def reproduce(
         list[str] | None, typer.Option(help="The paper's table: 2, 3, 4; or jtcse.")
     ] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
-    control: Annotated[list[str] | None, typer.Option(help="Ours: x1, x2, x6, x7, x8.")] = None,
+    control: Annotated[list[str] | None, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
     latency: Annotated[bool, typer.Option("--latency", help="Also run overhead.")] = False,
     budget: Annotated[
         Literal["smoke", "short", "full"], typer.Option(help="How long each run is.")
@@ -30,13 +34,15 @@ def reproduce(
     steps: Annotated[int | None, typer.Option(help="Of each run; the budget's by default.")] = None,
     corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
+    exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
 
     Without --table, --figure, --control and --latency it is all of the paper's. --table jtcse is
-    twin encoders beside their controls. A run that has its result is skipped: give the same command
-    again after an interruption.
+    twin encoders beside their controls; --control x4 trains exits, and a gain is told from a head
+    start by giving it again with 4 and 16 times the --steps. A run that has its result is skipped:
+    give the same command again after an interruption.
     """
     from training.paper.cells import Series
     from training.paper.reproduce import reproduce_paper
@@ -53,13 +59,30 @@ def reproduce(
         corpus=corpus,
         keep=keep,
     )
-    if TWINS in (table or []):
+    others = _run_others(series, table, control, exits, only_tables=only_tables)
+    if keys or latency or not others:
+        typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
+
+
+def _run_others(
+    series: "Series",
+    table: list[str] | None,
+    control: list[str] | None,
+    exits: str,
+    *,
+    only_tables: bool,
+) -> bool:
+    """Run the experiments with runs of their own that were asked for; whether there were any."""
+    asked = {*(table or []), *(name.lower() for name in control or [])}
+    if TWINS in asked:
         from training.twins.experiment import reproduce_twins  # imports torch, which takes seconds
 
         typer.echo(reproduce_twins(series, only_tables=only_tables))
-        if not keys and not latency:
-            return
-    typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
+    if EXITS in asked:
+        from training.exits.experiment import reproduce_exits  # likewise
+
+        typer.echo(reproduce_exits(series, whole_numbers(exits, "exits"), only_tables=only_tables))
+    return bool({TWINS, EXITS} & asked)
 
 
 def _experiments(
@@ -68,7 +91,7 @@ def _experiments(
     """The keys of the paper's experiments that were asked for."""
     keys = [f"table {name}" for name in table or [] if name != TWINS]
     keys += [f"figure {number}" for number in figure or []]
-    return keys + [f"control {name.lower()}" for name in control or []]
+    return keys + [f"control {name.lower()}" for name in control or [] if name.lower() != EXITS]
 
 
 def overhead(

@@ -1,0 +1,82 @@
+"""The arms of control X4, and the recipe of a run: one arm, one seed, one number of steps."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from training.recipe import Recipe, recipe_from
+
+DIMENSIONS = (32, 64, 128, 256)  # and the full width
+
+SELECTOR = {"num_blocks": 3, "reduction": 12, "weight_norm": "softmax_logits"}
+ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "last": ("last block alone", None),
+    "mean": ("mean of the last min(3, k)", {"num_blocks": 3, "spatial_selection": "avg"}),
+    "static": ("static weights, one per block", {**SELECTOR, "static": "blocks"}),
+    "s2sent": ("S2Sent", SELECTOR),
+}
+LOW_RANK = "low-rank head on the last block"  # the fifth arm, which no checkpoint can hold yet
+
+
+@dataclass(frozen=True)
+class ExitRun:
+    """One run: what is trained, and where its checkpoint is until it is scored."""
+
+    backbone: str
+    depths: tuple[int, ...]
+    arm: str
+    seed: int
+    steps: int
+    corpus: str
+    batch_size: int
+    folder: Path
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """What a line of results is the result of."""
+        return {
+            "backbone": self.backbone,
+            "depths": list(self.depths),
+            "corpus": self.corpus,
+            "batch_size": self.batch_size,
+            "steps": self.steps,
+            "seed": self.seed,
+            "arm": self.arm,
+        }
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the trained encoder."""
+        return self.folder / f"{self.arm}.{self.steps}.seed{self.seed}.checkpoint"
+
+    def recipe(self) -> Recipe:
+        """Distillation of the backbone's own similarities into every exit, once over the texts.
+
+        All arms have the same data in the same order, and the same rates.
+        """
+        _, selector = ARMS[self.arm]
+        table: dict[str, Any] = {
+            "seed": self.seed,
+            "backbone": {"name": self.backbone},
+            "corpus": [{"source": self.corpus, "limit": self.steps * self.batch_size}],
+            "elastic": {"depths": list(self.depths), "dimensions": list(DIMENSIONS)},
+            "objective": {
+                "name": "distillation",
+                "teachers": [self.backbone],
+                "contrastive_weight": 0,
+                "error_weight": 4,
+                "dropout": False,
+            },
+            "training": {
+                "steps": self.steps,
+                "batch_size": self.batch_size,
+                "learning_rate": 1e-4,
+                "selector_learning_rate": 5e-3,
+                "warmup_steps": min(50, self.steps // 6),
+                "max_seq_length": 48,
+                "group_by_length": True,
+                "eval_every": max(1, self.steps // 2),
+                "precision": "bf16",
+            },
+        }
+        return recipe_from(table | ({"selector": selector} if selector else {}), "control x4")
