@@ -21,6 +21,9 @@ def depths(
     record: Annotated[
         bool, typer.Option("--record", help="Write what is found into the artifact's manifest.")
     ] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Score every pair of depths on development data.")
+    ] = False,
     only_table: Annotated[
         bool, typer.Option("--only-table", help="Only print what the manifest has.")
     ] = False,

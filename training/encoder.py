@@ -49,7 +49,7 @@ def _round_matrices(encoder: SentenceTransformer) -> None:
     from model.export.rounding import round_matrices  # loads what exports
 
     for parameter in round_matrices(encoder[0]):
-        parameter.requires_grad_(requires_grad=False)
+        parameter.requires_grad = False
 
 
 def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:

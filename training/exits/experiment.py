@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from training.exits.plan import ARMS, DIMENSIONS, ExitRun
 from training.exits.tables import write_exit_tables
 from training.jsonl import append_line, read_lines
 from training.paper.cells import Series, backbone_name, size_of
-from training.paper.runs import INTERRUPTED, Train
+from training.paper.runs import INTERRUPTED
 from training.record import provenance
 from training.train import train as train_recipe
 
@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 DEFAULT_STEPS = 300
+
+Train = Callable[..., Any]  # as `training.train.train`
 
 
 def reproduce_exits(
