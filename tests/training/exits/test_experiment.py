@@ -19,6 +19,7 @@ from tests.support.tiny_tasks import tiny_tasks
 from training.errors import ConfigError, EncoderError, Interrupted
 from training.evaluation.depth_pairs import evaluate_depth_pairs, score_pairs
 from training.evaluation.retrieval import retrieval_scores
+from training.evaluation.sts import DEV_FILE
 from training.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
 from training.exits.plan import ARMS
 from training.exits.tables import area
@@ -31,6 +32,8 @@ from training.recipe import Recipe
 def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     folder = tmp_path_factory.mktemp("x4")
     data = tiny_tasks(tiny_data(folder / "data"))
+    with (data / "sts" / DEV_FILE).open("a") as dev:  # pairs that no test holds
+        dev.writelines(f"tiny\t{n}\t{'cat ' * n}\t{'dog ' * n}reads\n" for n in range(1, 5))
     checkpoint = elastic_checkpoint(folder)
     return Series(data, folder / "out", str(checkpoint.with_name("backbone")), seeds=(1, 2))
 
