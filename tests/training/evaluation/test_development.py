@@ -157,7 +157,7 @@ def test_the_default_model_has_its_development_and_its_sts_b_score() -> None:
     encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
-        "R@1": 81.40,
-        "MRR@10": 87.03,
+        "R@1": 81.25,
+        "MRR@10": 86.85,
     }
-    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.35
+    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 84.17
