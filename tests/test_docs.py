@@ -167,7 +167,9 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
     while training:
         kept.insert(0, training["dev"]["step"])
         training = training.get("began_from")
-    printed = re.findall(r"^\| [13456] \| .* steps, step (\d+) \|", text_of(DEFAULT_MODEL), re.MULTILINE)
+    printed = re.findall(
+        r"^\| [13456] \| .* steps, step (\d+) \|", text_of(DEFAULT_MODEL), re.MULTILINE
+    )
     assert [int(step) for step in printed] == kept
 
 

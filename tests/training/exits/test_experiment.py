@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from model.artifact.reader import Artifact
-from model.export.checkpoint import ExportOptions, export_checkpoint
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint
