@@ -42,10 +42,13 @@ RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && test -z "$(find /opt/venv -name '*.pth')"
 
 
+# Of onnx the conversion to int8 needs neither its tests nor its reference implementation.
 FROM builder AS venv-cpu
 COPY deploy/requirements-cpu.txt ./
 RUN pip --python /opt/venv/bin/python install --require-hashes --requirement requirements-cpu.txt \
-    && pip --python /opt/venv/bin/python uninstall --yes ${HUB_CLIENT}
+    && pip --python /opt/venv/bin/python uninstall --yes ${HUB_CLIENT} \
+    && rm -r /opt/venv/lib/python3.*/site-packages/onnx/backend/test \
+        /opt/venv/lib/python3.*/site-packages/onnx/reference
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && test -z "$(find /opt/venv -name '*.pth')"

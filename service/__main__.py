@@ -71,12 +71,11 @@ def _serve(settings: Settings) -> None:
     tune_process()
     # Imported here, so that --help is instant, and in this order, so that the artifact is verified
     # and the model opened in threads while the rest is imported.
-    from model.artifact.reader import Artifact
     from model.runtime.malloc import return_freed_memory
     from service.engine.background import in_background
+    from service.served_artifact import open_artifact
 
-    opening = partial(Artifact.open, settings.artifact, keep_graph=True)
-    artifact = in_background(opening, name="open")
+    artifact = in_background(partial(open_artifact, settings), name="open")
     from service.engine.inference.model import LoadedModel
 
     model = LoadedModel.open_in_background(settings, artifact, release_memory=return_freed_memory)

@@ -90,6 +90,12 @@ class Settings(BaseSettings):
     tensorrt_cache: Path | None = _setting(
         None, "Model", "Folder that keeps TensorRT's engines; without it each start builds them."
     )
+    precision: Literal["as_is", "int8", "auto"] = _setting(
+        "as_is", "Model", "int8 converts the artifact at the start; auto: where this CPU can."
+    )
+    int8_cache: Path | None = _setting(
+        None, "Model", "Folder that keeps conversions to int8; by default s2sent/int8 in ~/.cache."
+    )
     threads: int = _setting(
         0, "Model", "Threads of the encoder; 0 counts the cores this process may use.", ge=0, le=512
     )
@@ -208,6 +214,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"tensorrt_cache is set and device is {self.device}, which builds no engines."
                 " Set device to tensorrt, or leave tensorrt_cache out."
+            )
+        if self.precision == "int8" and self.device != "cpu":
+            raise ValueError(
+                f"precision is int8 and device is {self.device}: int8 is for a CPU. Set device to"
+                " cpu, or precision to auto or as_is."
             )
         if self.metrics_require_key and not self.requires_key:
             raise ValueError(

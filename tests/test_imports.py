@@ -96,7 +96,7 @@ LAYERS = {
         *(
             {"engine"},
             {"logs", "metrics"},
-            {"lanes", "settings_reference"},
+            {"lanes", "served_artifact", "settings_reference"},
             {"encodings", "errors", "process", "settings"},
         ),
     ],

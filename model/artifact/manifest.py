@@ -159,6 +159,11 @@ class Manifest:
         """Every depth that an encoder can be asked for: its exits, and full depth."""
         return self.depths if self.full_depth is None else (*self.depths, self.full_depth)
 
+    @property
+    def converts_to_int8(self) -> bool:
+        """Whether `model.export.requantize` takes such an artifact."""
+        return self.packed and self.precision in ("fp32", "weight-int8")
+
     def to_json(self) -> str:
         """The manifest as indented JSON, ending in a newline."""
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"

@@ -8,6 +8,7 @@ stored as int8 already are rounded a second time.
 """
 
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,14 +17,20 @@ from pathlib import Path
 
 import onnx
 
-from model.artifact.manifest import MODEL
+from model.artifact.manifest import MODEL, ArtifactError
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
 from model.export.early_exit import without_exits
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
 from model.export.packing import join_projections
-from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
+from model.export.parity import (
+    ParityError,
+    ParityReport,
+    check_parity,
+    parity_by_depth,
+    parity_sentences,
+)
 from model.runtime.encoder import OnnxEncoder
 
 
@@ -92,8 +99,28 @@ def _convert_graph(
 
 def _require_convertible(source: Artifact) -> None:
     manifest = source.manifest
-    if not manifest.packed or manifest.precision not in ("fp32", "weight-int8"):
+    if not manifest.converts_to_int8:
         raise ConversionError(
             f"{source.path} is {manifest.precision}{'' if manifest.packed else ' and not packed'}:"
             " int8 needs an fp32 or weight-int8 artifact that is. Export the checkpoint instead."
         )
+
+
+def main(source: str, target: str, fingerprint: str) -> None:
+    """What ``s2sent serve --precision int8`` runs as a process; exits with a sentence on failure.
+
+    ``fingerprint`` is the source's, which is refused where it has another one meanwhile.
+    """
+    try:
+        opened = Artifact.open(source)
+        if opened.fingerprint != fingerprint:
+            raise ConversionError(f"{source} was replaced during the start. Start again.")
+        convert_to_int8(opened, Path(target), overwrite=True)
+    except OSError as error:
+        sys.exit(f"{target} cannot be written: {error.strerror}. Choose another folder.")
+    except (ArtifactError, ConversionError, ParityError) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

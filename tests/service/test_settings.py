@@ -92,6 +92,7 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
         {"max_batch_tokens": 4096, "max_queue_tokens": 100},
         {"metrics_require_key": True},
         {"device": "cuda", "tensorrt_cache": "/engines"},
+        {"device": "cuda", "precision": "int8"},
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(given: dict[str, object]) -> None:

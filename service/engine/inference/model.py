@@ -1,5 +1,6 @@
 """Opening, warming up and verifying the model that is served."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,7 +20,10 @@ from service.engine.inference.parallelism import Parallelism
 from service.engine.panics import panics_as_errors
 from service.engine.types import Run, TextTokenizer, TokenEncoder
 from service.metrics import Metrics
+from service.served_artifact import int8_obstacle, open_artifact
 from service.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 # Largest difference of a component between the canary's embedding here and the exporter's, both of
 # length 1. Other processors and TF32 move a component by less than 1e-4; another pooling, tokenizer
@@ -49,6 +53,7 @@ class LoadedModel:
     """Encoder and tokenizer of an artifact. Without an artifact, as in tests, there is no canary.
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
+    ``remark`` is logged when the model is served: what its owner may want to be otherwise.
     ``release_memory`` is called in a thread that has just freed much memory: by the one that has
     opened the model, and by an inference thread that has been idle for a second.
     """
@@ -58,6 +63,7 @@ class LoadedModel:
     artifact: Artifact | None = None
     opened_since: float | None = None
     is_verified: bool = False
+    remark: str = ""
     release_memory: Callable[[], None] = _nothing
 
     @classmethod
@@ -66,7 +72,7 @@ class LoadedModel:
 
         Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
         """
-        artifact = artifact or Artifact.open(settings.artifact, keep_graph=True)
+        artifact = artifact or open_artifact(settings)
         _check_defaults(settings, artifact)
         parallelism = Parallelism.of(settings)
         try:
@@ -88,7 +94,10 @@ class LoadedModel:
             raise EngineStartFailed(
                 f"{artifact.path} cannot be loaded: {error}. Export the checkpoint again."
             ) from error
-        return cls(encoder, encoder.tokenizer, artifact)
+        remark = ""
+        if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):
+            remark = f"not served in int8: {why}"
+        return cls(encoder, encoder.tokenizer, artifact, remark=remark)
 
     @classmethod
     def open_in_background(
@@ -200,6 +209,8 @@ class LoadedModel:
 
     def describe(self, metrics: Metrics) -> None:
         """Publish which model is served."""
+        if self.remark:
+            logger.warning(self.remark)
         if self.artifact is not None:
             manifest = self.artifact.manifest
             metrics.describe_model(

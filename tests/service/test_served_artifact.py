@@ -1,0 +1,286 @@
+"""The artifact is served as it lies there, or converted to int8 once and kept in a cache."""
+
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.artifact.manifest import MODEL
+from model.artifact.reader import Artifact
+from model.export import requantize
+from model.export.options import ExportOptions
+from model.export.twins import export_twins
+from model.runtime import providers
+from model.runtime.encoder import OnnxEncoder
+from service import served_artifact
+from service.engine.inference.model import LoadedModel
+from service.metrics import Metrics
+from service.served_artifact import Int8Unavailable, open_artifact
+from service.settings import Settings, load_settings
+from tests.support.small_artifact import write_artifact
+from tests.support.tiny_twins import tiny_twins
+from tests.test_imports import BLOCK, HEAVY
+
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night", "a car"]
+NOT_FOR_SERVING = [name for name in HEAVY if name != "onnx"]
+
+needs_vnni = pytest.mark.skipif(
+    not providers.multiplies_int8(), reason="this processor's products of int8 overflow"
+)
+
+
+class Converter:
+    """Stands for the start of the converter's process: runs it in this one, and counts."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.before: Callable[[], object] = bool  # nothing
+
+    def __call__(self, command: list[Any], **options: Any) -> "subprocess.CompletedProcess[str]":
+        assert command[:3] == [sys.executable, "-m", "model.export.requantize"]
+        self.runs += 1
+        self.before()
+        try:
+            requantize.main(*map(str, command[3:]))
+        except SystemExit as error:
+            return subprocess.CompletedProcess(command, 1, "", f"{error.code}\n")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+
+@pytest.fixture
+def converter(monkeypatch: pytest.MonkeyPatch) -> Converter:
+    converter = Converter()
+    monkeypatch.setattr(subprocess, "run", converter)
+    return converter
+
+
+@pytest.fixture
+def no_vnni(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text("flags\t\t: fpu avx2\n")
+    monkeypatch.setattr(providers, "CPU_INFO", tmp_path / "cpuinfo")
+
+
+def settings_for(artifact: Artifact, cache: Path, precision: str = "int8") -> Settings:
+    return load_settings(artifact=artifact.path, precision=precision, int8_cache=cache)
+
+
+def entry_of(cache: Path) -> Path:
+    (entry,) = [path for path in cache.iterdir() if path.is_dir()]
+    return entry
+
+
+def same_direction(first: Artifact, second: Artifact, depth: int | None = None) -> bool:
+    rows = [OnnxEncoder(each).encode(TEXTS, depth=depth) for each in (first, second)]
+    return bool(
+        ((rows[0] * rows[1]).sum(axis=1) > 0.98).all() and not np.array_equal(rows[0], rows[1])
+    )
+
+
+@needs_vnni
+def test_a_start_converts_in_a_process_without_torch_and_the_next_finds_it(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real process, in which what only training needs cannot be imported."""
+    blocked = BLOCK.format(blocked=(*NOT_FOR_SERVING, "training", "service"), modules=())
+    (tmp_path / "sitecustomize.py").write_text(blocked)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    settings = settings_for(tiny_artifact, tmp_path / "cache")
+    made = open_artifact(settings)
+    assert (made.manifest.precision, made.manifest.name) == ("int8", "tiny")
+    assert made.path == entry_of(tmp_path / "cache")
+    assert same_direction(made, tiny_artifact)
+    monkeypatch.setattr(subprocess, "run", None)  # it cannot be started again
+    assert open_artifact(settings).fingerprint == made.fingerprint
+
+
+@needs_vnni
+def test_the_model_that_is_loaded_is_the_converted_one(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    model = LoadedModel.open(settings_for(tiny_artifact, tmp_path, "auto"))
+    assert model.artifact is not None
+    assert (model.artifact.manifest.precision, model.remark) == ("int8", "")
+    model.check_canary(model.run)
+
+
+@needs_vnni
+def test_depths_and_towers_are_kept(
+    exits_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    made = open_artifact(settings_for(exits_artifact, tmp_path / "cache"))
+    assert made.manifest.depths == exits_artifact.manifest.depths
+    assert same_direction(made, exits_artifact, depth=2)
+    tiny_twins(tmp_path).save(str(tmp_path / "twins"), create_model_card=False)
+    twins = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions())
+    made = open_artifact(settings_for(twins, tmp_path / "cache"))
+    assert len(made.manifest.towers) == 2
+    assert same_direction(made, twins)
+
+
+@needs_vnni
+def test_what_is_int8_already_is_served_as_it_is(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    made = open_artifact(settings_for(tiny_artifact, tmp_path / "cache"))
+    assert open_artifact(settings_for(made, tmp_path / "other")).path == made.path
+    assert not (tmp_path / "other").exists()
+    assert converter.runs == 1
+
+
+@needs_vnni
+def test_a_damaged_entry_and_what_a_killed_conversion_left_are_replaced(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    settings = settings_for(tiny_artifact, tmp_path)
+    whole = open_artifact(settings)
+    (whole.path / MODEL).write_bytes(b"half")
+    left = tmp_path / f".{whole.path.name}.partial-abc"
+    left.mkdir()
+    assert open_artifact(settings).fingerprint == whole.fingerprint
+    assert converter.runs == 2
+    assert not left.exists()
+
+
+@needs_vnni
+def test_another_artifact_has_another_entry(
+    tiny_artifact: Artifact, exits_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    paths = {open_artifact(settings_for(a, tmp_path)).path for a in (tiny_artifact, exits_artifact)}
+    assert len(paths) == converter.runs == 2
+
+
+@needs_vnni
+def test_of_two_starts_at_once_one_converts_and_both_have_it(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    """The second is begun while the first converts, and waits for the lock."""
+    found: list[str] = []
+    settings = settings_for(tiny_artifact, tmp_path)
+    second = threading.Thread(target=lambda: found.append(open_artifact(settings).fingerprint))
+    converter.before = second.start
+    found.append(open_artifact(settings).fingerprint)
+    second.join()
+    assert len(found) == 2
+    assert len(set(found)) == converter.runs == 1
+
+
+@pytest.mark.usefixtures("no_vnni")
+def test_a_cpu_that_cannot_is_a_sentence_and_with_auto_the_artifact_as_it_is(
+    tiny_artifact: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Int8Unavailable, match=r"^precision is int8, and this .*Set precision to"):
+        open_artifact(settings_for(tiny_artifact, tmp_path / "cache"))
+    model = LoadedModel.open(settings_for(tiny_artifact, tmp_path / "cache", "auto"))
+    assert model.artifact is not None
+    assert model.artifact.fingerprint == tiny_artifact.fingerprint
+    model.describe(Metrics())
+    assert "not served in int8: this processor has none of avx512_vnni" in caplog.text
+    assert not (tmp_path / "cache").exists()
+
+
+@needs_vnni
+def test_an_artifact_that_cannot_be_converted_is_a_sentence_or_served_as_it_is(
+    tmp_path: Path, converter: Converter
+) -> None:
+    plain = write_artifact(tmp_path / "plain")
+    with pytest.raises(Int8Unavailable, match=r"plain is fp32, not packed: only .* auto or as_is"):
+        open_artifact(settings_for(plain, tmp_path / "cache"))
+    assert open_artifact(settings_for(plain, tmp_path / "cache", "auto")).path == plain.path
+    assert converter.runs == 0
+
+
+def test_without_being_told_so_nothing_is_converted(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    artifact = open_artifact(load_settings(artifact=tiny_artifact.path, int8_cache=tmp_path / "c"))
+    assert artifact.fingerprint == tiny_artifact.fingerprint
+    assert artifact.graphs  # kept for the encoder
+    assert not (tmp_path / "c").exists()
+
+
+def test_auto_on_another_device_takes_the_artifact_as_it_is(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    settings = load_settings(
+        artifact=tiny_artifact.path, precision="auto", device="cuda", int8_cache=tmp_path / "c"
+    )
+    assert open_artifact(settings).path == tiny_artifact.path
+
+
+@needs_vnni
+def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Int8Unavailable, match=r"file/cache cannot keep .*Set S2SENT_INT8_CACHE to"):
+        open_artifact(settings_for(tiny_artifact, tmp_path / "file" / "cache"))
+
+
+@needs_vnni
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ("Traceback\nValueError: no", "failed: ValueError: no Or set precision to as_is"),
+        ("", "failed: It ended with status -9. Or set"),
+    ],
+)
+def test_a_converter_that_fails_is_a_sentence(
+    tiny_artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    message: str,
+) -> None:
+    """Killed for its memory, for example; nothing is left that would be served."""
+    done = subprocess.CompletedProcess[str]([], -9, "", said)
+    monkeypatch.setattr(subprocess, "run", lambda *_a, **_o: done)
+    with pytest.raises(Int8Unavailable, match=message):
+        open_artifact(settings_for(tiny_artifact, tmp_path))
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+@needs_vnni
+def test_an_artifact_replaced_during_the_start_is_not_kept_under_the_old_fingerprint(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    mine = Artifact.open(shutil.copytree(tiny_artifact.path, tmp_path / "mine"))
+
+    def replace() -> None:
+        manifest = mine.path / "manifest.json"
+        manifest.write_text(manifest.read_text().replace('"tiny"', '"other"'))
+
+    converter.before = replace
+    with pytest.raises(Int8Unavailable, match=r"mine was replaced during the start\. Start again"):
+        open_artifact(settings_for(mine, tmp_path / "cache"))
+
+
+@needs_vnni
+def test_without_onnx_it_says_what_to_install(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(served_artifact, "find_spec", lambda _name: None)
+    with pytest.raises(Int8Unavailable, match=r"needs the package onnx.*Install s2sent\[cpu\]"):
+        open_artifact(settings_for(tiny_artifact, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("variables", "folder"),
+    [
+        ({"XDG_CACHE_HOME": "/caches", "HOME": "/home/me"}, "/caches/s2sent/int8"),
+        ({"XDG_CACHE_HOME": "relative", "HOME": "/home/me"}, "/home/me/.cache/s2sent/int8"),
+        ({"HOME": "/home/me"}, "/home/me/.cache/s2sent/int8"),
+    ],
+)
+def test_the_cache_is_where_the_user_keeps_caches(
+    variables: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert str(served_artifact._cache_folder(load_settings())) == folder
