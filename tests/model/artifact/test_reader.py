@@ -147,6 +147,11 @@ def test_a_template_comes_back_and_leaves_less_room_for_a_text(artifact: Artifac
     assert Manifest.from_json(manifest.to_json()) == manifest
 
 
+def test_the_last_token_of_a_bare_text_can_be_read(artifact: Artifact) -> None:
+    edit_manifest(artifact, template=TEMPLATE | {"prefix": [], "suffix": []})
+    assert Artifact.open(artifact.path).manifest.template == Template((), (), read=-1, space=" ")
+
+
 BROKEN = [b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b"1" * 5_000]
 
 

@@ -102,7 +102,7 @@ def test_pairs_and_hard_negatives_are_rep1(encoder_of: Callable[..., Any]) -> No
         parameter.grad = None
 
 
-@pytest.mark.parametrize("examples", ["texts", "pairs", "related"])
+@pytest.mark.parametrize("examples", ["texts", "related"])
 def test_it_trains_and_the_checkpoint_keeps_its_template(
     recipe_of: Callable[..., Recipe], data: Path, tmp_path: Path, examples: Any
 ) -> None:
