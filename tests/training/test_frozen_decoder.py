@@ -175,4 +175,5 @@ def test_every_decoder_arm_is_compared_with_simpler_ones_of_its_size() -> None:
         assert len(blocks_of(arm, 30)) == arm.num_blocks
         assert all(control in ARMS for control in arm.controls), name
     features = ARMS["s2sent-6-rms"].controls
-    assert features == ("last", "mean-6-rms", "static-blocks-6-rms", "static-features-6-rms")
+    static = ("static-blocks-6-rms", "static-features-6-rms")
+    assert features == ("last", "mean-6-rms", "low-rank-rms", *static)

@@ -18,6 +18,7 @@ from training.frozen.heads import (
 )
 
 NUM_BLOCKS = 3  # of the arms on encoders
+LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 FUSED = (3, 6, 12)  # numbers of blocks of the arms on decoders
 
 
@@ -124,7 +125,7 @@ def _decoder_arms() -> Iterator[Arm]:
         yield _mean_arm(number, norm)
         yield from _learned_arms(number, norm)
     yield Arm(
-        "low-rank-rms",
+        LOW_RANK,
         "low-rank head on the last block, as many parameters as S2Sent on 3",
         _decoder_low_rank,
         controls=(LAST.name,),
@@ -144,7 +145,7 @@ def _mean_arm(number: int, norm: str) -> Arm:
 
 def _learned_arms(number: int, norm: str) -> Iterator[Arm]:
     """Static weights and the gate that sees its input; each is compared with what is simpler."""
-    controls = [LAST.name, f"mean-{number}-{norm}"]
+    controls = [LAST.name, f"mean-{number}-{norm}", LOW_RANK]
     for name, label, make in (
         ("static-blocks", "static weights a block", _static(number, norm, per_feature=False)),
         ("static-features", "static a block, feature", _static(number, norm, per_feature=True)),
@@ -156,7 +157,9 @@ def _learned_arms(number: int, norm: str) -> Iterator[Arm]:
             f"{label}, {number} blocks, {_scaling(norm)}",
             make,
             num_blocks=number,
-            controls=tuple(controls),
+            controls=tuple(
+                control for control in controls if control != LOW_RANK or name == "s2sent"
+            ),
         )
         controls.append(arm)
 

@@ -47,14 +47,19 @@ def open_tests(
     ``pairs_per_task`` of each test, at equal steps; 0 takes all. The heads are in ``cache``. Raises
     `ConfigError` for a run whose head is not there.
     """
-    lines = read_lines(file)
-    waiting = [line for line in lines if TESTS not in line and _counts(line)]
+    heads = cache / HEADS
+    waiting = [line for line in read_lines(file) if TESTS not in line and _counts(line)]
     if not waiting:
         return
     texts = TestStates(setting, data, cache, pairs_per_task)
+    scored: dict[Path, dict[str, float]] = {}
     for line in waiting:
-        line[TESTS] = texts.scores(_head_of(line, setting, cache / HEADS), line)
-        log.info("%s %s seed %d: %s", line["objective"], line["arm"], line["seed"], line[TESTS])
+        scored[head_file(heads, line)] = found = texts.scores(_head_of(line, setting, heads), line)
+        log.info("%s %s seed %d: %s", line["objective"], line["arm"], line["seed"], found)
+    lines = read_lines(file)  # again: another process may have added runs
+    for line in lines:
+        if (found := scored.get(head_file(heads, line), {})) and _counts(line):
+            line[TESTS] = found
     scratch = file.with_suffix(".opened")
     scratch.write_text(
         "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"

@@ -64,7 +64,8 @@ def _scores(run: Line) -> dict[str, float]:
 
 
 def _scores_table(runs: Mapping[str, Sequence[Line]]) -> str:
-    names = list(_scores(next(iter(runs.values()))[0]))
+    found = [_scores(run) for of_arm in runs.values() for run in of_arm]
+    names = [name for name in found[0] if all(name in scores for scores in found)]
     head = ["", "parameters", "seeds", "rate", *names, "best steps", "moved", "spread over texts"]
     weights = any(run["block_weights"] for of_arm in runs.values() for run in of_arm)
     last = ["weights of the blocks"] if weights and STS in names else []
@@ -137,7 +138,7 @@ def _comparisons_table(lines: Sequence[Line], settings: Sequence[Key]) -> str:
             [label, str(len(found.differences)), f"{found.mean:+.2f}", interval]
             + [_p(p), answer, _p(alike) + (" (shown)" if (alike or 1) < LEVEL else "")]
         )
-    minus = "S2Sent minus" if tested != STS else "difference"
+    minus = "S2Sent minus" if all(line["arm"] in ENCODER_ARMS for line in lines) else "difference"
     head = [minus, "pairs", tested, "95 %", "p (Holm)", "", f"within ± {MARGIN:g}, p"]
     return markdown_table(head, cells)
 
