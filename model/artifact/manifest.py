@@ -249,7 +249,7 @@ def _parse_template(fields: dict[str, Any] | None) -> Template | None:
         } if (
             len(fields) == len(dataclasses.fields(Template))
             and {*map(type, prefix + suffix)} <= {int}
-            and (read in (None, -1) or -len(suffix) <= cast(int, read) < len(prefix))
+            and (read is None or read == -1 or -len(suffix) <= read < len(prefix))
             and clean_up in CLEAN_UPS
         ):
             return Template(tuple(prefix), tuple(suffix), read, space, cast(CleanUp, clean_up))
