@@ -41,7 +41,7 @@ def plot_scores(rows: Mapping[str, Mapping[str, float]], label: str) -> str:
         for place, (name, scores) in enumerate(rows.items()):
             shift = 0.12 * (place - (len(rows) - 1) / 2)
             at = np.arange(len(scores)) + shift
-            axes.plot(at, list(scores.values()), "o", label=name, markersize=7, zorder=3)
+            axes.plot(at, list(scores.values()), "o", label=_short(name), markersize=7, zorder=3)
         tasks = list(next(iter(rows.values())))
         axes.set_xticks(range(len(tasks)), tasks)
         axes.set_ylabel(label)

@@ -260,6 +260,8 @@ def test_rounded_matrices_stay_on_the_grid_while_the_rest_is_trained(
     train(shaped, data, tmp_path / "out")
     after = load_encoder(tmp_path / "out")
     for name, value in after[0].state_dict().items():
-        assert torch.equal(value, before[name]) == (value.ndim == 2 and value.numel() >= 1024), name
+        if "pooler" not in name:  # the mean of the tokens leaves it without a gradient
+            rounded = value.ndim == 2 and value.numel() >= 1024
+            assert torch.equal(value, before[name]) == rounded, name
     for name, value in round_weights(after)[0].state_dict().items():
         torch.testing.assert_close(value, after[0].state_dict()[name], rtol=1e-6, atol=0)
