@@ -29,7 +29,7 @@ app = typer.Typer(
 
 # Errors with a message for the user, by modules that take seconds to import.
 MODEL_ERRORS = {
-    "model.network.encoder": "CheckpointError",
+    "model.network.checkpoint": "CheckpointError",
     "model.export.graph": "GraphError",
     "model.export.options": "ExportError",
     "model.export.parity": "ParityError",

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import CheckpointError, find_selector
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import find_selector
 from training.errors import ConfigError, EncoderError
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman

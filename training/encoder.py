@@ -6,7 +6,8 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.encoder import CheckpointError, find_selector, load_encoder
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import find_selector, load_encoder
 from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of

@@ -45,6 +45,7 @@ ADDED_FIELDS: dict[str, Any] = {
     "packed": False,
     "template": None,
     "towers": [],
+    "default_prompt_name": None,
 }
 
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
@@ -118,6 +119,7 @@ class Manifest:
     packed: whether the blocks work on tokens without padding (`model.export.packing`).
     template: the tokens that stand around every text, counted in ``max_seq_length``; None for none.
     towers: of twins, whose embedding is the sum of both, the name and parity of each tower.
+    default_prompt_name: the prompt of a text for which none is named; None for none.
     """
 
     name: str
@@ -142,7 +144,13 @@ class Manifest:
     packed: bool = False
     template: Template | None = None
     towers: tuple[dict[str, Any], ...] = ()
+    default_prompt_name: str | None = None
     schema_version: int = SCHEMA_VERSION
+
+    def prompt(self, name: str | None = None) -> str:
+        """The text put before an input, by default the default prompt; KeyError if unknown."""
+        name = self.default_prompt_name if name is None else name
+        return "" if name is None else self.prompts[name]
 
     @property
     def max_input_length(self) -> int:

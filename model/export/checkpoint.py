@@ -32,9 +32,8 @@ from model.export.written_graph import WrittenGraph, max_seq_length, write_graph
 from model.network.encoder import (
     find_selector,
     find_template,
-    get_pooling,
     load_encoder,
-    pooling_mode,
+    pooling_modes,
 )
 from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
@@ -42,6 +41,14 @@ from model.runtime.encoder import OnnxEncoder
 
 CANARY_TEXT = "A canary sings while the air is good."
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "optimum-onnx", "onnxruntime")
+POOLING_FLAGS = {  # in 1_Pooling/config.json, by the pooling's name
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
 TRAINING_RECORD = "training.json"  # what the trainer leaves in a checkpoint for the manifest
 
 
@@ -93,16 +100,15 @@ def _refuse_batch_dependence(config: SelectorConfig) -> None:
 def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     """Write tokenizer, backbone configuration, pooling and canary, as other servers name them."""
     encoder.tokenizer.save_pretrained(folder, legacy_format=False)
-    backbone_config(encoder).to_json_file(folder / CONFIG, use_diff=False)
-    modes = {
-        "word_embedding_dimension": get_pooling(encoder).get_embedding_dimension(),
-        "pooling_mode_cls_token": _pooled(encoder) == "cls",
-        "pooling_mode_mean_tokens": _pooled(encoder) == "mean",
-        "pooling_mode_lasttoken": _pooled(encoder) == "last_token",
+    config = backbone_config(encoder)
+    config.to_json_file(folder / CONFIG, use_diff=False)
+    pooled = _pooled(encoder)
+    modes = {"word_embedding_dimension": config.hidden_size} | {
+        name: mode in pooled for name, mode in POOLING_FLAGS.items()
     }
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
-    vector = _encode(encoder, [CANARY_TEXT])[0]
+    vector = _encode(encoder, [CANARY_TEXT], prompt="")[0]
     canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
     (folder / CANARY).write_text(json.dumps(canary))
 
@@ -119,16 +125,16 @@ def _describe(
     config, selector = backbone_config(encoder), find_selector(encoder)
     return Manifest(
         name=options.name,
-        dim=get_pooling(encoder).get_embedding_dimension(),
+        dim=int(encoder.get_embedding_dimension() or 0),
         max_seq_length=max_seq_length(encoder),
-        pooling=_pooled(encoder),
+        pooling="+".join(_pooled(encoder)),
         normalize=isinstance(encoder[-1], Normalize),
         precision=options.precision,
         inputs=written.inputs,
         selector=asdict(selector.config) if selector else None,
         backbone={"architecture": config.model_type, "num_blocks": config.num_hidden_layers}
         | options.backbone,
-        prompts={name: text for name, text in encoder.prompts.items() if text},
+        prompts=dict(encoder.prompts) if any(encoder.prompts.values()) else {},
         training=training,
         scores=options.scores,
         parity={},
@@ -138,6 +144,7 @@ def _describe(
         files={},
         depths=tuple(sorted(set(options.depths))),
         template=find_template(encoder),
+        default_prompt_name=encoder.default_prompt_name,
         comparable_depths=_comparable_depths(training, options.depths, config.num_hidden_layers),
     )
 
@@ -153,18 +160,24 @@ def _comparable_depths(
     return (*aligned, full) if aligned else ()
 
 
-def _pooled(encoder: SentenceTransformer) -> str:
-    """What the embedding is: "mean", "cls", or the token that is read, as the template names it."""
-    mode = pooling_mode(encoder)
-    return str(encoder[0].read) if mode == "token" else mode
+def _pooled(encoder: SentenceTransformer) -> tuple[str, ...]:
+    """How the embedding is pooled; the token that is read, as the template names it."""
+    modes = pooling_modes(encoder)
+    return (str(encoder[0].read),) if modes == ("token",) else modes
 
 
 def _encode(
-    encoder: SentenceTransformer, sentences: Sequence[str], depth: int | None = None
+    encoder: SentenceTransformer,
+    sentences: Sequence[str],
+    depth: int | None = None,
+    prompt: str | None = None,
 ) -> NDArray[np.float32]:
-    """Embeddings [n, dim] float32, L2-normalised, by torch; of the whole encoder or at a depth."""
+    """Embeddings [n, dim] float32, L2-normalised, by torch; of the whole encoder or at a depth.
+
+    ``prompt`` stands before every sentence; None is the encoder's default one.
+    """
     with stopped_at(encoder, depth) if depth else nullcontext():
         embeddings = encoder.encode(
-            list(sentences), normalize_embeddings=True, convert_to_numpy=True
+            list(sentences), prompt=prompt, normalize_embeddings=True, convert_to_numpy=True
         )
     return cast(NDArray[np.float32], embeddings.astype(np.float32))

@@ -40,7 +40,7 @@ class PooledDecoder(PooledEncoder):
         del self.backbone
         scope = self.selector.config.squeeze_scope if self.selector else "token"
         gated = self.selector is not None and self.selector.spatial_selection is not None
-        self.reads_one_token = self.pooling_mode == "token" and (scope == "token" or not gated)
+        self.reads_one_token = self.modes == ("token",) and (scope == "token" or not gated)
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None

@@ -7,7 +7,7 @@ or plain pooling) is joined to it again.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -193,11 +193,14 @@ def fold_int8(encoder: ModelProto) -> None:
             encoder.graph.node.remove(old)
 
 
-def _require_pooled_form(pooling: ModelProto, blocks: Iterable[str]) -> None:
+def _require_pooled_form(pooling: ModelProto, blocks: Sequence[str]) -> None:
     """Each block's states may feed one product with the pooling row and DCT basis, nothing else.
 
-    That product leaves [batch, rows, dim], so no tensor of blocks x length x dim exists.
+    That product leaves [batch, rows, dim], so no tensor of blocks x length x dim exists. A single
+    block may be pooled in any way, such as by its maximum.
     """
+    if len(blocks) == 1:
+        return
     for block in blocks:
         readers = [node.op_type for node in pooling.graph.node if block in node.input]
         if [reader for reader in readers if reader != "Shape"] != ["MatMul"]:

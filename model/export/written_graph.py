@@ -69,7 +69,8 @@ def _own_gates(encoder: SentenceTransformer, traced: TracedEncoder) -> OwnGates 
     if not traced.gated:
         return None
     width = int(backbone_config(encoder).hidden_size)
-    shapes = ((width,), (len(traced.pooled_blocks), width))[: len(traced.results)]
+    dim = int(encoder.get_embedding_dimension() or 0)
+    shapes = ((dim,), (len(traced.pooled_blocks), width))[: len(traced.results)]
     return OwnGates({**traced.gated, max(traced.exits): traced.results}, shapes)
 
 

@@ -3,11 +3,10 @@
 The backbone may read its sentences inside a template (`model.network.template`).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
@@ -16,32 +15,24 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import nn
 
 from model.artifact.template import CleanUp, Template
+from model.network.checkpoint import (
+    CheckpointError,
+    read_json,
+    read_modules,
+    require_matching_tokenizer,
+)
 from model.network.selector import S2SentSelector, SelectorConfig
 from model.network.template import Read
-from model.network.transformer import TemplateTransformer, TokenPooling
+from model.network.transformer import (
+    TemplateTransformer,
+    TokenPooling,
+    first_position,
+    position_table,
+)
 
 PoolingMode = Literal["mean", "cls", "token"]
 PromptPooling = Literal["mean", "cls", "mask", "last_token", "rep1"]
-
-# One of each line, in this order; the selector and Normalize may be left out.
-PIPELINE: tuple[tuple[type[Module], ...], ...] = (
-    (Transformer, TemplateTransformer),
-    (S2SentSelector,),
-    (Pooling, TokenPooling),
-    (Normalize,),
-)
-OPTIONAL = (S2SentSelector, Normalize)
-FORMER_NAMES = {  # what modules.json of older checkpoints has
-    f"{package}.{name}": kind
-    for package in ("model.network.prompt", "training.prompts")
-    for name, kind in (("TemplateTransformer", TemplateTransformer), ("MaskPooling", TokenPooling))
-}
-POOLING_MODES = ("mean", "cls")
-MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
-
-
-class CheckpointError(ValueError):
-    """A folder that is not a checkpoint of an encoder this project can train, export or serve."""
+SIMPLE_POOLINGS = (("mean",), ("cls",), ("token",))  # what a selector can pool
 
 
 def build_encoder(
@@ -131,38 +122,26 @@ def load_encoder(
 ) -> SentenceTransformer:
     """Load the encoder that ``encoder.save(checkpoint)`` wrote, with a selector or without.
 
-    None of the checkpoint's code is run: the classes are this project's own. Raises CheckpointError
-    for a folder that holds anything but a Transformer or TemplateTransformer, an S2SentSelector or
-    none, mean or cls Pooling or TokenPooling and, optionally, Normalize.
+    None of the checkpoint's code is run: the classes are this project's or the library's own.
+    Raises CheckpointError for a folder that holds other modules (`model.network.checkpoint`), a
+    selector with a pooling other than mean, cls or a token, or a tokenizer that cannot be served.
     """
     checkpoint = Path(checkpoint)
-    entries = read_json(checkpoint / MODULES_FILE)
-    classes = [_known_class(checkpoint, entry["type"]) for entry in entries]
-    _require_pipeline(checkpoint, classes)
+    (kind, subfolder), *others = read_modules(checkpoint)
     transformer = load_transformer(
-        str(checkpoint),
-        kind=classes[0],
-        subfolder=entries[0]["path"],
-        attn_implementation=attn_implementation,
+        str(checkpoint), kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
     )
-    others = [
-        kind.load(str(checkpoint), subfolder=entry["path"])
-        for kind, entry in zip(classes[1:], entries[1:], strict=True)
-    ]
+    require_matching_tokenizer(checkpoint, transformer)
+    _fit_positions(transformer)
+    modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
     settings = read_json(checkpoint / "config_sentence_transformers.json")
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
     encoder = assemble(
-        [transformer, *others], **{name: settings[name] for name in names if name in settings}
+        [transformer, *modules], **{name: settings[name] for name in names if name in settings}
     )
     _require_known_pooling(encoder, checkpoint)
     _align(encoder)
     return encoder
-
-
-def has_template(checkpoint: str | Path) -> bool:
-    """Whether a folder is a checkpoint whose sentences are read inside a template."""
-    modules = Path(checkpoint) / MODULES_FILE
-    return modules.is_file() and "TemplateTransformer" in modules.read_text("utf-8")
 
 
 def find_template(encoder: SentenceTransformer) -> Template | None:
@@ -189,12 +168,35 @@ def get_pooling(encoder: SentenceTransformer) -> Pooling | TokenPooling:
     return next(module for module in encoder if isinstance(module, (Pooling, TokenPooling)))
 
 
-def pooling_mode(encoder: SentenceTransformer) -> PoolingMode:
-    """What one sentence's vector is made of: "mean", "cls", or the "token" that is read."""
+def pooling_modes(encoder: SentenceTransformer) -> tuple[str, ...]:
+    """The poolings whose vectors stand side by side; "token" is the token that is read."""
     pooling = get_pooling(encoder)
     if isinstance(pooling, TokenPooling):
-        return "token"
-    return "cls" if pooling.pooling_mode == "cls" else "mean"
+        return ("token",)
+    modes = pooling.pooling_mode
+    return (modes,) if isinstance(modes, str) else tuple(modes)
+
+
+def find_head(encoder: SentenceTransformer) -> list[nn.Module]:
+    """The modules behind the pooling, without a Normalize at the end."""
+    modules = list(encoder)
+    behind = modules[modules.index(get_pooling(encoder)) + 1 :]
+    return behind[:-1] if behind and isinstance(behind[-1], Normalize) else behind
+
+
+def pooling_mode(encoder: SentenceTransformer) -> PoolingMode:
+    """What one sentence's vector is made of: "mean", "cls", or the "token" that is read.
+
+    Raises `CheckpointError` for another pooling, or modules behind it, which only an export takes.
+    """
+    modes, head = pooling_modes(encoder), find_head(encoder)
+    if modes not in SIMPLE_POOLINGS or head:
+        names = ", ".join(type(module).__name__ for module in head)
+        raise CheckpointError(
+            f"the encoder pools {' and '.join(modes)}{names and f' with {names} behind'}, and this "
+            "takes mean, cls or a token, with nothing but Normalize behind."
+        )
+    return cast(PoolingMode, modes[0])
 
 
 def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> None:
@@ -232,67 +234,35 @@ def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransform
     return encoder
 
 
-def _known_class(checkpoint: Path, name: str) -> type[Module]:
-    """The class that ``name`` in modules.json means, never imported from the checkpoint."""
-    package, _, class_name = name.rpartition(".")
-    if name in FORMER_NAMES:
-        return FORMER_NAMES[name]
-    for kind in (kind for place in PIPELINE for kind in place):
-        is_library = kind.__module__.startswith("sentence_transformers.")
-        same_package = package == kind.__module__
-        if class_name == kind.__name__ and (
-            package.startswith("sentence_transformers.") if is_library else same_package
-        ):
-            return kind
-    raise CheckpointError(
-        f"{checkpoint} uses the class {name}, which is not part of an encoder here: load it with "
-        "sentence-transformers if you trust its code."
-    )
-
-
-def _require_pipeline(checkpoint: Path, classes: Sequence[type[Module]]) -> None:
-    """Raise `CheckpointError` unless the modules are those of an encoder, in their order."""
-    left = list(classes)
-    for kinds in PIPELINE:
-        if left and left[0] in kinds:
-            left.pop(0)
-        elif kinds[0] not in OPTIONAL:
-            left = [*classes]
-            break
-    if left:
-        raise CheckpointError(
-            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an encoder is "
-            "Transformer or TemplateTransformer, S2SentSelector or none, Pooling or TokenPooling "
-            "and, optionally, Normalize."
-        )
-
-
 def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> None:
-    pooling = get_pooling(encoder)
+    pooling, modes = get_pooling(encoder), pooling_modes(encoder)
     if isinstance(pooling, TokenPooling):
         if (template := find_template(encoder)) is None or template.read is None:
             raise CheckpointError(
                 f"{checkpoint} pools the token that a template reads, and has none: "
                 "save the encoder again as it was built."
             )
-    elif pooling.pooling_mode not in POOLING_MODES or not pooling.include_prompt:
+    elif not pooling.include_prompt:
         raise CheckpointError(
-            f"{checkpoint} has pooling_mode={pooling.pooling_mode!r} and "
-            f"include_prompt={pooling.include_prompt}: an encoder pools all tokens by mean or cls."
+            f"{checkpoint} leaves its prompt out of the pooling (include_prompt=False): an encoder "
+            "here pools all tokens."
         )
+    elif modes not in SIMPLE_POOLINGS and find_selector(encoder):
+        raise CheckpointError(
+            f"{checkpoint} pools {' and '.join(modes)} behind a selector, which pools by mean or "
+            "cls."
+        )
+
+
+def _fit_positions(transformer: Any) -> None:
+    """Lower ``max_seq_length`` to the rows of the position table where a checkpoint says more."""
+    table = position_table(transformer.auto_model)
+    if table is not None and not isinstance(transformer, TemplateTransformer):
+        rows = table.num_embeddings - first_position(table)
+        transformer.max_seq_length = min(transformer.max_seq_length or rows, rows)
 
 
 def _align(encoder: SentenceTransformer) -> None:
     """Let the selector pool what the pipeline pools; older checkpoints with a template differ."""
     if (selector := find_selector(encoder)) is not None:
-        selector.config = replace(selector.config, pooling=pooling_mode(encoder))
-
-
-def read_json(path: Path) -> Any:
-    """The content of a JSON file of a checkpoint; raises `CheckpointError`."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} cannot be read: pass a folder that encoder.save() wrote."
-        ) from error
+        selector.config = replace(selector.config, pooling=pooling_modes(encoder)[0])

@@ -10,7 +10,15 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
-from model.network.encoder import CheckpointError, find_selector, find_template, pooling_mode
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import (
+    find_head,
+    find_selector,
+    find_template,
+    pooling_mode,
+    pooling_modes,
+)
+from model.network.pooling import MAX, pool_states
 from model.network.selector import S2SentSelector, normed, pool_tokens
 from model.network.transformer import read_positions
 
@@ -36,11 +44,17 @@ class PooledEncoder(nn.Module):
         if self.selector:  # a copy, with the same weights, for states that are scaled already
             self.selector = copy.copy(self.selector)
             self.selector.config = replace(self.selector.config, input_norm="none")
-        self.pooling_mode = pooling_mode(encoder)
+        self.modes = pooling_modes(encoder)
+        self.head = nn.ModuleList(find_head(encoder))
         self.template = find_template(encoder)
         self.normalize = isinstance(encoder[-1], Normalize)
         self.full = int(cast(Any, self.backbone).config.num_hidden_layers)
         require_exits(self.selector, depths, self.full)
+        if depths and MAX in self.modes:
+            raise CheckpointError(
+                "an encoder that pools the maximum of its tokens cannot stop early, since exits"
+                " pass on sums of tokens: export it without depths."
+            )
         own = self.selector.config.exits if self.selector else ()
         self.weighs = bool(self.selector and self.selector.frequency_selection)
         self.gated = [depth for depth in sorted(depths) if depth in own]
@@ -76,7 +90,7 @@ class PooledEncoder(nn.Module):
                 for number, state in enumerate(states)
             ]
         if self.selector is None:
-            results = [pool_tokens(states[-1], mask, self.pooling_mode, read)]
+            results = [self._through_head(pool_states(states[-1], mask, self.modes, read))]
         else:
             results = self._pool_exits(self.selector, states, mask, read)
         pooled = results[0]
@@ -93,12 +107,21 @@ class PooledEncoder(nn.Module):
         """What is pooled at full depth, then at the gated ones, each followed by its weights."""
         depths = [self.full, *self.gated]
         if not self.weighs:
-            return selector.pool_exits(states, attention_mask, depths, read)
+            exits = selector.pool_exits(states, attention_mask, depths, read)
+            return [*map(self._through_head, exits)]
         results = []
         for pooled, weights in selector.weigh_exits(states, attention_mask, depths, read):
             missing = selector.config.num_blocks - weights.shape[1]
-            results += [pooled, nn.functional.pad(weights, (0, 0, missing, 0))]
+            padded = nn.functional.pad(weights, (0, 0, missing, 0))
+            results += [self._through_head(pooled), padded]
         return results
+
+    def _through_head(self, pooled: Tensor) -> Tensor:
+        """The vectors [B, D'] behind the modules that follow the pooling, of ``pooled`` [B, D]."""
+        features = {"sentence_embedding": pooled}
+        for module in self.head:
+            features = module(features)
+        return features["sentence_embedding"]
 
     def _read_positions(self, attention_mask: Tensor) -> Tensor | None:
         if self.template is None or self.template.read is None:

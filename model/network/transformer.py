@@ -30,6 +30,17 @@ def is_causal(config: Any) -> bool:
     return config.model_type in CAUSAL_TYPES
 
 
+def position_table(backbone: nn.Module) -> nn.Embedding | None:
+    """The learned absolute positions of a BERT-like backbone; None where it has none."""
+    tables = (getattr(part, "position_embeddings", None) for part in backbone.modules())
+    return next((table for table in tables if isinstance(table, nn.Embedding)), None)
+
+
+def first_position(table: nn.Embedding) -> int:
+    """The position id of the first token; RoBERTa-like models count from the padding id."""
+    return 0 if table.padding_idx is None else table.padding_idx + 1
+
+
 class TemplateTransformer(Transformer):
     """A Transformer that puts each sentence into a template; ``max_seq_length`` cuts the sentence.
 
@@ -125,9 +136,8 @@ class TemplateTransformer(Transformer):
     @property
     def first_position(self) -> int:
         """The position id of the first token; RoBERTa-like models count from the padding id."""
-        tables = (getattr(part, "position_embeddings", None) for part in self.auto_model.modules())
-        table = next((table for table in tables if isinstance(table, nn.Embedding)), None)
-        return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+        table = position_table(self.auto_model)
+        return first_position(table) if table else 0
 
     def sentence_tokens(self, template: Template) -> int:
         """The most tokens of a sentence that ``template`` and the settings leave room for."""

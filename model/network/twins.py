@@ -22,15 +22,13 @@ from sentence_transformers.base.modules.input_module import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import PreTrainedTokenizerBase
 
+from model.network.checkpoint import MODULES_FILE, CheckpointError, read_json
 from model.network.encoder import (
-    MODULES_FILE,
-    CheckpointError,
     assemble,
     find_selector,
     find_template,
     load_encoder,
     pooling_mode,
-    read_json,
 )
 
 TOWERS = ("tower_a", "tower_b")  # the folders of a checkpoint
@@ -113,7 +111,9 @@ def join_towers(
         for tower in (tower_a, tower_b)
     ]
     twins: list[torch.nn.Module] = [TwinEncoder(*towers)]
-    return assemble([*twins, Normalize()] if normalize else twins, prompts=tower_a.prompts)
+    modules = [*twins, Normalize()] if normalize else twins
+    prompts = {name: getattr(tower_a, name) for name in ("prompts", "default_prompt_name")}
+    return assemble(modules, **prompts)
 
 
 def is_twin_checkpoint(checkpoint: str | Path) -> bool:
@@ -172,7 +172,7 @@ def _build(tower: SentenceTransformer) -> dict[str, Any]:
         "tokenizer": f"sha256 {_tokenizer_sha256(tower.tokenizer)}",
         "pooling": pooling_mode(tower),
         "selector": asdict(selector.config) if selector else None,
-        "prompts": tower.prompts,
+        "prompts": (tower.prompts, tower.default_prompt_name),
     }
 
 

@@ -134,9 +134,10 @@ class OnnxEncoder:
     ) -> NDArray[np.float32]:
         """Embed texts offline: rows [n, dim] in the order of ``texts``; ``depth`` as in `run`.
 
-        Batches are made of texts of close lengths.
+        The model's default prompt stands before each. Batches are made of texts of close lengths.
         """
-        rows = [row.input_ids for row in self.tokenizer.tokenize(texts)]
+        prompt = self.artifact.manifest.prompt()
+        rows = [row.input_ids for row in self.tokenizer.tokenize(texts, prompt=prompt)]
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         embeddings = np.empty((len(rows), self.dim), dtype=np.float32)
         for start in range(0, len(order), batch_size):

@@ -56,17 +56,19 @@ class Service:
         return known
 
     def prompt(self, name: str | None) -> str:
-        """The text put before every input; raises InvalidInput for a name the model lacks."""
-        if name is None:
-            return ""
+        """The text put before every input, by default the model's default prompt.
+
+        Raises InvalidInput for a name the model lacks.
+        """
         prompts = self.manifest.prompts
-        if name not in prompts:
+        if name is not None and name not in prompts:
             known = ", ".join(sorted(prompts)) or "none"
             raise InvalidInput(
-                f"prompt_name is {name[:80]!r}; this model has {known}. Leave it out for none.",
+                f"prompt_name is {name[:80]!r}; this model has {known}. Leave it out for"
+                f" {self.manifest.default_prompt_name or 'none'}.",
                 param="prompt_name",
             )
-        return prompts[name]
+        return self.manifest.prompt(name)
 
     def depth(self, asked: int | None) -> int | None:
         """The last block to run for a request that asked for ``asked``; None for all of them.

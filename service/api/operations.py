@@ -50,6 +50,7 @@ class Info(BaseModel):
     default_dimensions: int | None = Field(description="Likewise of dimensions; null for dim.")
     normalize: bool = Field(description="Whether embeddings have length 1 by default.")
     prompts: dict[str, str] = Field(description="Text put before inputs, by prompt_name.")
+    default_prompt_name: str | None = Field(description="The prompt of a request without one.")
     precision: str = Field(
         description="fp32, fp16, weight-int8 (weights only) or int8 (products too)."
     )
@@ -159,6 +160,7 @@ def _info(service: Service) -> Info:
         default_dimensions=settings.default_dimensions,
         normalize=True,
         prompts=manifest.prompts,
+        default_prompt_name=manifest.default_prompt_name,
         precision=manifest.precision,
         provider=engine.provider,
         fingerprint=engine.artifact.fingerprint,

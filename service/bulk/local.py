@@ -42,7 +42,7 @@ class LocalEmbedder:
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))
         self._encoder = _verified_encoder(opened)
         self._depth = None if options.depth == manifest.full_depth else options.depth
-        self._prompt = manifest.prompts[options.prompt_name] if options.prompt_name else ""
+        self._prompt = manifest.prompt(options.prompt_name)
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
     def start(self, texts: list[str]) -> "_Window":

@@ -75,7 +75,7 @@ def open_torch(name: str) -> "SentenceTransformer":
     """
     from sentence_transformers import SentenceTransformer
 
-    from model.network.encoder import CheckpointError, has_template
+    from model.network.checkpoint import CheckpointError, has_template
     from model.network.selector import MODULE_FILE
     from model.network.twins import is_twin_checkpoint
 

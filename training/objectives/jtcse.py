@@ -23,7 +23,8 @@ from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.network.encoder import CheckpointError, find_selector, load_encoder, pooling_mode
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import find_selector, load_encoder, pooling_mode
 from model.network.selector import SelectorConfig, pool_tokens
 from model.network.twins import get_twins, join_towers
 from training.backbones import resolve

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import CheckpointError, load_encoder
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import load_encoder
 from model.network.twins import join_towers
 from training.backbones import resolve
 from training.errors import ConfigError, EncoderError

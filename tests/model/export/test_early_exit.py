@@ -20,7 +20,8 @@ from model.artifact.reader import Artifact
 from model.artifact.writer import seal
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions, Precision
-from model.network.encoder import CheckpointError, build_encoder, find_selector, load_encoder
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import build_encoder, find_selector, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder

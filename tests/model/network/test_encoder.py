@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +19,8 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor
 
+from model.network.checkpoint import CheckpointError
 from model.network.encoder import (
-    CheckpointError,
     build_encoder,
     find_selector,
     get_selector,
@@ -256,18 +255,6 @@ def test_what_is_no_checkpoint_is_named(tiny: Path, tmp_path: Path) -> None:
     modules.write_text(json.dumps(json.loads(modules.read_text())[::-1]))
     with pytest.raises(CheckpointError, match=r"holds Normalize, Pooling, S2SentSelector"):
         load_encoder(tmp_path / "swapped")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"pooling_mode": "max"}, {"pooling_mode": ["mean", "cls"]}, {"include_prompt": False}],
-)
-def test_a_pooling_that_is_not_served_is_named(tmp_path: Path, changes: dict[str, object]) -> None:
-    shutil.copytree(MINILM, tmp_path / "plain")
-    settings = {"embedding_dimension": 384, "pooling_mode": "mean", "include_prompt": True}
-    (tmp_path / "plain/1_Pooling/config.json").write_text(json.dumps(settings | changes))
-    with pytest.raises(CheckpointError, match=r"pools all tokens by mean or cls"):
-        load_encoder(tmp_path / "plain")
 
 
 def test_an_encoder_without_selector_is_the_library_s_own() -> None:

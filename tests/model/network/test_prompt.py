@@ -14,13 +14,12 @@ from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from model.network.checkpoint import CheckpointError, has_template
 from model.network.encoder import (
-    CheckpointError,
     build_encoder,
     build_prompt_encoder,
     find_template,
     get_selector,
-    has_template,
     load_encoder,
 )
 from model.network.selector import SelectorConfig

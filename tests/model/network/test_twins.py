@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from model.network.checkpoint import CheckpointError
 from model.network.encoder import (
-    CheckpointError,
     build_encoder,
     build_plain_encoder,
     load_encoder,

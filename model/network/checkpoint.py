@@ -1,0 +1,166 @@
+"""What a checkpoint's folder may hold: the modules of an encoder, none of whose code is run.
+
+Transformer | TemplateTransformer -> S2SentSelector | none -> Pooling | TokenPooling
+    -> any number of Dense, LayerNorm, Normalize
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.base.modules.module import Module
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
+from transformers import CONFIG_MAPPING
+
+from model.network.selector import S2SentSelector
+from model.network.transformer import TemplateTransformer, TokenPooling
+
+BACKBONES: tuple[type[Module], ...] = (Transformer, TemplateTransformer)
+POOLINGS: tuple[type[Module], ...] = (Pooling, TokenPooling)
+HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the pooling
+KNOWN = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
+FORMER_NAMES = {  # what modules.json of older checkpoints has
+    f"{package}.{name}": kind
+    for package in ("model.network.prompt", "training.prompts")
+    for name, kind in (("TemplateTransformer", TemplateTransformer), ("MaskPooling", TokenPooling))
+}
+MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
+ADAPTER_FILE = "adapter_config.json"  # of peft
+ACTIVATIONS = ("torch.nn.modules.activation.", "torch.nn.modules.linear.Identity")
+
+
+class CheckpointError(ValueError):
+    """A folder that is not a checkpoint of an encoder this project can train, export or serve."""
+
+
+def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
+    """The class and subfolder of each module; raises `CheckpointError` for other than an encoder's.
+
+    What would need code of the checkpoint is refused here, before anything is loaded.
+    """
+    if (checkpoint / ADAPTER_FILE).is_file() and not (checkpoint / MODULES_FILE).is_file():
+        raise _adapter_only(checkpoint)
+    match read_json(checkpoint / MODULES_FILE):
+        case [*entries] if all({"type", "path"} <= {*entry} for entry in entries):
+            modules = [(_known_class(checkpoint, e["type"]), str(e["path"])) for e in entries]
+        case _:
+            raise CheckpointError(
+                f"{checkpoint / MODULES_FILE} is no list of modules with type and path: pass a "
+                "folder that encoder.save() wrote."
+            )
+    _require_pipeline(checkpoint, [kind for kind, _ in modules])
+    _require_backbone(checkpoint / modules[0][1])
+    for kind, path in modules[1:]:
+        if kind not in (Normalize, S2SentSelector):
+            settings = read_json(checkpoint / path / "config.json")
+            if kind is Dense:
+                _require_plain_dense(checkpoint / path, settings)
+    return modules
+
+
+def has_template(checkpoint: str | Path) -> bool:
+    """Whether a folder is a checkpoint whose sentences are read inside a template."""
+    modules = Path(checkpoint) / MODULES_FILE
+    return modules.is_file() and "TemplateTransformer" in modules.read_text("utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file of a checkpoint; raises `CheckpointError`."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} cannot be read: pass a folder that encoder.save() wrote."
+        ) from error
+
+
+def require_matching_tokenizer(checkpoint: Path, transformer: Any) -> None:
+    """Raise `CheckpointError` unless the tokenizer is a fast one that fits the embedding table."""
+    tokenizer = transformer.tokenizer
+    if tokenizer is None or not tokenizer.is_fast:
+        raise CheckpointError(
+            f"{checkpoint} has no fast tokenizer, which serving needs: convert its tokenizer to a "
+            "tokenizer.json with transformers, or choose a model that has one."
+        )
+    ids = max(tokenizer.get_vocab().values()) + 1
+    rows = int(transformer.auto_model.get_input_embeddings().num_embeddings)
+    if ids > rows:
+        raise CheckpointError(
+            f"{checkpoint} has a tokenizer of {ids} ids and an embedding table of {rows} rows: take"
+            " both from one model, or train it after resize_token_embeddings."
+        )
+
+
+def _known_class(checkpoint: Path, name: str) -> type[Module]:
+    """The class that ``name`` in modules.json means, never imported from the checkpoint."""
+    package, _, class_name = name.rpartition(".")
+    if name in FORMER_NAMES:
+        return FORMER_NAMES[name]
+    for kind in KNOWN:
+        is_library = kind.__module__.startswith("sentence_transformers.")
+        same_package = package == kind.__module__
+        if class_name == kind.__name__ and (
+            package.startswith("sentence_transformers.") if is_library else same_package
+        ):
+            return kind
+    raise CheckpointError(
+        f"{checkpoint} uses the class {name}, which is not part of an encoder here: load it with "
+        "sentence-transformers if you trust its code."
+    )
+
+
+def _require_pipeline(checkpoint: Path, classes: Sequence[type[Module]]) -> None:
+    """Raise `CheckpointError` unless the modules are those of an encoder, in their order."""
+    left = list(classes)
+    for kinds in (BACKBONES, (S2SentSelector,), POOLINGS):
+        if left and left[0] in kinds:
+            left.pop(0)
+        elif S2SentSelector not in kinds:
+            left = [Transformer]  # what may not stand behind
+            break
+    if not {*left} <= {*HEAD}:
+        raise CheckpointError(
+            f"{checkpoint} holds {', '.join(c.__name__ for c in classes)}: an encoder is "
+            "Transformer or TemplateTransformer, S2SentSelector or none, Pooling or TokenPooling "
+            "and any of Dense, LayerNorm and Normalize."
+        )
+
+
+def _require_backbone(folder: Path) -> None:
+    if (folder / ADAPTER_FILE).is_file():
+        raise _adapter_only(folder)
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        brings = " and brings code of its own, which is never run" if "auto_map" in config else ""
+        raise CheckpointError(
+            f"{folder} is a model of the type {kind!r}, which transformers does not know{brings}: "
+            "choose a model that loads without trust_remote_code."
+        )
+
+
+def _adapter_only(folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} holds an adapter ({ADAPTER_FILE}), not a whole model: join it with its base by "
+        "merge_and_unload() and save that."
+    )
+
+
+def _require_plain_dense(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise `CheckpointError` for a Dense of tokens, or with a function that is not torch's."""
+    activation = settings.get("activation_function", "")
+    if activation and not activation.startswith(ACTIVATIONS):
+        raise CheckpointError(
+            f"{folder} has the activation_function {activation}, which is none of torch.nn's and is"
+            " never run: load it with sentence-transformers if you trust its code."
+        )
+    names = {
+        settings.get(f"module_{end}_name") or "sentence_embedding" for end in ("input", "output")
+    }
+    if names != {"sentence_embedding"}:
+        raise CheckpointError(
+            f"{folder} is a Dense from or to {', '.join(sorted(names - {'sentence_embedding'}))}: "
+            "only one of sentence embeddings, behind the pooling, can be exported."
+        )

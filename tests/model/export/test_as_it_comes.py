@@ -1,0 +1,187 @@
+"""A sentence-transformers model as it comes: its poolings, head, prompts, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense, Transformer
+from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
+
+from model.artifact.reader import Artifact
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
+from model.export.parity import parity_sentences
+from model.network.checkpoint import CheckpointError
+from model.network.encoder import load_encoder, pooling_mode
+from model.network.pooled import PooledEncoder
+from model.runtime.encoder import OnnxEncoder
+from tests.support.tiny import tiny_backbone
+
+WIDTH, DIM = 32, 8
+TEXTS = ["the cat sings", "a", "Two happy Dogs read books in the green city at night " * 3]
+FEW = ExportOptions(sentences=parity_sentences()[:8])
+MODES = Pooling.POOLING_MODES
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_backbone(tmp_path_factory.mktemp("as_it_comes"), width=WIDTH, num_layers=2)
+
+
+def saved(folder: Path, backbone: Path, *behind: Any, **settings: Any) -> Path:
+    """A checkpoint that the library alone has written."""
+    transformer = Transformer(str(backbone))
+    transformer.max_seq_length = 24
+    SentenceTransformer(modules=[transformer, *behind], **settings).save(str(folder))
+    return folder
+
+
+def a_head() -> list[torch.nn.Module]:
+    """Modules behind six poolings, in an order that is not the usual one."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        dense = Dense(6 * WIDTH, DIM, activation_function=torch.nn.Tanh())
+    return [Pooling(WIDTH, MODES), Normalize(), LayerNorm(6 * WIDTH), dense]
+
+
+@pytest.fixture(scope="module")
+def everything(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint with every pooling, a head, prompts, one of them by default."""
+    return saved(
+        tmp_path_factory.mktemp("everything"),
+        backbone,
+        *a_head(),
+        prompts={"query": "one man: ", "document": ""},
+        default_prompt_name="query",
+    )
+
+
+@pytest.fixture(scope="module")
+def artifact(everything: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return export_checkpoint(everything, tmp_path_factory.mktemp("artifact") / "tiny", FEW)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@torch.no_grad()
+def test_each_pooling_is_the_librarys(backbone: Path, tmp_path: Path, mode: Any) -> None:
+    """With padding, of texts of different lengths."""
+    library = SentenceTransformer(
+        str(saved(tmp_path / "plain", backbone, Pooling(WIDTH, mode))), device="cpu"
+    )
+    inputs = {
+        name: value
+        for name, value in library.tokenize(TEXTS).items()
+        if isinstance(value, torch.Tensor)
+    }
+    pooled = PooledEncoder(load_encoder(tmp_path / "plain"))(**inputs)[1]
+    np.testing.assert_allclose(pooled.numpy(), library.encode(TEXTS), atol=1e-5)
+
+
+def test_head_and_prompts_are_served_as_the_library_encodes(
+    everything: Path, artifact: Artifact
+) -> None:
+    """Every pooling side by side, modules behind them in any order, and the default prompt."""
+    manifest = artifact.manifest
+    assert (manifest.dim, manifest.normalize, manifest.max_seq_length) == (DIM, False, 24)
+    assert manifest.pooling == "+".join(MODES)
+    assert (manifest.prompts["query"], manifest.default_prompt_name) == ("one man: ", "query")
+    library, served = SentenceTransformer(str(everything), device="cpu"), OnnxEncoder(artifact)
+    expected = library.encode(TEXTS)
+    np.testing.assert_allclose(served.encode(TEXTS, normalize=False), expected, atol=1e-5)
+    alone = np.concatenate([served.encode([text], normalize=False) for text in TEXTS])
+    np.testing.assert_allclose(alone, expected, atol=1e-5)
+    assert np.abs(library.encode(TEXTS, prompt="") - expected).max() > 1e-3
+    flags = json.loads((artifact.path / "1_Pooling/config.json").read_text())
+    assert sum(is_on is True for is_on in flags.values()) == len(MODES)
+
+
+def test_lower_case_of_the_checkpoint_is_kept(backbone: Path, tmp_path: Path) -> None:
+    """The tokenizer's own normaliser keeps capitals here; the checkpoint's setting lowers them."""
+    cased = tmp_path / "cased"
+    shutil.copytree(backbone, cased)
+    tokenizer = json.loads((cased / "tokenizer.json").read_text())
+    tokenizer["normalizer"] = None
+    (cased / "tokenizer.json").write_text(json.dumps(tokenizer))
+    plain = saved(tmp_path / "plain", cased, Pooling(WIDTH))
+    settings = plain / "sentence_bert_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"do_lower_case": True}))
+    served = OnnxEncoder(export_checkpoint(plain, tmp_path / "artifact", FEW))
+    upper, lower = served.encode(["THE CAT", "the cat"])
+    np.testing.assert_allclose(upper, lower, atol=1e-6)
+
+
+def test_more_tokens_than_positions_are_never_read(backbone: Path, tmp_path: Path) -> None:
+    """A checkpoint may promise more than its table of positions has rows."""
+    plain = saved(tmp_path / "plain", backbone, Pooling(WIDTH))
+    settings = plain / "sentence_bert_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_seq_length": 4096}))
+    assert load_encoder(plain).max_seq_length == 130
+
+
+def test_what_only_an_export_takes_is_refused_elsewhere(everything: Path) -> None:
+    encoder = load_encoder(everything)
+    with pytest.raises(CheckpointError, match="with Normalize, LayerNorm, Dense behind, and this"):
+        pooling_mode(encoder)
+    with pytest.raises(CheckpointError, match="pools the maximum of its tokens cannot stop early"):
+        PooledEncoder(encoder, depths=[1])
+
+
+def edited(path: str, **changes: Any) -> Callable[[Path], None]:
+    """An edit of a JSON file of a checkpoint."""
+
+    def edit(folder: Path) -> None:
+        settings = json.loads((folder / path).read_text())
+        (folder / path).write_text(json.dumps(settings | changes))
+
+    return edit
+
+
+def only_an_adapter(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "adapter_config.json")
+
+
+def another_vocabulary(folder: Path) -> None:
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    tokenizer["model"]["vocab"]["beyond"] = 4_999
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+BAD = {
+    "adapter": (only_an_adapter, r"holds an adapter .* merge_and_unload"),
+    "pooling": (lambda f: (f / "1_Pooling/config.json").unlink(), r"1_Pooling.* cannot be read"),
+    "vocabulary": (another_vocabulary, r"5000 ids and an embedding table of \d+ rows: take both"),
+    "code": (
+        edited("config.json", model_type="mine", auto_map={"AutoModel": "mine.Model"}),
+        r"type 'mine', .* brings code of its own, which is never run: choose",
+    ),
+    "activation": (
+        edited("4_Dense/config.json", activation_function="os.getcwd"),
+        r"activation_function os\.getcwd, which is none of torch\.nn's",
+    ),
+    "tokens": (
+        edited("4_Dense/config.json", module_input_name="token_embeddings"),
+        r"a Dense from or to token_embeddings",
+    ),
+    "prompt": (edited("1_Pooling/config.json", include_prompt=False), r"include_prompt=False"),
+    "modules": (lambda f: (f / "modules.json").write_text("[{}]"), r"no list of modules"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_what_cannot_be_exported_is_one_sentence(
+    everything: Path, tmp_path: Path, bad: str
+) -> None:
+    """And nothing half-made stays."""
+    spoil, message = BAD[bad]
+    shutil.copytree(everything, tmp_path / "bad")
+    spoil(tmp_path / "bad")
+    with pytest.raises(CheckpointError, match=message) as raised:
+        export_checkpoint(tmp_path / "bad", tmp_path / "artifact", FEW)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "artifact").exists()
