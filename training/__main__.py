@@ -145,7 +145,7 @@ app.command()(frozen)
 @app.command()
 def export(
     checkpoint: Annotated[
-        str, typer.Argument(help="The checkpoint, a folder or a pypi: name; with selector or none.")
+        str, typer.Argument(help="A folder, a hub id or a pypi: name; with selector or none.")
     ],
     artifact: Annotated[Path, typer.Argument(help="Folder for the artifact.")],
     precision: Annotated[
@@ -174,10 +174,10 @@ def export(
     from model.export.options import ExportOptions
     from model.export.twins import export_twins
     from model.network.twins import is_twin_checkpoint
-    from training.backbones import PREFIX, origin, resolve
+    from training.backbones import PREFIX, checkpoint_folder, origin
     from training.record import read_record
 
-    folder = Path(resolve(checkpoint))
+    folder = checkpoint_folder(checkpoint)
     known = origin(checkpoint) if checkpoint.startswith(PREFIX) else {}
     options = ExportOptions(
         precision=precision,

@@ -6,6 +6,7 @@ passed to sentence-transformers unchanged, but for a GGUF file, which is convert
 """
 
 import json
+import re
 import shutil
 import tempfile
 import zipfile
@@ -20,6 +21,8 @@ from training.errors import EncoderError
 
 PREFIX = "pypi:"
 KERNEL_FIELD = "_attn_implementation_internal"  # of a transformers config.json
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+OTHER_RUNTIMES = ["onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot"]  # left on the hub
 MODULES_FILE = "modules.json"  # every sentence-transformers folder has one
 
 
@@ -98,6 +101,28 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     if found[0].suffix == gguf.SUFFIX:
         return str(gguf.convert(found[0], target))
     return str(unpack(found, target))
+
+
+def checkpoint_folder(name: str) -> Path:
+    """The folder of a checkpoint, which is downloaded where ``name`` is a hub id.
+
+    Raises `EncoderError` as `resolve` does, and where the hub does not give it.
+    """
+    folder = Path(resolve(name))
+    if folder.exists() or not HUB_ID.fullmatch(name):
+        return folder
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(snapshot_download(name, ignore_patterns=OTHER_RUNTIMES))
+    except (OSError, ValueError) as error:  # huggingface_hub's own are of these kinds
+        first = str(error).strip().partition("\n")[0]
+        raise EncoderError(
+            f"{name} is no folder here and could not be fetched from the hub: check the name or"
+            f" the connection ({first})."
+        ) from error
+    refuse_kernels(folder)
+    return folder
 
 
 def refuse_kernels(folder: Path) -> None:

@@ -37,7 +37,7 @@ def tiny_backbone(
     seed: int = 0,
 ) -> Path:
     """Write a random encoder of `family` and its tokenizer to `path`; the same bytes for a seed."""
-    specials = _BERT_SPECIALS if family in ("bert", "distilbert") else _ROBERTA_SPECIALS
+    specials = _BERT_SPECIALS if family in ("bert", "distilbert", "electra") else _ROBERTA_SPECIALS
     tokenizer = _tokenizer(family, specials, max_positions)
     config = AutoConfig.for_model(
         family,
@@ -141,6 +141,6 @@ def _tokenizer(
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers is partly typed
         tokenizer_object=tokenizer,
         model_max_length=max_positions,
-        model_input_names=inputs if family == "bert" else [inputs[0], inputs[2]],
+        model_input_names=inputs if family in ("bert", "electra") else [inputs[0], inputs[2]],
         **{f"{name}_token": token for name, token in specials.items()},
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny import tiny_backbone
-from training.backbones import PACKAGES, origin, resolve, unpack, width_of
+from training.backbones import PACKAGES, checkpoint_folder, origin, resolve, unpack, width_of
 from training.errors import EncoderError
 
 
@@ -95,3 +95,21 @@ def test_a_configuration_that_names_a_kernel_is_refused(
 def test_other_configurations_pass_through(tmp_path: Path, config: str) -> None:
     (tmp_path / "config.json").write_text(config)
     assert resolve(str(tmp_path)) == str(tmp_path)
+
+
+def test_a_hub_id_is_fetched_and_its_failure_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder is taken as it is; what is neither is left to whoever opens it."""
+
+    def fetch(name: str, **_options: object) -> str:
+        if name == "someone/model":
+            return str(tmp_path)
+        raise ConnectionError("no route\nto the hub")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert checkpoint_folder("someone/model") == tmp_path
+    assert checkpoint_folder(str(tmp_path)) == tmp_path
+    assert checkpoint_folder("runs/a/b") == Path("runs/a/b")
+    with pytest.raises(EncoderError, match=r"could not be fetched .* connection \(no route\)\.$"):
+        checkpoint_folder("someone/else")

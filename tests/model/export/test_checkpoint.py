@@ -122,13 +122,14 @@ def test_the_canary_is_torchs_vector(checkpoint: Path, artifact: Artifact) -> No
     np.testing.assert_allclose(OnnxEncoder(artifact).encode([canary.text])[0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert", "distilbert", "electra"])
 def test_other_families_export_with_every_attention_fused(tmp_path: Path, family: str) -> None:
     """Positions numbered from the padding id, and no token types, are handled."""
     checkpoint = a_checkpoint(tmp_path, family)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
     assert exported.manifest.fused["MultiHeadAttention"] == 4
-    assert exported.manifest.inputs == ("input_ids", "attention_mask")
+    types = ("token_type_ids",) if family == "electra" else ()
+    assert exported.manifest.inputs == ("input_ids", "attention_mask", *types)
 
 
 def test_unfused_attention_is_refused_unless_allowed(tmp_path: Path) -> None:

@@ -41,10 +41,16 @@ async def tokenizing(**options: Any) -> AsyncIterator[tuple[Harness, httpx.Async
         )
 
 
-async def sent(path: str, body: dict[str, Any], **settings: Any) -> httpx.Response:
-    """The answer of a service with the default artifact's vocabulary, and a prompt."""
+async def sent(
+    path: str, body: dict[str, Any], *, default_prompt: str | None = None, **settings: Any
+) -> httpx.Response:
+    """The answer of a service with the default artifact's vocabulary, and two prompts."""
     artifact = default_artifact()
-    prompting = replace(artifact.manifest, prompts={"query": "query: "})
+    prompting = replace(
+        artifact.manifest,
+        prompts={"query": "query: ", "none": ""},
+        default_prompt_name=default_prompt,
+    )
     served = replace(artifact, manifest=prompting)
     async with tokenizing(artifact=served, tokenizer=default_tokenizer(), **settings) as (
         _,
@@ -182,3 +188,12 @@ async def test_a_panic_of_the_tokenizer_is_a_500_in_the_envelope() -> None:
             assert response.status_code == 500
             assert response.json()["error_type"] == "Internal"
             assert (await client.post(path, json={"inputs": "a"})).status_code == 200
+
+
+@pytest.mark.parametrize(("named", "words"), [({}, 4), ({"prompt_name": "none"}, 2)], ids=str)
+async def test_the_models_default_prompt_stands_before_texts_without_one(
+    named: dict[str, str], words: int
+) -> None:
+    body = {"inputs": "red cat", "add_special_tokens": False, **named}
+    answer = await sent("/tokenize", body, default_prompt="query")
+    assert len([token for token in answer.json()[0] if not token["special"]]) == words
