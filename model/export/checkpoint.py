@@ -134,7 +134,7 @@ def _describe(
         selector=asdict(selector.config) if selector else None,
         backbone={"architecture": config.model_type, "num_blocks": config.num_hidden_layers}
         | options.backbone,
-        prompts=dict(encoder.prompts) if any(encoder.prompts.values()) else {},
+        prompts=_prompts(encoder),
         training=training,
         scores=options.scores,
         parity={},
@@ -144,7 +144,7 @@ def _describe(
         files={},
         depths=tuple(sorted(set(options.depths))),
         template=find_template(encoder),
-        default_prompt_name=encoder.default_prompt_name,
+        default_prompt_name=encoder.default_prompt_name if _prompts(encoder) else None,
         comparable_depths=_comparable_depths(training, options.depths, config.num_hidden_layers),
     )
 
@@ -158,6 +158,12 @@ def _comparable_depths(
         return ()
     aligned = sorted({*depths} & {*elastic["depths"]})
     return (*aligned, full) if aligned else ()
+
+
+def _prompts(encoder: SentenceTransformer) -> dict[str, str]:
+    """The text of each prompt, also of those without one; none where no prompt has a text."""
+    prompts = {name: text or "" for name, text in encoder.prompts.items()}
+    return prompts if any(prompts.values()) else {}
 
 
 def _pooled(encoder: SentenceTransformer) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from model.network.transformer import TemplateTransformer, TokenPooling
 BACKBONES: tuple[type[Module], ...] = (Transformer, TemplateTransformer)
 POOLINGS: tuple[type[Module], ...] = (Pooling, TokenPooling)
 HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the pooling
-KNOWN = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
+KNOWN: tuple[type[Module], ...] = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
 FORMER_NAMES = {  # what modules.json of older checkpoints has
     f"{package}.{name}": kind
     for package in ("model.network.prompt", "training.prompts")

@@ -265,4 +265,6 @@ def _fit_positions(transformer: Any) -> None:
 def _align(encoder: SentenceTransformer) -> None:
     """Let the selector pool what the pipeline pools; older checkpoints with a template differ."""
     if (selector := find_selector(encoder)) is not None:
-        selector.config = replace(selector.config, pooling=pooling_modes(encoder)[0])
+        selector.config = replace(
+            selector.config, pooling=cast(PoolingMode, pooling_modes(encoder)[0])
+        )

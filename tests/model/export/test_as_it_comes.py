@@ -18,8 +18,9 @@ from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
 from model.export.parity import parity_sentences
 from model.network.checkpoint import CheckpointError
-from model.network.encoder import load_encoder, pooling_mode
+from model.network.encoder import build_encoder, load_encoder, pooling_mode
 from model.network.pooled import PooledEncoder
+from model.network.selector import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
@@ -130,6 +131,14 @@ def test_what_only_an_export_takes_is_refused_elsewhere(everything: Path) -> Non
         pooling_mode(encoder)
     with pytest.raises(CheckpointError, match="pools the maximum of its tokens cannot stop early"):
         PooledEncoder(encoder, depths=[1])
+
+
+def test_a_selector_takes_no_other_pooling(backbone: Path, tmp_path: Path) -> None:
+    config = SelectorConfig(width=WIDTH, num_blocks=2)
+    build_encoder(backbone, config).save(str(tmp_path / "fused"))
+    edited("2_Pooling/config.json", pooling_mode="max")(tmp_path / "fused")
+    with pytest.raises(CheckpointError, match="pools max behind a selector, which pools by mean"):
+        load_encoder(tmp_path / "fused")
 
 
 def edited(path: str, **changes: Any) -> Callable[[Path], None]:
