@@ -113,9 +113,13 @@ def a_selector(*nodes: Any) -> onnx.ModelProto:
 
 def test_a_selector_that_builds_the_whole_stack_is_refused() -> None:
     """Block states may feed one product only; a Concat of them would be N x L x D."""
-    node = helper.make_node("Concat", ["x", "x"], ["y"], axis=0)
+    second = helper.make_node("Abs", ["ids"], ["x2"])
+    whole = a_selector(second, helper.make_node("Concat", ["x", "x2"], ["y"], axis=0))
+    whole.graph.value_info.append(
+        helper.make_tensor_value_info("x2", TensorProto.FLOAT, ["batch", 3])
+    )
     with pytest.raises(GraphError, match="feed .*Concat.*in one MatMul"):
-        graph.split(a_selector(node), ["ids"], ["x"], ["y"])
+        graph.split(whole, ["ids"], ["x", "x2"], ["y"])
 
 
 def test_a_weight_that_both_halves_read_is_one_for_each() -> None:
