@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,9 +20,11 @@ from service.bulk.job import (
     Shard,
     Stopped,
 )
+from service.bulk.signals import StopSignals
 from service.settings import DEFAULT_ARTIFACT, environment_name
 
 if TYPE_CHECKING:
+    from service.bulk.inputs import InputFile
     from service.bulk.job import Embedder
     from service.bulk.output import OutputFolder
     from service.bulk.progress import Progress
@@ -112,22 +113,22 @@ def embed(
     options = Options(
         format_, dtype, dimensions, depth, prompt_name, text_column, id_column, rows_per_shard
     )
-    with _errors_as_sentences():
+    with _errors_as_sentences() as signals:
         part = Shard.parse(shard)
         _check_together(part, resume, overwrite, inputs, server, ray)
         from service.bulk.inputs import find_inputs
 
         names = tuple(find_inputs(inputs))
         job = Job(names, output, artifact, options, input_format, threads, on_error == "null")
-        run = _Run(job, part, resume, overwrite, progress)
+        run = _Run(job, part, resume, overwrite, progress, signals)
         run.on_ray(ray) if ray else run.here(server, server_key_file)
 
 
 @contextmanager
-def _errors_as_sentences() -> Iterator[None]:
+def _errors_as_sentences() -> Iterator[StopSignals]:
     try:
-        with _stoppable():
-            yield
+        with StopSignals() as signals:
+            yield signals
     except Stopped as stopped:
         _say(f"Stopped. Committed parts are kept; go on with: {_resuming_command()}")
         raise typer.Exit(128 + stopped.number) from None
@@ -144,13 +145,20 @@ class _Run:
     """A job with how to begin and how to show it."""
 
     def __init__(
-        self, job: Job, shard: Shard, resume: bool, overwrite: bool, progress: ProgressKind
+        self,
+        job: Job,
+        shard: Shard,
+        resume: bool,
+        overwrite: bool,
+        progress: ProgressKind,
+        signals: StopSignals,
     ) -> None:
         self._job = job
         self._shard = shard
         self._resume = resume
         self._overwrite = overwrite
         self._progress = _progress(progress)
+        self._signals = signals
 
     def on_ray(self, address: str) -> None:
         from service.bulk.ray_job import run_on_ray
@@ -163,18 +171,27 @@ class _Run:
     def here(self, server: str | None, key_file: Path | None) -> None:
         from model.runtime.malloc import share_one_heap
         from service.bulk.inputs import scan
-        from service.bulk.output import OutputFolder
-        from service.bulk.runner import Runner
 
         share_one_heap()
         job = self._job
         files = scan(job.inputs, job.options, given=job.input_format)
+        with self._signals.deferred():
+            self._embed(files, server, key_file)
+
+    def _embed(self, files: "list[InputFile]", server: str | None, key_file: Path | None) -> None:
+        from service.bulk.output import OutputFolder
+        from service.bulk.runner import Runner
+
+        job = self._job
         embedder = self._embedder(server, key_file)
         output = OutputFolder(job.output, embedder.model, job.options, files)
         try:
             output.begin(self._shard, resume=self._resume, overwrite=self._overwrite)
             if not output.is_complete:
-                Runner(output, embedder, job.null_errors, self._progress).run(self._shard)
+                runner = Runner(
+                    output, embedder, job.null_errors, self._progress, self._signals.check
+                )
+                runner.run(self._shard)
                 output.finish()
             _report(output)
         finally:
@@ -227,24 +244,6 @@ def _read_key(path: Path | None) -> str | None:
         return path.read_text(encoding="utf-8").strip()
     except OSError as error:
         raise BulkError(f"--server-key-file {path} cannot be read: {error.strerror}.") from None
-
-
-@contextmanager
-def _stoppable() -> Iterator[None]:
-    """SIGTERM and Ctrl-C raise Stopped in the main thread."""
-
-    def stop(number: int, _frame: object) -> None:
-        for each in numbers:  # one is enough: the clean-up is quick
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
-
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, stop) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _resuming_command() -> str:

@@ -1,5 +1,6 @@
 """What a bulk run is told: its options, their checks, and the errors it stops with."""
 
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Self
@@ -157,12 +158,19 @@ class Embedded:
     errors: dict[int, str]
 
 
-class Pending(Protocol):
-    """Texts that are being embedded."""
+@dataclass(frozen=True)
+class Pending:
+    """Texts that are being embedded: ``runs`` fill ``embedded``."""
 
-    def result(self) -> Embedded:
-        """Wait for the embeddings."""
-        ...
+    embedded: Embedded
+    runs: list[Future[None]]
+
+    def wait(self, seconds: float) -> bool:
+        """Whether all runs are done within so many seconds; raises what one has failed with."""
+        done, waiting = wait(self.runs, seconds, FIRST_EXCEPTION)
+        for run in done:
+            run.result()
+        return not waiting
 
 
 class Embedder(Protocol):

@@ -5,8 +5,7 @@ so the same input gives the same bits.
 """
 
 import os
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable
-from service.bulk.job import BulkError, Embedded, Model, Options
+from service.bulk.job import BulkError, Embedded, Model, Options, Pending
 from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.inference.parallelism import usable_cpus
 
@@ -45,7 +44,7 @@ class LocalEmbedder:
         self._prompt = manifest.prompt(options.prompt_name)
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
-    def start(self, texts: list[str]) -> "_Window":
+    def start(self, texts: list[str]) -> Pending:
         """Tokenise texts and queue their batches, longest first."""
         rows = self._encoder.tokenizer.tokenize(texts, prompt=self._prompt)
         # As arrays: a list of ids takes ten times the memory.
@@ -56,45 +55,29 @@ class LocalEmbedder:
             truncated=np.fromiter((row.truncated for row in rows), dtype=np.bool_, count=len(rows)),
             errors={},
         )
-        window = _Window(sequences, embedded, [])
+        window = Pending(embedded, [])
         for batch in make_batches(embedded.tokens):
-            window.runs.append(self._executor.submit(self._run, window, batch))
+            run = self._executor.submit(self._run, [sequences[at] for at in batch], embedded, batch)
+            window.runs.append(run)
         return window
 
     def close(self) -> None:
         """Drop the batches that have not begun and wait for the others."""
         self._executor.shutdown(cancel_futures=True)
 
-    def _run(self, window: "_Window", batch: NDArray[np.intp]) -> None:
+    def _run(self, texts: list[Tokens], embedded: Embedded, batch: NDArray[np.intp]) -> None:
         try:
-            self._encode(window, batch)
+            embedded.vectors[batch] = self._encode(texts)
         except Exception:  # ONNX Runtime raises classes of its own; find the texts at fault
-            for at in batch:
+            for text, at in zip(texts, batch, strict=True):
                 try:
-                    self._encode(window, np.array([at]))
+                    embedded.vectors[at] = self._encode([text])[0]
                 except Exception as error:  # as above
                     kind = type(error).__name__
-                    window.embedded.errors[int(at)] = f"the encoder failed on the text ({kind})"
+                    embedded.errors[int(at)] = f"the encoder failed on the text ({kind})"
 
-    def _encode(self, window: "_Window", batch: NDArray[np.intp]) -> None:
-        sequences: list[Tokens] = [window.sequences[at] for at in batch]
-        vectors = self._encoder.run(sequences, exclusive=False, depth=self._depth)  # type: ignore[arg-type]  # arrays of ids are sequences of them
-        window.embedded.vectors[batch] = vectors
-
-
-@dataclass(frozen=True)
-class _Window:
-    """Texts on their way through the encoder, with the runs they wait for."""
-
-    sequences: list[Tokens]
-    embedded: Embedded
-    runs: list["Future[None]"]
-
-    def result(self) -> Embedded:
-        """Wait for the embeddings."""
-        for run in self.runs:
-            run.result()
-        return self.embedded
+    def _encode(self, texts: list[Tokens]) -> NDArray[np.float32]:
+        return self._encoder.run(texts, exclusive=False, depth=self._depth)  # type: ignore[arg-type]  # arrays of ids are sequences of them
 
 
 def make_batches(lengths: NDArray[np.int32]) -> list[NDArray[np.intp]]:

@@ -11,13 +11,12 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import orjson
 
-from service.bulk.job import BulkError, Embedded, Model, Options
+from service.bulk.job import BulkError, Embedded, Model, Options, Pending
 from service.lanes import HEADER as PRIORITY
 
 TEXTS_PER_REQUEST = 256
@@ -74,7 +73,7 @@ class RemoteEmbedder:
             self._options["prompt_name"] = options.prompt_name
         self._executor = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="request")
 
-    def start(self, texts: list[str]) -> "_Requests":
+    def start(self, texts: list[str]) -> Pending:
         """Queue the requests for texts."""
         embedded = Embedded(
             vectors=np.zeros((len(texts), self.model.dim), dtype=np.float32),
@@ -82,7 +81,7 @@ class RemoteEmbedder:
             truncated=np.zeros(len(texts), dtype=np.bool_),
             errors={},
         )
-        requests = _Requests(embedded, [])
+        requests = Pending(embedded, [])
         for start, stop in self._slices(texts):
             run = self._executor.submit(self._embed, texts[start:stop], start, embedded)
             requests.runs.append(run)
@@ -176,20 +175,6 @@ class RemoteEmbedder:
         self._own.connection = connection
         self._connections.append(connection)
         return connection
-
-
-@dataclass(frozen=True)
-class _Requests:
-    """Texts on their way through the service."""
-
-    embedded: Embedded
-    runs: list["Future[None]"]
-
-    def result(self) -> Embedded:
-        """Wait for the embeddings; raises BulkError when the service is gone."""
-        for run in self.runs:
-            run.result()
-        return self.embedded
 
 
 def _message(content: bytes) -> str:

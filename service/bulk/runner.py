@@ -6,7 +6,7 @@ writes what is done. One window of rows waits between them at most, which bounds
 
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,6 +24,7 @@ from service.bulk.writers import Chunk, PartWriter, open_writer, prepare, to_sto
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
 MAX_WINDOW_ROWS = 2_048
 WAITING_WINDOWS = 1
+POLL_SECONDS = 0.2  # between two looks at whether the run is to stop
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,16 @@ class _Part:
 
 @dataclass
 class Runner:
-    """One shard of a run. ``null_errors`` keeps rows that cannot be embedded, without a vector."""
+    """One shard of a run. ``null_errors`` keeps rows that cannot be embedded, without a vector.
+
+    ``check_stopped`` is called some times a second, and raises to end the run.
+    """
 
     output: OutputFolder
     embedder: Embedder
     null_errors: bool = False
     progress: Progress = field(default_factory=Progress)
+    check_stopped: Callable[[], None] = lambda: None
 
     def run(self, shard: Shard) -> None:
         """Commit every part of the shard that is not; raises BulkError at what stops it."""
@@ -74,9 +79,9 @@ class Runner:
         if todo:
             prepare(self.output)
             try:
-                with _Prefetch(self._windows(todo)) as windows:
+                with _Prefetch(self._windows(todo), self.check_stopped) as windows:
                     self._write(windows)
-            finally:  # by name: a signal can come between opening a file and keeping its writer
+            finally:
                 self.output.discard_unfinished()
         self.progress.end()
 
@@ -106,6 +111,8 @@ class Runner:
         part: _Part | None = None
         try:
             for window in windows:
+                while window.pending and not window.pending.wait(POLL_SECONDS):
+                    self.check_stopped()
                 part = part or _Part(window.part, open_writer(self.output, window.part))
                 chunk = self._chunk(window)
                 part.writer.write(chunk)
@@ -114,6 +121,7 @@ class Runner:
                 if window.last_of_part:
                     self._commit(part)
                     part = None
+                self.check_stopped()
         finally:
             if part is not None:
                 part.writer.abandon()
@@ -123,7 +131,7 @@ class Runner:
         width = options.stored_width(self.output.model)
         errors = [row.error for row in rows]
         tokens, truncated = np.zeros(len(rows), np.int32), np.zeros(len(rows), np.bool_)
-        embedded = window.pending.result() if window.pending else None
+        embedded = window.pending.embedded if window.pending else None
         dim = embedded.vectors.shape[1] if embedded else self.output.model.dim
         vectors = np.zeros((len(rows), dim), np.float32)
         if embedded:
@@ -233,8 +241,9 @@ class InputRows:
 class _Prefetch:
     """An iterator whose items are made by a thread, WAITING_WINDOWS ahead at most."""
 
-    def __init__(self, items: Iterator[Window]) -> None:
+    def __init__(self, items: Iterator[Window], check_stopped: Callable[[], None]) -> None:
         self._items = items
+        self._check_stopped = check_stopped
         self._queue: queue.Queue[Window | BaseException | None] = queue.Queue(WAITING_WINDOWS)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._fill, name="read", daemon=True)
@@ -251,10 +260,16 @@ class _Prefetch:
             self._thread.join(0.01)
 
     def _get(self) -> Window | None:
-        item = self._queue.get()
+        item = self._take()
         if isinstance(item, BaseException):
             raise item
         return item
+
+    def _take(self) -> Window | BaseException | None:
+        while True:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=POLL_SECONDS)
+            self._check_stopped()
 
     def _fill(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """An embedder without a model for the tests of `s2sent embed`: the vector tells the text."""
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.bulk.inputs import scan
-from service.bulk.job import Embedded, Model, Options, Shard
+from service.bulk.job import Embedded, Model, Options, Pending, Shard
 from service.bulk.output import OutputFolder
 from service.bulk.progress import Progress
 from service.bulk.runner import Runner
@@ -24,17 +25,6 @@ def vector_of(text: str) -> NDArray[np.float32]:
 
 
 @dataclass
-class Done:
-    """Embeddings that are there already."""
-
-    embedded: Embedded
-
-    def result(self) -> Embedded:
-        """Return them."""
-        return self.embedded
-
-
-@dataclass
 class FakeEmbedder:
     """Embeds at once; texts of ``broken`` get a vector that is not finite."""
 
@@ -42,7 +32,7 @@ class FakeEmbedder:
     broken: tuple[str, ...] = ()
     texts: list[str] = field(default_factory=list)
 
-    def start(self, texts: list[str]) -> Done:
+    def start(self, texts: list[str]) -> Pending:
         """Embed texts."""
         self.texts += texts
         vectors = np.array([vector_of(text) for text in texts], np.float32)
@@ -50,7 +40,7 @@ class FakeEmbedder:
             if text in self.broken:
                 vectors[at] = np.nan
         lengths = np.array([len(text.split()) for text in texts], np.int32)
-        return Done(Embedded(vectors, lengths, lengths > 8, {}))
+        return Pending(Embedded(vectors, lengths, lengths > 8, {}), [])
 
     def close(self) -> None:
         """Nothing to stop."""
@@ -67,6 +57,7 @@ def embed_files(
     overwrite: bool = False,
     null_errors: bool = False,
     progress: Progress | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> OutputFolder:
     """Run one shard as the command does."""
     options, shard = options or Options(), shard or Shard()
@@ -74,7 +65,7 @@ def embed_files(
     folder = OutputFolder(output, embedder.model, options, scan(map(str, files), options))
     try:
         folder.begin(shard, resume=resume, overwrite=overwrite)
-        Runner(folder, embedder, null_errors, progress or Progress()).run(shard)
+        Runner(folder, embedder, null_errors, progress or Progress(), check).run(shard)
         folder.finish()
     finally:
         folder.close()

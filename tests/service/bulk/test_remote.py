@@ -115,7 +115,9 @@ def embed(service: Service, texts: list[str], options: Options | None = None) ->
     pauses: list[float] = []
     embedder = RemoteEmbedder(service.url, options or Options(), key="k", sleep=pauses.append)
     try:
-        return embedder.start(texts).result(), pauses
+        pending = embedder.start(texts)
+        assert pending.wait(60)
+        return pending.embedded, pauses
     finally:
         embedder.close()
 

@@ -5,8 +5,10 @@ import pkgutil
 import signal
 import subprocess
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from random import Random
+from threading import Timer
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,11 @@ from typer.testing import CliRunner
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from service.__main__ import app
+from service.bulk.job import Pending, Stopped
 from service.bulk.local import BATCH_TEXTS, BATCH_TOKENS, make_batches
+from service.bulk.signals import StopSignals
 from tests.support.bulk_files import contents, make_texts, start_embed, write_texts
+from tests.support.fake_embedder import FakeEmbedder, embed_files
 from tests.support.server_process import running_server
 
 run = CliRunner().invoke
@@ -154,7 +159,7 @@ def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
     "place", ["service.bulk.runner.open_writer", "service.bulk.output.os.link"]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_between_opening_a_file_and_keeping_its_writer_leaves_nothing(
+def test_a_signal_in_the_middle_of_a_part_leaves_no_half_of_it(
     place: str,
     number: signal.Signals,
     tiny_artifact: Artifact,
@@ -162,20 +167,46 @@ def test_a_signal_between_opening_a_file_and_keeping_its_writer_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    call, results = pkgutil.resolve_name(place), []
+    call, out = pkgutil.resolve_name(place), tmp_path / "out"
 
-    def call_and_stop(*arguments: Any) -> None:
-        results.append(call(*arguments))
+    def call_and_stop(*arguments: Any) -> Any:
+        result = call(*arguments)
         signal.raise_signal(number)
+        return result
 
-    monkeypatch.setattr(place, call_and_stop)
-    options = ["--artifact", str(tiny_artifact.path), "-o", str(tmp_path / "out")]
-    result = run(app, ["embed", str(texts), *options])
+    command = ["embed", str(texts), "--artifact", str(tiny_artifact.path), "-o", str(out)]
+    command += ["--rows-per-shard", "10"]
+    with monkeypatch.context() as patched:
+        patched.setattr(place, call_and_stop)
+        result = run(app, command)
     assert result.exit_code == 128 + number, result.output
-    left = {path.name for path in (tmp_path / "out").rglob("*")}
-    assert left == {".lock", "_parts", "_manifest.json"}
-    if results[0] is not None:  # a writer
-        results[0].abandon()
+    whole = {path.name for path in out.glob("part-*")}
+    assert len(whole) <= 1  # the part at hand may be finished, the next one is not begun
+    assert len(list((out / "_parts").iterdir())) == len(whole)
+    assert {path.name for path in out.iterdir()} - whole == {".lock", "_parts", "_manifest.json"}
+    assert run(app, [*command, "--resume"]).exit_code == 0
+    assert (out / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_that_waits_for_its_encoder(
+    number: signal.Signals, texts: Path, tmp_path: Path
+) -> None:
+    class Endless(FakeEmbedder):
+        def start(self, texts: list[str]) -> Pending:
+            return Pending(super().start(texts).embedded, [Future()])
+
+    signals = StopSignals()
+
+    def run_until_stopped() -> None:
+        with signals, signals.deferred():
+            Timer(0.3, signal.raise_signal, [number]).start()
+            embed_files([texts], tmp_path / "out", embedder=Endless(), check=signals.check)
+
+    with pytest.raises(Stopped) as stopped:
+        run_until_stopped()
+    assert stopped.value.number == number
+    assert not list((tmp_path / "out").glob("*part-*"))
 
 
 def test_runs_that_are_killed_end_in_the_bytes_of_one_that_is_not(
