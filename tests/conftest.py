@@ -16,7 +16,7 @@ from model.artifact.reader import Artifact
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A four-block BERT, 32 wide, with a random selector, as sentence-transformers saves it."""
     from model.network.encoder import build_encoder
-    from model.network.selector import SelectorConfig
+    from model.network.selector_config import SelectorConfig
     from tests.support.tiny import tiny_backbone
 
     folder = tmp_path_factory.mktemp("tiny")
@@ -42,7 +42,7 @@ def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
 
     from model.network.encoder import build_encoder, get_selector
-    from model.network.selector import SelectorConfig
+    from model.network.selector_config import SelectorConfig
     from tests.support.tiny import tiny_backbone
 
     folder = tmp_path_factory.mktemp("exits")

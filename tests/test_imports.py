@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from model.network.selector import IMPORTED_FILES
+
 ROOT = Path(__file__).parent.parent
+OURS = {"model", "service", "training"}
 SERVING_HALF = ("artifact", "runtime")
 HEAVY = ("torch", "transformers", "sentence_transformers", "optimum", "onnx", "scipy", "sklearn")
 
@@ -117,9 +120,18 @@ def test_imports_lead_downwards_only(folder: str) -> None:
                 assert level[part] < level[other], f"{path.name} imports {name}"
 
 
-def test_the_selector_stands_alone() -> None:
-    """Every checkpoint carries a copy of this one file."""
-    ours = {"model", "service", "training"}
-    assert not {
-        n for n in imported_packages(ROOT / "model/network/selector.py") if n.split(".")[0] in ours
-    }
+def test_the_selector_needs_only_the_files_that_a_checkpoint_carries() -> None:
+    """They import each other as files of one folder, and nothing else of ours."""
+    folder = ROOT / "model/network"
+    carried = {*IMPORTED_FILES, "selector.py"}
+    assert carried == {path.name for path in folder.glob("selector*.py")}
+    for path in (folder / name for name in carried):
+        assert not {n for n in imported_packages(path) if n.split(".")[0] in OURS}
+        assert {f"{name}.py" for name in siblings_of(path)} <= carried
+    assert {f"{name}.py" for name in siblings_of(folder / "selector.py")} == {*IMPORTED_FILES}
+
+
+def siblings_of(path: Path) -> set[str]:
+    """The modules of its own folder that a file imports by ``from .name import``."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.level and n.module}

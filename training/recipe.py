@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from model.artifact.template import CleanUp
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from training.elastic import Elastic
 from training.errors import ConfigError
 from training.objectives.options import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT

@@ -29,7 +29,7 @@ from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
 from model.network.encoder import build_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from training.backbones import resolve
 

@@ -36,7 +36,7 @@ from model.network.encoder import (
     pooling_modes,
 )
 from model.network.pooled import stopped_at
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 
 CANARY_TEXT = "A canary sings while the air is good."

@@ -21,7 +21,8 @@ from model.network.checkpoint import (
     read_modules,
     require_matching_tokenizer,
 )
-from model.network.selector import S2SentSelector, SelectorConfig
+from model.network.selector import S2SentSelector
+from model.network.selector_config import SelectorConfig
 from model.network.template import Read
 from model.network.transformer import (
     TemplateTransformer,

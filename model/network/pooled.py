@@ -19,7 +19,8 @@ from model.network.encoder import (
     pooling_modes,
 )
 from model.network.pooling import MAX, pool_states
-from model.network.selector import S2SentSelector, normed, pool_tokens
+from model.network.selector import S2SentSelector
+from model.network.selector_states import normed, pool_tokens
 from model.network.transformer import read_positions
 
 

@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from model.artifact.template import CLEAN_UPS, CleanUp, Template
-from model.network.selector import pool_tokens
+from model.network.selector_states import pool_tokens
 from model.network.template import READS, REP1, Read, TemplateError, parse_template
 
 VIEWS = ("view_1", "view_2")  # the tasks that select template 1 or 2 in training

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from model.network.encoder import build_prompt_encoder, get_selector
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from tests.support.tiny import tiny_decoder
 
 WIDTH, LAYERS = 32, 4

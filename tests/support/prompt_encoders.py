@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from model.network.encoder import find_selector
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.transformer import view_tasks
 
 FAMILIES = ("bert", "roberta")

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from model.network.encoder import build_encoder, get_selector
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from tests.support.tiny import tiny_backbone
 
 WIDTH, NUM_BLOCKS, EXITS = 32, 4, (2, 3)

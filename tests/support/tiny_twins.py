@@ -7,7 +7,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.twins import TOWERS, join_towers
 from tests.support.tiny import tiny_backbone
 

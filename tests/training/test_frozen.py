@@ -14,7 +14,7 @@ from torch import nn
 
 from model.network.encoder import build_encoder, build_plain_encoder, get_selector
 from model.network.pooled import stopped_at
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from tests.support.tiny_data import SENTENCES, write_table
 from training.errors import ConfigError
 from training.evaluation.development import OVERLAPPING

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from model.network.encoder import build_prompt_encoder, find_template, get_selector
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.template import TEMPLATES
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES, write_table

@@ -77,7 +77,7 @@ def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol)
     import torch
 
     from model.network.encoder import build_encoder, get_selector
-    from model.network.selector import SelectorConfig
+    from model.network.selector_config import SelectorConfig
     from training.backbones import resolve, width_of
 
     source = resolve(backbone)
@@ -120,7 +120,7 @@ def torch_arms(
     """The four arms on token ids [batch, length], each waiting until the device is done."""
     import torch
 
-    from model.network.selector import pool_tokens
+    from model.network.selector_states import pool_tokens
 
     device = next(backbone.parameters()).device
     inputs = torch.from_numpy(ids).to(device)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from training.frozen.heads import (
     BlockMean,
     LastBlock,

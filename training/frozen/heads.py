@@ -6,7 +6,9 @@ Shapes: B texts, N blocks, D features.
 import torch
 from torch import Tensor, nn
 
-from model.network.selector import S2SentSelector, SelectorConfig, normed
+from model.network.selector import S2SentSelector
+from model.network.selector_config import SelectorConfig
+from model.network.selector_states import normed
 from training.frozen.states import require_cacheable
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.artifact.template import CleanUp
 from model.network.encoder import build_plain_encoder, build_prompt_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.template import REP1
 from training.backbones import resolve
 from training.corpus import Corpus, read_corpus

@@ -23,7 +23,9 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from model.network.encoder import find_template
-from model.network.selector import FrequencySelection, SelectorConfig, pool_tokens, scope_mask
+from model.network.selector_config import SelectorConfig
+from model.network.selector_squeeze import FrequencySelection
+from model.network.selector_states import pool_tokens, scope_mask
 from model.network.transformer import VIEWS
 from training.errors import ConfigError
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.network import encoder as network
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError, template_text
 from model.network.transformer import padding_id
 from training.corpus import Corpus

@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt, sfp

@@ -25,7 +25,8 @@ from torch.nn import functional
 
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import find_selector, load_encoder, pooling_mode
-from model.network.selector import SelectorConfig, pool_tokens
+from model.network.selector_config import SelectorConfig
+from model.network.selector_states import pool_tokens
 from model.network.twins import get_twins, join_towers
 from training.backbones import resolve
 from training.corpus import Corpus

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from model.artifact.template import Template
 from model.network.encoder import build_prompt_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError
 from model.network.transformer import TemplateTransformer, view_tasks
 from training.corpus import Corpus

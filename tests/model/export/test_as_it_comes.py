@@ -20,7 +20,7 @@ from model.export.parity import parity_sentences
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import build_encoder, load_encoder, pooling_mode
 from model.network.pooled import PooledEncoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 

@@ -19,7 +19,7 @@ from model.export.graph import GraphError
 from model.export.options import ExportError, ExportOptions, Precision
 from model.export.parity import ParityError, parity_sentences
 from model.network.encoder import build_encoder, load_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 

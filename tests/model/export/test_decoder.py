@@ -19,7 +19,7 @@ from model.export.read_early import READ
 from model.export.requantize import convert_to_int8
 from model.network.encoder import build_prompt_encoder, load_encoder
 from model.network.pooled import stopped_at
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 from model.runtime.providers import multiplies_int8
 from tests.support.decoder_checkpoint import LAYERS, SCOPES, a_decoder, a_selector

@@ -23,7 +23,7 @@ from model.export.options import ExportOptions, Precision
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import build_encoder, find_selector, load_encoder
 from model.network.pooled import stopped_at
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.operators_run import operators_run
 from tests.support.server_process import running_server

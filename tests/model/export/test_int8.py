@@ -18,7 +18,7 @@ from model.export.graph import MIN_ROUNDED_ELEMENTS, OPSET, POOLING, quantize_ch
 from model.export.int8 import Ranges, measure_tokens, multiply_as_int8
 from model.export.options import ExportError, ExportOptions
 from model.network.encoder import build_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 from model.runtime.providers import multiplies_int8
 from tests.support.server_process import running_server

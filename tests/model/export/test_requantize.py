@@ -14,7 +14,7 @@ from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions, Precision
 from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import multiplies_int8
 from tests.support.operators_run import operators_run

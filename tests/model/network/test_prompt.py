@@ -22,7 +22,7 @@ from model.network.encoder import (
     get_selector,
     load_encoder,
 )
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError, parse_template
 from model.network.transformer import TemplateTransformer, view_tasks
 from tests.support.prompt_encoders import (

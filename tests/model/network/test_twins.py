@@ -16,7 +16,7 @@ from model.network.encoder import (
     build_plain_encoder,
     load_encoder,
 )
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.twins import (
     TOWERS,
     get_twins,

@@ -107,7 +107,7 @@ def test_block_weights_are_the_mean_of_each_sentences_own(
     import torch
 
     from model.network.encoder import build_encoder, get_selector
-    from model.network.selector import SelectorConfig
+    from model.network.selector_config import SelectorConfig
 
     config = SelectorConfig(width=32, reduction=4, **options)  # type: ignore[arg-type]  # ints
     encoder = build_encoder(tiny_checkpoint.parent / "backbone", config)
@@ -132,7 +132,7 @@ def test_a_plain_average_weighs_every_block_alike_and_no_selector_weighs_nothing
     tiny_checkpoint: Path,
 ) -> None:
     from model.network.encoder import build_encoder
-    from model.network.selector import SelectorConfig
+    from model.network.selector_config import SelectorConfig
     from training.evaluation.encoders import open_torch
 
     backbone = tiny_checkpoint.parent / "backbone"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
 from model.network.encoder import build_encoder
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import SENTENCES, write_table

@@ -21,7 +21,7 @@ from sentence_transformers import (
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from model.network.encoder import build_encoder, build_prompt_encoder, find_selector
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.network.transformer import view_tasks
 from tests.support.prompt_encoders import (
     FAMILIES,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from training.errors import ConfigError
 from training.evaluation.published import (
     TABLE_2,
