@@ -20,7 +20,7 @@ from model.runtime.windows import Windows
 from service.engine.admission import Admission, not_ready
 from service.engine.background import in_background
 from service.engine.inference.batcher import Batcher
-from service.engine.inference.fair_queue import BatchLimits, PendingRequest
+from service.engine.inference.fair_queue import BatchLimits, PendingRequest, stage_of
 from service.engine.inference.model import LoadedModel
 from service.engine.inference.parallelism import Parallelism
 from service.engine.inference.throughput import ThroughputEstimate
@@ -83,11 +83,6 @@ class Engine:
         if artifact is None:
             raise not_ready("starting")
         return artifact
-
-    @property
-    def dim(self) -> int:
-        """Components of an embedding."""
-        return self._loaded.encoder.dim
 
     @property
     def provider(self) -> str:
@@ -155,7 +150,7 @@ class Engine:
         self._admission.check_embedding(texts, lane, allow_empty=skip_failed)
         request: PendingRequest | None = None
         try:
-            async with self._admission.track(timeout_seconds, stage=lambda: _stage(request)):
+            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(request)):
                 tokenized = await self._tokenization.token_ids(
                     self._loaded.tokenizer,
                     texts,
@@ -233,12 +228,8 @@ class Engine:
             return Readiness(False, self._failure)
         if self._admission.state != "serving" or self._workers is None:
             return Readiness(False, self._admission.state)
-        if self._workers.fault:
-            return Readiness(False, self._workers.fault)
-        running = self._workers.running_seconds()
-        if running > self._settings.stall_timeout_seconds:
-            return Readiness(False, f"batch running for {running:.0f} s")
-        return Readiness(True, "ready")
+        fault = self._workers.fault_now(self._settings.stall_timeout_seconds)
+        return Readiness(False, fault) if fault else Readiness(True, "ready")
 
     async def drain(self, timeout_seconds: float) -> bool:
         """Refuse new work, finish what was accepted, then stop the threads.
@@ -257,8 +248,6 @@ class Engine:
         self._tokenization.shut_down()
         ended = self._workers is None or await self._workers.ended(STOP_TIMEOUT_SECONDS)
         return finished and ended
-
-    # --- starting ---
 
     @property
     def _loaded(self) -> LoadedModel:
@@ -299,8 +288,6 @@ class Engine:
             cache_bytes=lambda: self._submission.cache_bytes,
         )
 
-    # --- ending ---
-
     def _on_workers_lost(self, reason: str) -> None:
         """The inference threads are lost for good: no request may wait for them."""
         self._admission.state, self._failure = "failed", reason
@@ -310,9 +297,3 @@ class Engine:
 
     def _abort_in_flight(self) -> None:
         self._admission.in_flight.abort(lambda: not_ready(self._admission.state))
-
-
-def _stage(request: PendingRequest | None) -> str:
-    if request is None:
-        return "tokenize"
-    return "inference" if request.started else "queue"

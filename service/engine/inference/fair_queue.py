@@ -89,6 +89,13 @@ class PendingRequest:
         self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
 
 
+def stage_of(request: PendingRequest | None) -> str:
+    """How far a request is that ends now; without one here, its texts are being tokenised."""
+    if request is None:
+        return "tokenize"
+    return "inference" if request.started else "queue"
+
+
 class QueuedText(NamedTuple):
     """A text in the queue, compared by ``tag``, then by ``number``, which is unique."""
 

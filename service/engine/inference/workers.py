@@ -67,12 +67,15 @@ class InferenceWorkers:
         self._running_since: dict[int, float] = {}  # by thread identifier
         self._ended = asyncio.Event()
         self._throughput = throughput
-        self.fault: str | None = None  # why it cannot serve now; None when it can
+        self._fault: str | None = None  # why it cannot serve now; None when it can
 
-    def running_seconds(self) -> float:
-        """Return how long the longest of the current runs has taken, 0 when there is none."""
+    def fault_now(self, stall_timeout_seconds: float) -> str | None:
+        """Why it cannot serve now, which a run of more than ``stall_timeout_seconds`` is too."""
         began = list(self._running_since.values())
-        return self._clock() - min(began) if began else 0.0
+        running = self._clock() - min(began) if began else 0.0
+        if self._fault or running <= stall_timeout_seconds:
+            return self._fault
+        return f"batch running for {running:.0f} s"
 
     def start(self) -> None:
         """Start the threads."""
@@ -123,7 +126,7 @@ class InferenceWorkers:
             self._ended.set()
 
     def _serving(self) -> None:
-        self.fault = None
+        self._fault = None
 
     def _died(self, thread: threading.Thread, reason: str, batch: Sequence[QueuedText]) -> None:
         """Answer the requests of the batch a thread died with, and replace the thread.
@@ -138,14 +141,14 @@ class InferenceWorkers:
         now = self._clock()
         self._deaths.append(now)
         if len(self._deaths) > MAX_DEATHS and now - self._deaths[0] <= DEATHS_WINDOW_SECONDS:
-            self.fault = (
+            self._fault = (
                 f"engine thread died {len(self._deaths)} times within "
                 f"{DEATHS_WINDOW_SECONDS:.0f} s: {reason}"
             )
             self._ended.set()
-            self._on_fatal(self.fault)
+            self._on_fatal(self._fault)
             return
-        self.fault = f"engine thread died: restarting ({reason})"
+        self._fault = f"engine thread died: restarting ({reason})"
         self._metrics.engine_restarts.inc()
         self._spawn(self._verify)
 

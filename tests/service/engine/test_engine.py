@@ -562,7 +562,7 @@ async def test_start_checks_the_canary_and_describes_the_model(tmp_path: Path) -
     await harness.start()
     engine = harness.engine
     assert engine.readiness().ready
-    assert (engine.dim, engine.provider) == (DIM, "FakeExecutionProvider")
+    assert (engine.artifact.manifest.dim, engine.provider) == (DIM, "FakeExecutionProvider")
     assert (engine.artifact.manifest.name, engine.threads >= 1) == ("tiny", True)
     assert 's2sent_model_info{dim="4",fingerprint="' in harness.metrics.render().decode()
     assert harness.value("model_load_seconds") > 0
