@@ -15,10 +15,12 @@ import typer
 
 from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
-from training.depths import depths
+from training.commands.depths import depths
+from training.commands.frozen import frozen
+from training.commands.options import Data, whole_numbers
+from training.commands.overhead import overhead
+from training.commands.reproduce import reproduce
 from training.errors import TrainingError
-from training.frozen.command import frozen
-from training.paper.commands import Data, overhead, reproduce, whole_numbers
 
 app = typer.Typer(
     help="Fit an S2Sent selector, score encoders, export checkpoints for serving.",
@@ -61,7 +63,7 @@ def fit(
     ] = False,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from training.recipe import read_recipe
+    from training.recipe.recipe import read_recipe
     from training.train import train
 
     train(read_recipe(recipe), data, output, cache=cache, resume=resume)

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from training.errors import DataError
-from training.objectives.options import ExampleKind
-from training.recipe import CorpusPart
+from training.recipe.objectives import ExampleKind
+from training.recipe.recipe import CorpusPart
 
 MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
 

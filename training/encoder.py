@@ -14,7 +14,7 @@ from training.backbones import resolve, width_of
 from training.errors import ConfigError
 from training.loop.lora import add_lora
 from training.objectives.families import family_of
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 
 
 def new_encoder(recipe: Recipe) -> SentenceTransformer:

@@ -45,8 +45,8 @@ from training.loop.trainer import (
     reading,
 )
 from training.objectives.families import family_of, make_loss
-from training.objectives.options import JTCSE, SFP, Distillation, PairDistillation, SupervisedSimCSE
-from training.recipe import Recipe
+from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation, SupervisedSimCSE
+from training.recipe.recipe import Recipe
 from training.record import read_record, write_record
 
 log = logging.getLogger(__name__)

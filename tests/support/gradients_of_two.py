@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from training.recipe import read_recipe
+from training.recipe.recipe import read_recipe
 from training.train import train
 
 

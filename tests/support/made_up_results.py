@@ -7,8 +7,8 @@ from typing import Any
 
 from training.evaluation.sts import TASKS
 from training.jsonl import append_line
-from training.paper.configurations import S2SENT
-from training.paper.experiments import EXPERIMENTS
+from training.paper.plan.configurations import S2SENT
+from training.paper.plan.experiments import EXPERIMENTS
 from training.paper.results import Results, read_results
 
 NOTHING: dict[str, float | None] = {}

@@ -7,8 +7,8 @@ import pytest
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_recipes import QUICK
-from training.objectives.options import SimCSE
-from training.recipe import BackboneConfig, CorpusPart, Recipe
+from training.recipe.objectives import SimCSE
+from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from training.average import average_checkpoints
 from training.errors import ConfigError, EncoderError
-from training.objectives.options import SimCSE
-from training.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
+from training.recipe.objectives import SimCSE
+from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
 from training.train import train
 
 

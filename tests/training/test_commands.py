@@ -9,7 +9,7 @@ import pytest
 
 from training.__main__ import main
 from training.evaluation.sts import TASKS
-from training.recipe import (
+from training.recipe.recipe import (
     Recipe,
 )
 

@@ -8,8 +8,8 @@ import pytest
 from tests.support.tiny_data import tiny_data, write_table
 from training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
 from training.errors import DataError
-from training.objectives.options import ExampleKind
-from training.recipe import CorpusPart
+from training.recipe.objectives import ExampleKind
+from training.recipe.recipe import CorpusPart
 
 SPLIT = ("complex", "simple1", "simple2")
 PAN = ("label", "sentence1", "sentence2")

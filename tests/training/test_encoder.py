@@ -10,7 +10,7 @@ import torch
 from model.network.encoder import get_selector, load_encoder
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
-from training.recipe import (
+from training.recipe.recipe import (
     Recipe,
 )
 from training.train import train

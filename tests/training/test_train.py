@@ -17,8 +17,8 @@ from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
 from training.evaluation.sts import read_sentence_pairs, spearman
 from training.loop.trainer import Trainer
-from training.objectives.options import PromptBERT, SimCSE
-from training.recipe import BackboneConfig, Recipe
+from training.recipe.objectives import PromptBERT, SimCSE
+from training.recipe.recipe import BackboneConfig, Recipe
 from training.record import source_sha256
 from training.train import train
 

@@ -11,8 +11,8 @@ from model.artifact.writer import record_scores
 from training.evaluation.development import read_development_pairs, score_development
 from training.evaluation.encoders import open_encoder
 from training.evaluation.geometry import geometry
-from training.evaluation.markdown import markdown_head, markdown_row
-from training.evaluation.openings import note_opening
+from training.evaluation.results.markdown import markdown_head, markdown_row
+from training.evaluation.results.openings import note_opening
 from training.evaluation.sts import (
     AVERAGE,
     DEV_FILE,

@@ -8,7 +8,7 @@ from typing import Any
 
 from training.backbones import resolve
 from training.errors import ConfigError, Interrupted
-from training.evaluation.depths import encode_exits
+from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.sts import TASKS, read_sentence_pairs, spearman

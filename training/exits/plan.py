@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.recipe import Recipe, recipe_from
+from training.recipe.recipe import Recipe, recipe_from
 
 DIMENSIONS = (32, 64, 128, 256)  # and the full width
 

@@ -9,8 +9,8 @@ import matplotlib
 from scipy.stats import ttest_ind
 
 from training.errors import ConfigError
-from training.evaluation.markdown import markdown_table
-from training.evaluation.statistics import holm, verdict
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.statistics import holm, verdict
 from training.exits.plan import ARMS, LOW_RANK
 from training.jsonl import read_lines
 

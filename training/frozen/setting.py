@@ -22,7 +22,7 @@ from training.evaluation.retrieval import read_retrieval
 from training.evaluation.sts import SentencePairs, distinct
 from training.frozen.states import BlockStates, cached_states, depth_of
 from training.objectives.teacher import teachers_embeddings
-from training.recipe import CorpusPart
+from training.recipe.recipe import CorpusPart
 
 CORPUS = (
     CorpusPart(source="wikisplit", limit=5000),

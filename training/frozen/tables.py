@@ -6,8 +6,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 from training.errors import ConfigError
-from training.evaluation.markdown import markdown_table
-from training.evaluation.statistics import LEVEL, equivalence, holm, paired, verdict
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.statistics import LEVEL, equivalence, holm, paired, verdict
 from training.evaluation.sts import AVERAGE
 from training.frozen.arms import ARMS, ENCODER_ARMS
 from training.frozen.experiment import TUNING_SEED

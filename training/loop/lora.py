@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from training.recipe import TrainingConfig
+from training.recipe.recipe import TrainingConfig
 
 FILE = "trained.safetensors"  # in the trainer's own checkpoints: what is trained, and nothing else
 _TUNER = "lora_tuner"

@@ -27,14 +27,14 @@ from transformers import PrinterCallback
 from model.network.selector import S2SentSelector
 from training.corpus import Corpus
 from training.errors import ConfigError
-from training.evaluation.depths import encode_exits
+from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.sts import SentencePairs, spearman
 from training.loop.batches import LengthBatches
 from training.loop.callbacks import LastStep, Progress
 from training.loop.lora import has_lora, load_trained, save_trained
 from training.objectives.families import family_of
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from model.network.transformer import padding_id
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives.cosine import cosine
-from training.objectives.options import SimCSE, SupervisedSimCSE
-from training.recipe import Recipe
+from training.recipe.objectives import SimCSE, SupervisedSimCSE
+from training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

@@ -16,9 +16,9 @@ from training.errors import ConfigError
 from training.objectives import contrastive
 from training.objectives.contrastive import Features, embed_together, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
-from training.objectives.options import Distillation, PairDistillation
 from training.objectives.teacher import teachers_embeddings
-from training.recipe import Recipe
+from training.recipe.objectives import Distillation, PairDistillation
+from training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

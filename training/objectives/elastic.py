@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from model.network.pooled import embed_exits
-from training.elastic import Elastic
 from training.objectives.contrastive import Features, join_columns
+from training.recipe.elastic import Elastic
 
 Views = list[Tensor]  # the embeddings [B, D] of each column
 Exits = dict[int, Views]  # by depth, full depth last

@@ -13,7 +13,7 @@ from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt, sfp
 from training.objectives.elastic import BaseLoss, ElasticLoss
-from training.objectives.options import (
+from training.recipe.objectives import (
     JTCSE,
     SFP,
     Distillation,
@@ -22,7 +22,7 @@ from training.objectives.options import (
     SimCSE,
     SupervisedSimCSE,
 )
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 
 
 class Family(Protocol):

@@ -33,8 +33,8 @@ from training.corpus import Corpus
 from training.errors import ConfigError, DataError
 from training.objectives.contrastive import Features, join_columns, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
-from training.objectives.options import JTCSE
-from training.recipe import Recipe
+from training.recipe.objectives import JTCSE
+from training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

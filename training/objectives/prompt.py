@@ -26,8 +26,8 @@ from training.corpus import Corpus
 from training.errors import ConfigError, EncoderError
 from training.objectives.contrastive import COLUMNS, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
-from training.objectives.options import PromptBERT
-from training.recipe import Recipe
+from training.recipe.objectives import PromptBERT
+from training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = False  # the loss subtracts vectors that still have their length
 COLUMN_TASKS = view_tasks(COLUMNS[:2])  # the template of each column

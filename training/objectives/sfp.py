@@ -25,8 +25,8 @@ from training.errors import ConfigError
 from training.objectives import contrastive
 from training.objectives.contrastive import COLUMNS, Features, join_columns, refuse_pieces
 from training.objectives.cosine import cosine
-from training.objectives.options import SFP
-from training.recipe import Recipe
+from training.recipe.objectives import SFP
+from training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = dict.fromkeys(COLUMNS, VIEWS[0])  # the template as it is written

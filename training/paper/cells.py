@@ -21,11 +21,11 @@ from typing import Any
 from training.backbones import resolve, width_of
 from training.corpus import read_corpus
 from training.errors import ConfigError
-from training.paper.budgets import BUDGETS
-from training.paper.configurations import Configuration, misfit
-from training.paper.experiments import Experiment
+from training.paper.plan.budgets import BUDGETS
+from training.paper.plan.configurations import Configuration, misfit
+from training.paper.plan.experiments import Experiment
 from training.paper.results import difference, find_result, results_file
-from training.recipe import Recipe, recipe_from
+from training.recipe.recipe import Recipe, recipe_from
 
 
 @dataclass(frozen=True)

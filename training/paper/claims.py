@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from training.evaluation.statistics import LEVEL, PairedDifference, equivalence, holm, paired
-from training.paper.configurations import (
+from training.evaluation.results.statistics import (
+    LEVEL,
+    PairedDifference,
+    equivalence,
+    holm,
+    paired,
+)
+from training.paper.plan.configurations import (
     BY_REDUCTION,
     CLS,
     CLS_S2SENT,

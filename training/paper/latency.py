@@ -8,10 +8,10 @@ from statistics import median
 from training.backbones import resolve
 from training.errors import ConfigError
 from training.evaluation import overhead
-from training.evaluation.markdown import markdown_table
-from training.paper.budgets import BUDGETS
+from training.evaluation.results.markdown import markdown_table
 from training.paper.cells import Series, size_of
-from training.paper.configurations import S2SENT, misfit
+from training.paper.plan.budgets import BUDGETS
+from training.paper.plan.configurations import S2SENT, misfit
 from training.record import write_json
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from training.evaluation.geometry import GRID, Group
-from training.paper.experiments import Experiment, TableRow
+from training.paper.plan.experiments import Experiment, TableRow
 from training.paper.results import Results, Value
 from training.report.figures import COLORS
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from training.paper.cells import Series
-from training.paper.experiments import EXPERIMENTS, chosen
 from training.paper.latency import measure_latency
+from training.paper.plan.experiments import EXPERIMENTS, chosen
 from training.paper.tables import write_tables
 
 

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 from training.errors import ConfigError, Interrupted
 from training.jsonl import append_line
 from training.paper.cells import Cell, Series, cells, claimed, corpus_sha256, is_done
-from training.paper.experiments import Experiment
+from training.paper.plan.experiments import Experiment
 from training.paper.scoring import score_checkpoint
-from training.recipe import Recipe, recipe_from
+from training.recipe.recipe import Recipe, recipe_from
 from training.record import provenance, read_record
 from training.train import train as train_recipe
 

@@ -20,7 +20,7 @@ from training.evaluation.geometry import (
 )
 from training.evaluation.measure import measure
 from training.evaluation.sts import Encode, cosines, distinct, read_sentence_pairs, score
-from training.recipe import recipe_from
+from training.recipe.recipe import recipe_from
 from training.record import read_record
 
 DRIFT_SENTENCES = 64

@@ -13,14 +13,14 @@ import numpy as np
 
 from training.errors import ConfigError
 from training.evaluation import transfer
-from training.evaluation.markdown import markdown_table
-from training.evaluation.published import TABLE_2, TABLE_3, TABLE_4
-from training.evaluation.statistics import LEVEL, PairedDifference, holm, paired
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
+from training.evaluation.results.statistics import LEVEL, PairedDifference, holm, paired
 from training.evaluation.sts import TASKS
 from training.paper.claims import findings
-from training.paper.configurations import Configuration
-from training.paper.experiments import Experiment
 from training.paper.latency import latency_section, read_overhead
+from training.paper.plan.configurations import Configuration
+from training.paper.plan.experiments import Experiment
 from training.paper.plots import NOT_RUN, plot, save
 from training.paper.results import Result, Results, Value, common_settings, read_results
 

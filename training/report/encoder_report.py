@@ -14,7 +14,7 @@ from training.backbones import resolve
 from training.evaluation.encoders import is_artifact, is_url, open_encoder, open_torch
 from training.evaluation.geometry import GEOMETRY_FILE, BlockWeights, block_weights, describe_groups
 from training.evaluation.measure import Measured, Scores, measure
-from training.evaluation.published import PAPER, STS_COLUMNS, best_sts_rows, transfer_rows
+from training.evaluation.results.published import PAPER, STS_COLUMNS, best_sts_rows, transfer_rows
 from training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
 from training.record import read_record

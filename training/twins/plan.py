@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from training.errors import ConfigError
-from training.objectives.options import JTCSE, Objective, PairDistillation, SimCSE, SupervisedSimCSE
-from training.paper.configurations import S2SENT
-from training.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
+from training.paper.plan.configurations import S2SENT
+from training.recipe.objectives import JTCSE, Objective, PairDistillation, SimCSE, SupervisedSimCSE
+from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
 
 PAIRS = ("wikisplit", "pan_paraphrase")  # they stand in for the paper's round-trip translations
 SECOND_TOWER_SEED = 1000  # added to a cell's seed

@@ -7,8 +7,8 @@ from typing import Any
 
 from training.errors import ConfigError
 from training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
-from training.evaluation.markdown import markdown_table
-from training.evaluation.statistics import holm, paired, verdict
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.statistics import holm, paired, verdict
 from training.evaluation.sts import TASKS
 from training.jsonl import read_lines
 from training.twins.plan import ARMS, CONTROL

@@ -20,7 +20,7 @@ from training.evaluation.development import (
     score_development,
 )
 from training.evaluation.encoders import open_encoder
-from training.evaluation.openings import OPENINGS_FILE, note_opening
+from training.evaluation.results.openings import OPENINGS_FILE, note_opening
 from training.evaluation.retrieval import retrieval_scores, score_retrieval
 from training.evaluation.sts import DEV_FILE, TASKS, Remembered, score
 from training.record import RECORD_FILE

@@ -18,7 +18,7 @@ from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint
 from tests.support.tiny_tasks import tiny_tasks
 from training.errors import ConfigError, EncoderError, Interrupted
-from training.evaluation.depth_pairs import evaluate_depth_pairs, score_pairs
+from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
 from training.evaluation.retrieval import retrieval_scores
 from training.evaluation.sts import DEV_FILE
 from training.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
@@ -26,7 +26,7 @@ from training.exits.plan import ARMS
 from training.exits.tables import area
 from training.jsonl import read_lines
 from training.paper.cells import Series
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 
 
 @pytest.fixture(scope="module")

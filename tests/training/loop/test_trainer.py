@@ -20,8 +20,8 @@ from training.errors import ConfigError
 from training.evaluation.encoders import torch_encode
 from training.evaluation.sts import read_sentence_pairs, spearman
 from training.loop.trainer import MAX_GRADIENT_NORM, Trainer
-from training.objectives.options import Objective, PromptBERT, SimCSE
-from training.recipe import Recipe
+from training.recipe.objectives import Objective, PromptBERT, SimCSE
+from training.recipe.recipe import Recipe
 from training.train import PRECISION_VARIABLE, train
 
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ from training.evaluation.sts import read_sentence_pairs
 from training.objectives.contrastive import embed_together
 from training.objectives.cosine import cosine
 from training.objectives.families import family_of
-from training.recipe import (
+from training.recipe.recipe import (
     Recipe,
 )
 

@@ -19,9 +19,9 @@ from training.objectives.distillation import (
     SimilarityDistillationLoss,
     make_loss,
 )
-from training.objectives.options import Distillation, PairDistillation
 from training.objectives.teacher import teachers_embeddings
-from training.recipe import CorpusPart, Recipe
+from training.recipe.objectives import Distillation, PairDistillation
+from training.recipe.recipe import CorpusPart, Recipe
 
 
 def test_distillation_follows_the_teacher_by_hand(recipe: Recipe, backbone: Path) -> None:

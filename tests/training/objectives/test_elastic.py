@@ -17,10 +17,9 @@ from model.export.rounding import round_weights
 from model.network.encoder import get_selector, load_encoder
 from model.network.pooled import stopped_at
 from training.corpus import read_corpus
-from training.elastic import Elastic
 from training.encoder import new_encoder
 from training.errors import ConfigError
-from training.evaluation.depths import encode_exits
+from training.evaluation.depths.embeddings import encode_exits
 from training.objectives.contrastive import ContrastiveLoss
 from training.objectives.elastic import (
     ElasticLoss,
@@ -33,8 +32,9 @@ from training.objectives.elastic import (
     two_dimensional,
 )
 from training.objectives.families import make_loss
-from training.objectives.options import Distillation, PromptBERT, SimCSE
-from training.recipe import CorpusPart, Recipe, recipe_from
+from training.recipe.elastic import Elastic
+from training.recipe.objectives import Distillation, PromptBERT, SimCSE
+from training.recipe.recipe import CorpusPart, Recipe, recipe_from
 from training.train import train
 
 ELASTIC = Elastic(depths=[2, 3], dimensions=[8, 16], align="cosine")

@@ -27,8 +27,8 @@ from training.objectives.jtcse import (
     modulus_constraint,
     nce,
 )
-from training.objectives.options import JTCSE
-from training.recipe import BackboneConfig, CorpusPart, Recipe
+from training.recipe.objectives import JTCSE
+from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 from training.record import write_record
 from training.train import train
 

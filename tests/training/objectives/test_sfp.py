@@ -18,9 +18,9 @@ from training.encoder import new_encoder
 from training.errors import ConfigError
 from training.evaluation.encoders import open_encoder
 from training.loop.lora import merge_lora
-from training.objectives.options import SFP
 from training.objectives.sfp import TwoStageLoss
-from training.recipe import BackboneConfig, CorpusPart, Recipe
+from training.recipe.objectives import SFP
+from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 from training.train import train
 
 TEXTS, OTHERS = SENTENCES[:4], SENTENCES[30:34]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.support.made_up_results import NOTHING, ORDERED, around, by_seed
 from training.paper.claims import Finding, findings
-from training.paper.experiments import EXPERIMENTS
+from training.paper.plan.experiments import EXPERIMENTS
 
 
 def verdict(scores: Mapping[str, Sequence[float]], start: str) -> str:

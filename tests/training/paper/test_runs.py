@@ -22,10 +22,10 @@ from training.errors import ConfigError, Interrupted
 from training.evaluation.sts import TASKS
 from training.jsonl import append_line, read_lines
 from training.paper.cells import Cell, Series, cells, claimed, corpus_sha256
-from training.paper.experiments import chosen
 from training.paper.latency import measure_latency
+from training.paper.plan.experiments import chosen
 from training.paper.runs import run
-from training.recipe import Recipe
+from training.recipe.recipe import Recipe
 from training.record import source_sha256, write_json
 
 

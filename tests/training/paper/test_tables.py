@@ -18,7 +18,7 @@ from tests.support.made_up_results import (
 from training.errors import ConfigError
 from training.jsonl import append_line
 from training.paper.claims import findings
-from training.paper.experiments import EXPERIMENTS, chosen
+from training.paper.plan.experiments import EXPERIMENTS, chosen
 from training.paper.results import read_results
 from training.paper.tables import claims_table, experiment_table, write_tables
 

@@ -13,9 +13,9 @@ from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
 from training.encoder import new_encoder
 from training.errors import ConfigError, EncoderError
 from training.jsonl import read_lines
-from training.objectives.options import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
 from training.paper.cells import Series
-from training.recipe import Recipe
+from training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
+from training.recipe.recipe import Recipe
 from training.twins.experiment import cells_of, reproduce_twins
 from training.twins.join import join_checkpoints
 from training.twins.plan import ARMS

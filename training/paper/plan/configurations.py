@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from training.errors import ConfigError
-from training.paper.budgets import BUDGETS, OBJECTIVES, Table
-from training.recipe import Recipe, recipe_from
+from training.paper.plan.budgets import BUDGETS, OBJECTIVES, Table
+from training.recipe.recipe import Recipe, recipe_from
 
 
 @dataclass(frozen=True)

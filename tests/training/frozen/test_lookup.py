@@ -14,8 +14,8 @@ from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
 from training.frozen.lookup import remembered
-from training.objectives.options import SFP, PairDistillation
-from training.recipe import BackboneConfig, Recipe
+from training.recipe.objectives import SFP, PairDistillation
+from training.recipe.recipe import BackboneConfig, Recipe
 from training.train import train
 
 TEXTS = [*SENTENCES[:6], "a dog"]

@@ -16,8 +16,8 @@ from model.artifact.writer import record_by_depth
 from model.runtime.encoder import OnnxEncoder
 from training.errors import EncoderError
 from training.evaluation.development import score_development
-from training.evaluation.markdown import markdown_table
-from training.evaluation.openings import note_opening
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.openings import note_opening
 from training.evaluation.sts import (
     DEV_FILE,
     Encode,

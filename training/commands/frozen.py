@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from training.paper.commands import Data, whole_numbers
+from training.commands.options import Data, whole_numbers
 
 if TYPE_CHECKING:
     from training.frozen.experiment import Plan

@@ -26,7 +26,7 @@ from training.frozen.tables import frozen_tables
 from training.frozen.train import Schedule, batch_loss
 from training.jsonl import read_lines
 from training.objectives.sfp import TwoStageLoss
-from training.recipe import CorpusPart
+from training.recipe.recipe import CorpusPart
 
 WIDTH = 32
 TEXTS = [*SENTENCES[:6], "a dog", SENTENCES[7] + " and " + SENTENCES[8]]

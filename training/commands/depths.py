@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from model.artifact.reader import Artifact
-from training.paper.commands import Data
+from training.commands.options import Data
 
 
 def depths(
@@ -16,7 +16,8 @@ def depths(
         bool, typer.Option("--dev-only", help="Score development data alone, to choose a recipe.")
     ] = False,
     retrieval: Annotated[
-        Path | None, typer.Option(help="With --dev-only also R@1 and MRR@10 of this file.")
+        Path | None,
+        typer.Option(help="With --dev-only or --pairs also R@1 and MRR@10 of this file."),
     ] = None,
     record: Annotated[
         bool, typer.Option("--record", help="Write what is found into the artifact's manifest.")
@@ -29,10 +30,14 @@ def depths(
     ] = False,
 ) -> None:
     """Score an artifact at each depth and width, on the seven STS tests, and time each depth."""
-    from training.evaluation.by_depth import by_depth_table, evaluate_by_depth
+    from training.evaluation.depths.by_depth import by_depth_table, evaluate_by_depth
+    from training.evaluation.depths.pairs import evaluate_depth_pairs
 
     if only_table:
         typer.echo(by_depth_table(Artifact.open(artifact).manifest.by_depth))
+        return
+    if pairs:
+        evaluate_depth_pairs(artifact, data, typer.echo, retrieval)
         return
     evaluate_by_depth(
         artifact, data, typer.echo, dev_only=dev_only, retrieval=retrieval, record=record

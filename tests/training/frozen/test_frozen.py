@@ -33,7 +33,7 @@ from training.frozen.states import DESCRIPTION, BlockStates, cached_states
 from training.frozen.train import Schedule, batch_loss, train_head
 from training.jsonl import read_lines
 from training.objectives.contrastive import ContrastiveLoss
-from training.recipe import CorpusPart
+from training.recipe.recipe import CorpusPart
 
 WIDTH = 32
 TEXTS = [*SENTENCES[:6], "a dog", SENTENCES[7] + " and " + SENTENCES[8]]

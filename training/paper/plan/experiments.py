@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from training.errors import ConfigError
-from training.paper.budgets import OBJECTIVES
-from training.paper.configurations import (
+from training.paper.plan.budgets import OBJECTIVES
+from training.paper.plan.configurations import (
     AT_LAST,
     AUTHORS_CODE,
     BY_REDUCTION,

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from model.artifact.template import CleanUp
 from model.network.selector_config import SelectorConfig
-from training.elastic import Elastic
 from training.errors import ConfigError
-from training.objectives.options import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
-from training.toml_tables import build, require
+from training.recipe.elastic import Elastic
+from training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
+from training.recipe.toml_tables import build, require
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
 

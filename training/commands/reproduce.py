@@ -1,17 +1,17 @@
-"""The commands of ``s2sent-train`` that run the paper's experiments and measure its overhead."""
+"""The command ``s2sent-train reproduce``: the paper's experiments and our controls."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from training.commands.options import Data, whole_numbers
+
 if TYPE_CHECKING:
     from training.paper.cells import Series
 
 TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
 EXITS = "x4"  # the control of selectors at exits, likewise
-
-Data = Annotated[Path, typer.Option(help="Folder that holds corpus/, sts/ and transfer/.")]
 
 
 def reproduce(
@@ -92,60 +92,3 @@ def _experiments(
     keys = [f"table {name}" for name in table or [] if name != TWINS]
     keys += [f"figure {number}" for number in figure or []]
     return keys + [f"control {name.lower()}" for name in control or [] if name.lower() != EXITS]
-
-
-def overhead(
-    output: Annotated[Path, typer.Option(help="JSON file for what was measured.")],
-    backbone: Annotated[
-        str | None, typer.Option(help="Measure in torch, on this backbone's weights.")
-    ] = None,
-    artifact: Annotated[
-        Path | None, typer.Option(help="Measure exported artifacts: the one with a selector.")
-    ] = None,
-    plain: Annotated[
-        Path | None, typer.Option(help="The artifact of the same backbone without one.")
-    ] = None,
-    num_blocks: Annotated[int, typer.Option(help="Blocks that the selector weighs.")] = 3,
-    batch_sizes: Annotated[str, typer.Option(help="Texts at once.")] = "1,32,128",
-    lengths: Annotated[str, typer.Option(help="Tokens of a text.")] = "32,128",
-    precisions: Annotated[str, typer.Option(help="In torch: fp32, bf16.")] = "fp32,bf16",
-    warm_ups: Annotated[int, typer.Option(help="Rounds that do not count.")] = 20,
-    repeats: Annotated[int, typer.Option(help="Rounds that count.")] = 200,
-    seconds_per_cell: Annotated[float, typer.Option(help="At most; 0 sets no limit.")] = 0.0,
-    threads: Annotated[int, typer.Option(help="Of the CPU; 0 leaves it to the library.")] = 0,
-    device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to run.")] = "cpu",
-) -> None:
-    """Measure what a selector adds: parameters, and latency with and without it in turns.
-
-    Results named overhead.json in the folder of a backbone's results appear in their tables.
-    """
-    from training.evaluation import overhead as measurement
-    from training.record import write_json
-
-    protocol = measurement.Protocol(
-        batch_sizes=tuple(whole_numbers(batch_sizes, "batch sizes")),
-        lengths=tuple(whole_numbers(lengths, "lengths")),
-        precisions=tuple(part.strip() for part in precisions.split(",")),
-        warm_ups=warm_ups,
-        repeats=repeats,
-        seconds_per_cell=seconds_per_cell,
-        threads=threads,
-        device=device,
-    )
-    if artifact and plain and not backbone:
-        found = measurement.measure_artifacts(artifact, plain, protocol)
-    elif backbone and not (artifact or plain):
-        found = measurement.measure_torch(backbone, {"num_blocks": num_blocks}, protocol)
-    else:
-        raise typer.BadParameter("Give either --backbone, or --artifact and --plain.")
-    write_json(output, found)
-    if "parameters" in found:
-        typer.echo(measurement.share_of_parameters(found["parameters"]))
-
-
-def whole_numbers(text: str, what: str) -> list[int]:
-    """The numbers of a comma-separated option; ``what`` names them in the error."""
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of {what} such as 2,4.") from None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from training.toml_tables import require
+from training.recipe.toml_tables import require
 
 ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.evaluation.statistics import equivalence, holm, paired, verdict
+from training.evaluation.results.statistics import equivalence, holm, paired, verdict
 
 
 def test_a_paired_test_by_hand() -> None:

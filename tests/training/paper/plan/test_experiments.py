@@ -6,17 +6,17 @@ import pytest
 
 from model.network.selector_config import SelectorConfig
 from training.errors import ConfigError
-from training.evaluation.published import (
+from training.evaluation.results.published import (
     TABLE_2,
     TABLE_3,
     TABLE_4,
     best_sts_rows,
     transfer_rows,
 )
-from training.paper.budgets import BUDGETS
-from training.paper.configurations import Configuration, misfit
-from training.paper.experiments import EXPERIMENTS, chosen
-from training.recipe import Recipe
+from training.paper.plan.budgets import BUDGETS
+from training.paper.plan.configurations import Configuration, misfit
+from training.paper.plan.experiments import EXPERIMENTS, chosen
+from training.recipe.recipe import Recipe
 
 CONFIGURATIONS = {
     name: configuration

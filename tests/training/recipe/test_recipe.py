@@ -8,8 +8,8 @@ import pytest
 
 import training
 from training.errors import ConfigError
-from training.objectives.options import PromptBERT, SimCSE
-from training.recipe import CorpusPart, TrainingConfig, read_recipe, recipe_from
+from training.recipe.objectives import PromptBERT, SimCSE
+from training.recipe.recipe import CorpusPart, TrainingConfig, read_recipe, recipe_from
 
 CONFIGS = Path(training.__file__).parent / "configs"
 

@@ -14,9 +14,10 @@ from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny_data import SENTENCES, write_table
 from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
 from training.__main__ import main
-from training.evaluation import by_depth
-from training.evaluation.by_depth import by_depth_table, describe, score_grid
-from training.evaluation.sts import DEV_FILE, average, score
+from training.evaluation.depths import by_depth
+from training.evaluation.depths.by_depth import by_depth_table, describe, score_grid
+from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from training.evaluation.sts import DEV_FILE, average, score, spearman
 
 Rows = NDArray[np.float32]
 
@@ -79,6 +80,23 @@ def test_development_scores_open_no_test_and_change_no_manifest(
     titles = re.findall(r"^STS-B dev.*", printed, re.MULTILINE)
     assert titles == ["STS-B dev", "STS-B dev without STS12-16"]
     assert re.findall(r"^\| (\d) \|", printed, re.MULTILINE) == ["2", "3", "4", "6"] * 2
+
+
+def test_each_pair_of_depths_is_scored_on_development_data(
+    artifact: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Source sentences at the depth of the row, the others at the depth of the column."""
+    run("depths", artifact, "--data", tasks, "--pairs")
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"\n{WITHOUT_OVERLAP}; rows")
+    rows = re.findall(r"^\| (\d) \| (.*) \|$", printed, re.MULTILINE)
+    assert [depth for depth, _ in rows] == ["2", "3", "4", "6"]
+    scores = {int(depth): [float(score) for score in row.split(" | ")] for depth, row in rows}
+    dev = read_development_pairs(tasks / "sts").without_overlap
+    encode = OnnxEncoder(Artifact.open(artifact)).encode
+    shallow = spearman(encode(dev.first, depth=2), encode(dev.second), dev.gold)
+    assert scores[2][-1] == pytest.approx(shallow, abs=0.006)
+    assert scores[2][-1] != scores[6][0]
 
 
 def test_a_text_is_embedded_once_at_each_depth(

@@ -10,7 +10,7 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from training.errors import EncoderError
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
-from training.evaluation.markdown import markdown_table
+from training.evaluation.results.markdown import markdown_table
 from training.evaluation.retrieval import read_retrieval, retrieval_scores
 from training.evaluation.sts import spearman
 

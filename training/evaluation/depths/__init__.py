@@ -1,0 +1,1 @@
+"""Encoders that can stop at several depths: their scores and times at each, and across depths."""

@@ -1,0 +1,1 @@
+"""What is compared: the paper's tables and figures as configurations, and budgets of runs."""
