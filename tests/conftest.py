@@ -1,7 +1,10 @@
 """Fixtures for all tests: one tiny checkpoint and its artifact, built once a session."""
 
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before any test imports ONNX Runtime
 # The tests' networks are tiny: several threads take longer than one, in torch and in BLAS.
@@ -83,3 +86,29 @@ def decoder_artifact(decoder_checkpoint: Path) -> Artifact:
 
     target = decoder_checkpoint.parent / "fp32"
     return export_checkpoint(decoder_checkpoint, target, ExportOptions(depths=(3,)))
+
+
+@pytest.fixture(scope="session")
+def prompt_backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny backbones that a template can stand before, by family; and one without positions."""
+    from tests.support.prompt_encoders import FAMILIES
+    from tests.support.tiny import tiny_backbone
+
+    folder = tmp_path_factory.mktemp("backbones")
+    return {family: tiny_backbone(folder / family, family) for family in (*FAMILIES, "distilbert")}
+
+
+@pytest.fixture(scope="session")
+def prompt_encoder_of(prompt_backbones: dict[str, Path]) -> Callable[..., Any]:
+    """Encoders by family, selector and options, built once: a test leaves them as they are."""
+    import torch
+
+    from model.network.encoder import build_prompt_encoder
+    from tests.support.prompt_encoders import TEMPLATES
+
+    @cache
+    def build(family: str, selector: Any = None, **options: Any) -> Any:
+        torch.manual_seed(0)  # of the selector's first weights
+        return build_prompt_encoder(prompt_backbones[family], selector, TEMPLATES, **options)
+
+    return build

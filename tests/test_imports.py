@@ -118,6 +118,7 @@ def test_imports_lead_downwards_only(folder: str) -> None:
     level = {part: depth for depth, layer in enumerate(LAYERS[folder]) for part in layer}
     for path in (ROOT / folder).rglob("*.py"):
         part = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
+        assert part in level or part == "__init__", f"{part} has no place in LAYERS: give it one"
         for name in imported_packages(path):
             package, _, rest = name.partition(".")
             other = rest.partition(".")[0]

@@ -45,6 +45,7 @@ from training.loop.trainer import (
     reading,
 )
 from training.objectives.families import family_of, make_loss
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation, SupervisedSimCSE
 from training.recipe.recipe import Recipe
 from training.record import read_record, write_record
@@ -94,7 +95,7 @@ def train(
 
     torch.manual_seed(recipe.seed)  # of the first weights of the selector and of a head
     encoder = new_encoder(recipe)
-    loss = make_loss(encoder, recipe, corpus, teacher_cache=cache, gather=num_processes() > 1)
+    loss = make_loss(LossInputs(encoder, recipe, corpus, cache, gather=num_processes() > 1))
     os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
     trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial)
     os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it

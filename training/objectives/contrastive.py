@@ -4,8 +4,7 @@ The loss is sentence-transformers' `MultipleNegativesRankingLoss`; this module a
 over all views and a head that is used in training only.
 """
 
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -17,6 +16,7 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.artifact.template import CleanUp
 from model.network import encoder as network
 from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError, template_text
@@ -24,6 +24,7 @@ from model.network.transformer import padding_id
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives.cosine import cosine
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import SimCSE, SupervisedSimCSE
 from training.recipe.recipe import Recipe
 
@@ -44,7 +45,8 @@ def build_encoder(
     """
     limit = recipe.backbone.max_seq_length
     if recipe.backbone.template:
-        return _with_template(folder, recipe, config)
+        named, clean_up = [recipe.backbone.template], recipe.backbone.clean_up
+        return build_template_encoder(folder, recipe, config, named, clean_up=clean_up)
     if config is None:
         return network.build_plain_encoder(
             folder, pooling=recipe.backbone.pooling, max_seq_length=limit, normalize=False
@@ -52,41 +54,41 @@ def build_encoder(
     return network.build_encoder(folder, config, max_seq_length=limit, normalize=False)
 
 
-def _with_template(
-    folder: str, recipe: Recipe, config: SelectorConfig | None
+def build_template_encoder(
+    folder: str,
+    recipe: Recipe,
+    config: SelectorConfig | None,
+    templates: Sequence[str],
+    *,
+    clean_up: CleanUp,
 ) -> SentenceTransformer:
+    """The backbone of ``folder`` behind templates, by name or text; raises `ConfigError`."""
     try:
         return network.build_prompt_encoder(
             folder,
             config,
-            [template_text(recipe.backbone.template)],
+            [template_text(name) for name in templates],
             pooling=recipe.backbone.pooling,
             max_seq_length=recipe.backbone.max_seq_length,
-            clean_up=recipe.backbone.clean_up,
+            clean_up=clean_up,
         )
     except TemplateError as error:
         raise ConfigError(str(error)) from error
 
 
-def make_loss(
-    encoder: SentenceTransformer,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    teacher_cache: Path | None = None,
-    gather: bool = False,
-) -> nn.Module:
+def make_loss(inputs: LossInputs) -> nn.Module:
     """InfoNCE, with gradients in pieces where the recipe sets ``mini_batch_size``."""
+    recipe, gather = inputs.recipe, inputs.gather
     objective, pieces = recipe.objective, recipe.training.mini_batch_size
     assert isinstance(objective, SimCSE | SupervisedSimCSE)  # noqa: S101 - family_of has chosen
     if pieces and not objective.projection and recipe.elastic is None:
         scale = 1 / objective.temperature
         return CachedMultipleNegativesRankingLoss(
-            encoder, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
+            inputs.encoder, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
         )
     refuse_pieces(recipe)
     return ContrastiveLoss(
-        encoder, objective.temperature, projection=objective.projection, gather=gather
+        inputs.encoder, objective.temperature, projection=objective.projection, gather=gather
     )
 
 

@@ -1,7 +1,6 @@
 """Distillation objectives: the student's cosines follow those of one or several teachers."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -16,6 +15,7 @@ from training.errors import ConfigError
 from training.objectives import contrastive
 from training.objectives.contrastive import Features, embed_together, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
+from training.objectives.loss_inputs import LossInputs
 from training.objectives.teacher import teachers_embeddings
 from training.recipe.objectives import Distillation, PairDistillation
 from training.recipe.recipe import Recipe
@@ -26,20 +26,15 @@ COLUMN_TASKS: Mapping[str, str] = {}
 build_encoder = contrastive.build_encoder
 
 
-def make_loss(
-    encoder: SentenceTransformer,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    teacher_cache: Path | None = None,
-    gather: bool = False,
-) -> nn.Module:
+def make_loss(inputs: LossInputs) -> nn.Module:
     """The loss against the teachers, which embed the corpus first."""
-    objective = recipe.objective
+    encoder, objective, gather = inputs.encoder, inputs.recipe.objective, inputs.gather
     assert isinstance(objective, Distillation | PairDistillation)  # noqa: S101 - family_of has chosen
-    refuse_pieces(recipe)
-    bf16 = recipe.training.precision == "bf16"
-    teacher = teachers_embeddings(objective.teachers, corpus, teacher_cache, bf16=bf16)
+    refuse_pieces(inputs.recipe)
+    bf16 = inputs.recipe.training.precision == "bf16"
+    teacher = teachers_embeddings(
+        objective.teachers, inputs.corpus, inputs.teacher_cache, bf16=bf16
+    )
     if isinstance(objective, Distillation):
         return SimilarityDistillationLoss(encoder, objective, teacher[:, 0], gather=gather)
     if objective.direction_weight and teacher.shape[-1] != encoder.get_embedding_dimension():

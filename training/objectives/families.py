@@ -1,7 +1,6 @@
 """Finds the module that trains a recipe's objective; every family of objectives has one."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol, cast
 
 from datasets import Dataset, DatasetDict
@@ -13,6 +12,7 @@ from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt, sfp
 from training.objectives.elastic import BaseLoss, ElasticLoss
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import (
     JTCSE,
     SFP,
@@ -44,20 +44,10 @@ class Family(Protocol):
         Raises ValueError where the backbone does not fit, and `ConfigError`.
         """
 
-    def make_loss(
-        self,
-        encoder: SentenceTransformer,
-        recipe: Recipe,
-        corpus: Corpus,
-        *,
-        teacher_cache: Path | None = None,
-        gather: bool = False,
-    ) -> nn.Module:
+    def make_loss(self, inputs: LossInputs) -> nn.Module:
         """The loss of the recipe's objective.
 
-        ``teacher_cache`` keeps teachers' embeddings between runs. With ``gather`` the negatives of
-        a row are those of all processes. Raises `ConfigError` for gradients in pieces where the
-        objective cannot have them.
+        Raises `ConfigError` for gradients in pieces where the objective cannot have them.
         """
 
     def columns(self, corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
@@ -75,18 +65,10 @@ FAMILIES: dict[type, Family] = {
 }
 
 
-def make_loss(
-    encoder: SentenceTransformer,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    teacher_cache: Path | None = None,
-    gather: bool = False,
-) -> nn.Module:
+def make_loss(inputs: LossInputs) -> nn.Module:
     """The loss of the recipe's objective; an elastic recipe's takes it at every depth and width."""
-    base = family_of(recipe).make_loss(
-        encoder, recipe, corpus, teacher_cache=teacher_cache, gather=gather
-    )
+    encoder, recipe = inputs.encoder, inputs.recipe
+    base = family_of(recipe).make_loss(inputs)
     if recipe.elastic is None:
         return base
     width = encoder.get_embedding_dimension() or 0

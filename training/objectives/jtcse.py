@@ -13,7 +13,6 @@ Shapes: B pairs of two texts each, L tokens (padded), D features.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +32,7 @@ from training.corpus import Corpus
 from training.errors import ConfigError, DataError
 from training.objectives.contrastive import Features, join_columns, refuse_pieces, text_columns
 from training.objectives.cosine import cosine
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import JTCSE
 from training.recipe.recipe import Recipe
 
@@ -85,18 +85,12 @@ def _tower(name: str, folder: str) -> SentenceTransformer:
         ) from None
 
 
-def make_loss(
-    encoder: SentenceTransformer,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    teacher_cache: Path | None = None,
-    gather: bool = False,
-) -> nn.Module:
+def make_loss(inputs: LossInputs) -> nn.Module:
     """The loss of the twins; raises `ConfigError` where their blocks cannot attend crosswise."""
-    assert isinstance(recipe.objective, JTCSE)  # noqa: S101 - family_of has chosen
-    refuse_pieces(recipe)
-    return JTCSELoss(encoder, recipe.objective, gather=gather)
+    objective = inputs.recipe.objective
+    assert isinstance(objective, JTCSE)  # noqa: S101 - family_of has chosen
+    refuse_pieces(inputs.recipe)
+    return JTCSELoss(inputs.encoder, objective, gather=inputs.gather)
 
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:

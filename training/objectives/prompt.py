@@ -7,7 +7,6 @@ Shapes: B texts, L tokens (padded), D features.
 
 import inspect
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +17,18 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from model.artifact.template import Template
-from model.network.encoder import build_prompt_encoder
 from model.network.selector_config import SelectorConfig
-from model.network.template import TemplateError
 from model.network.transformer import TemplateTransformer, view_tasks
 from training.corpus import Corpus
-from training.errors import ConfigError, EncoderError
-from training.objectives.contrastive import COLUMNS, refuse_pieces, text_columns
+from training.errors import EncoderError
+from training.objectives.contrastive import (
+    COLUMNS,
+    build_template_encoder,
+    refuse_pieces,
+    text_columns,
+)
 from training.objectives.cosine import cosine
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import PromptBERT
 from training.recipe.recipe import Recipe
 
@@ -38,36 +41,21 @@ def build_encoder(
 ) -> SentenceTransformer:
     """The backbone of ``folder`` behind the objective's templates; raises `ConfigError` for one."""
     assert isinstance(recipe.objective, PromptBERT)  # noqa: S101 - family_of has chosen
-    try:
-        return build_prompt_encoder(
-            folder,
-            config,
-            recipe.objective.templates,
-            pooling=recipe.backbone.pooling,
-            max_seq_length=recipe.backbone.max_seq_length,
-        )
-    except TemplateError as error:
-        raise ConfigError(str(error)) from error
+    templates = recipe.objective.templates
+    return build_template_encoder(folder, recipe, config, templates, clean_up="full_stop")
 
 
-def make_loss(
-    encoder: SentenceTransformer,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    teacher_cache: Path | None = None,
-    gather: bool = False,
-) -> nn.Module:
+def make_loss(inputs: LossInputs) -> nn.Module:
     """The contrast of two templates."""
-    objective = recipe.objective
+    objective = inputs.recipe.objective
     assert isinstance(objective, PromptBERT)  # noqa: S101 - family_of has chosen
-    refuse_pieces(recipe)
+    refuse_pieces(inputs.recipe)
     return TemplateDenoisingLoss(
-        encoder,
+        inputs.encoder,
         temperature=objective.temperature,
         denoising=objective.denoising,
         projection=objective.projection,
-        gather=gather,
+        gather=inputs.gather,
     )
 
 

@@ -9,7 +9,6 @@ Shapes: B texts, L tokens (padded), D features.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict
@@ -23,8 +22,15 @@ from model.network.transformer import VIEWS, TemplateTransformer, padding_id, re
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive
-from training.objectives.contrastive import COLUMNS, Features, join_columns, refuse_pieces
+from training.objectives.contrastive import (
+    COLUMNS,
+    Features,
+    join_columns,
+    refuse_pieces,
+    text_columns,
+)
 from training.objectives.cosine import cosine
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import SFP
 from training.recipe.recipe import Recipe
 
@@ -34,32 +40,17 @@ COLUMN_TASKS: Mapping[str, str] = dict.fromkeys(COLUMNS, VIEWS[0])  # the templa
 build_encoder = contrastive.build_encoder
 
 
-def make_loss(
-    encoder: SentenceTransformer,
-    recipe: Recipe,
-    corpus: Corpus,
-    *,
-    teacher_cache: Path | None = None,
-    gather: bool = False,
-) -> nn.Module:
+def make_loss(inputs: LossInputs) -> nn.Module:
     """The contrast of Rep2 and Rep1; raises `ConfigError` for a template of one stage."""
-    assert isinstance(recipe.objective, SFP)  # noqa: S101 - family_of has chosen
-    refuse_pieces(recipe)
-    return TwoStageLoss(encoder, recipe.objective.temperature, gather=gather)
+    objective = inputs.recipe.objective
+    assert isinstance(objective, SFP)  # noqa: S101 - family_of has chosen
+    refuse_pieces(inputs.recipe)
+    return TwoStageLoss(inputs.encoder, objective.temperature, gather=inputs.gather)
 
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
     """The columns "anchor" and, of pairs and triples, "positive" and "negative"."""
-    parts = {
-        source: Dataset.from_dict(
-            {
-                name: list(column)
-                for name, column in zip(COLUMNS, zip(*examples, strict=True), strict=False)
-            }
-        )
-        for source, examples in corpus.parts.items()
-    }
-    return next(iter(parts.values())) if len(parts) == 1 else DatasetDict(parts)
+    return text_columns(corpus, views=1)
 
 
 class TwoStageLoss(nn.Module):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError, parse_template
 from model.network.transformer import TemplateTransformer, view_tasks
 from tests.support.prompt_encoders import (
-    FAMILIES,
     SELECTOR,
     TEMPLATES,
     TEXTS,
@@ -38,24 +36,6 @@ from tests.support.prompt_encoders import (
     views,
 )
 from tests.support.tiny import tiny_backbone
-
-
-@pytest.fixture(scope="module")
-def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("backbones")
-    return {family: tiny_backbone(folder / family, family) for family in (*FAMILIES, "distilbert")}
-
-
-@pytest.fixture(scope="module")
-def encoder_of(backbones: dict[str, Path]) -> Callable[..., Any]:
-    """Encoders by family, selector and options, built once: a test leaves them as they are."""
-
-    @cache
-    def build(family: str, selector: SelectorConfig | None = None, **options: Any) -> Any:
-        torch.manual_seed(0)  # of the selector's first weights
-        return build_prompt_encoder(backbones[family], selector, TEMPLATES, **options)
-
-    return build
 
 
 def tokenizer_of(backbone: Path) -> Any:
@@ -74,18 +54,20 @@ def pieces(encoder: Any, ids: Tensor) -> str:
     ],
 )
 def test_a_sentence_stands_inside_the_template(
-    encoder_of: Callable[..., Any], family: str, before: str, after: str
+    prompt_encoder_of: Callable[..., Any], family: str, before: str, after: str
 ) -> None:
-    encoder = encoder_of(family)
+    encoder = prompt_encoder_of(family)
     (ids,) = encoder.preprocess(["a dog eats"], task="view_1")["input_ids"]
     prefix = before.replace("{}", "##t ##e ##n ##c ##e").replace("t ##h ##i ##s", "this")
     assert pieces(encoder, ids) == f"{prefix} a dog eats {after}"
 
 
 @families
-def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], family: str) -> None:
+def test_ids_are_those_of_the_text_written_out(
+    prompt_backbones: dict[str, Path], family: str
+) -> None:
     """Also where a space parts the sentence from the template."""
-    tokenizer = tokenizer_of(backbones[family])
+    tokenizer = tokenizer_of(prompt_backbones[family])
     for template in (*TEMPLATES, "The sentence : ' {} ' means [MASK].", "{} [MASK]"):
         ids = parse_template(template, tokenizer, "mask")
         text = template.format("a dog eats").replace("[MASK]", tokenizer.mask_token)
@@ -93,18 +75,20 @@ def test_ids_are_those_of_the_text_written_out(backbones: dict[str, Path], famil
         assert [*ids.prefix, *sentence, *ids.suffix] == tokenizer(text)["input_ids"]
 
 
-def test_a_space_before_the_sentence_goes_to_its_first_token(backbones: dict[str, Path]) -> None:
+def test_a_space_before_the_sentence_goes_to_its_first_token(
+    prompt_backbones: dict[str, Path],
+) -> None:
     """As byte-level vocabularies have it: the prefix alone would end in a lone space."""
-    tokenizer = tokenizer_of(backbones["roberta"])
+    tokenizer = tokenizer_of(prompt_backbones["roberta"])
     assert parse_template("The sentence : ' {} ' means [MASK].", tokenizer, "mask").space == " "
     assert parse_template('The sentence : "{}" means [MASK].', tokenizer, "mask").space == ""
 
 
 @families
 def test_the_sentence_is_cut_and_the_template_is_whole(
-    encoder_of: Callable[..., Any], family: str
+    prompt_encoder_of: Callable[..., Any], family: str
 ) -> None:
-    encoder = encoder_of(family, max_seq_length=32)
+    encoder = prompt_encoder_of(family, max_seq_length=32)
     template = encoder[0].template_ids[0]
     features = encoder.preprocess(["dog " * 33, "cat " * 32, "cat"], task="view_1")
     lengths = features["attention_mask"].sum(1) - template.length
@@ -117,9 +101,9 @@ def test_the_sentence_is_cut_and_the_template_is_whole(
 
 @families
 def test_a_sentence_is_cut_where_the_backbone_has_no_more_positions(
-    encoder_of: Callable[..., Any], family: str
+    prompt_encoder_of: Callable[..., Any], family: str
 ) -> None:
-    encoder = encoder_of(family, max_seq_length=1000)
+    encoder = prompt_encoder_of(family, max_seq_length=1000)
     positions = 130 - first_position(family)  # what tiny_backbone gives
     assert encoder.preprocess(["dog " * 500])["input_ids"].shape == (1, positions)
     assert np.isfinite(encoder.encode("dog " * 500)).all()
@@ -128,17 +112,17 @@ def test_a_sentence_is_cut_where_the_backbone_has_no_more_positions(
 @families
 @selectors
 def test_the_vector_is_the_one_at_the_mask(
-    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
+    prompt_encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
 ) -> None:
-    encoder = encoder_of(family, selector)
+    encoder = prompt_encoder_of(family, selector)
     (ids,) = encoder.preprocess([TEXTS[0]])["input_ids"].tolist()
     start = first_position(family)
     expected = by_hand(encoder, ids, list(range(start, start + len(ids))))
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected.numpy(), atol=TOLERANCE)
 
 
-def test_mean_pooling_counts_the_template_too(encoder_of: Callable[..., Any]) -> None:
-    encoder = encoder_of("bert", pooling="mean")
+def test_mean_pooling_counts_the_template_too(prompt_encoder_of: Callable[..., Any]) -> None:
+    encoder = prompt_encoder_of("bert", pooling="mean")
     features = encoder.preprocess(TEXTS[:1])
     with torch.no_grad():
         states = encoder[0].auto_model(input_ids=features["input_ids"]).last_hidden_state
@@ -146,9 +130,11 @@ def test_mean_pooling_counts_the_template_too(encoder_of: Callable[..., Any]) ->
     np.testing.assert_allclose(encoder.encode(TEXTS[0]), expected, atol=TOLERANCE)
 
 
-def test_special_tokens_that_a_sentence_spells_out_are_text(encoder_of: Callable[..., Any]) -> None:
+def test_special_tokens_that_a_sentence_spells_out_are_text(
+    prompt_encoder_of: Callable[..., Any],
+) -> None:
     """Else a row had two masks."""
-    encoder = encoder_of("bert")
+    encoder = prompt_encoder_of("bert")
     (ids,) = encoder.preprocess(["a [MASK] [SEP]"], task="view_1")["input_ids"]
     assert pieces(encoder, ids).count("[MASK]") == 1
     assert pieces(encoder, ids).count("[SEP]") == 1
@@ -156,9 +142,9 @@ def test_special_tokens_that_a_sentence_spells_out_are_text(encoder_of: Callable
 
 
 def test_features_that_do_not_say_which_token_is_read_are_refused(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of("bert")
+    encoder = prompt_encoder_of("bert")
     features = encoder.preprocess(TEXTS[:3])
     del features["read_positions"]
     with pytest.raises(ValueError, match="have no read_positions.*behind a TemplateTransformer"):
@@ -167,9 +153,9 @@ def test_features_that_do_not_say_which_token_is_read_are_refused(
 
 @pytest.mark.parametrize("end", [".", "?", '"', "'"])
 def test_evaluation_ends_a_sentence_with_a_full_stop_where_it_has_no_end(
-    encoder_of: Callable[..., Any], end: str
+    prompt_encoder_of: Callable[..., Any], end: str
 ) -> None:
-    encoder = encoder_of("bert")
+    encoder = prompt_encoder_of("bert")
     without, stopped, ended = encoder.preprocess(["a dog", "a dog.", f"a dog{end}"])["input_ids"]
     assert pieces(encoder, without) == pieces(encoder, stopped)
     assert pieces(encoder, ended).count("a dog " + end) == 1
@@ -177,19 +163,19 @@ def test_evaluation_ends_a_sentence_with_a_full_stop_where_it_has_no_end(
 
 
 def test_training_and_the_option_leave_the_sentence_as_it_is(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of("bert")
-    plain = encoder_of("bert", clean_up="none")
+    encoder = prompt_encoder_of("bert")
+    plain = prompt_encoder_of("bert", clean_up="none")
     trained = encoder.preprocess(["a dog"], task="view_1")["input_ids"]
     assert torch.equal(trained, plain.preprocess(["a dog"])["input_ids"])
     assert trained.shape[1] + 1 == encoder.preprocess(["a dog"])["input_ids"].shape[1]
 
 
 def test_training_reads_two_templates_and_evaluation_the_first(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of("bert", clean_up="none")
+    encoder = prompt_encoder_of("bert", clean_up="none")
     first, second = (view["input_ids"] for view in views(encoder, TEXTS))
     assert torch.equal(encoder.preprocess(TEXTS)["input_ids"], first)
     assert " of " in pieces(encoder, first[0])
@@ -206,9 +192,9 @@ def test_training_reads_two_templates_and_evaluation_the_first(
     [({"task": "view"}, "the task is 'view'"), ({"prompt": "query: "}, "has no place")],
 )
 def test_what_a_template_cannot_do_is_refused(
-    encoder_of: Callable[..., Any], options: dict[str, str], message: str
+    prompt_encoder_of: Callable[..., Any], options: dict[str, str], message: str
 ) -> None:
-    encoder = encoder_of("bert")
+    encoder = prompt_encoder_of("bert")
     with pytest.raises(ValueError, match=message):
         encoder.preprocess(["a dog"], **options)
     with pytest.raises(ValueError, match="a template takes one text"):
@@ -217,10 +203,10 @@ def test_what_a_template_cannot_do_is_refused(
 
 @families
 def test_the_template_alone_stands_where_it_stands_around_a_sentence(
-    encoder_of: Callable[..., Any], family: str
+    prompt_encoder_of: Callable[..., Any], family: str
 ) -> None:
     """Positions that the backbone itself gives to the tokens of a whole text."""
-    encoder = encoder_of(family)
+    encoder = prompt_encoder_of(family)
     template = encoder[0].template_ids[0]
     features = encoder.preprocess(["a dog eats"], task="view_1")
     seen: list[Tensor] = []
@@ -246,16 +232,16 @@ def test_a_backbone_without_a_mask_token_is_refused_by_name(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("template", ["{} means", "[MASK]", "{} {} [MASK]", "[MASK] {} [MASK]"])
 def test_a_template_without_one_sentence_and_one_mask_is_refused(
-    backbones: dict[str, Path], template: str
+    prompt_backbones: dict[str, Path], template: str
 ) -> None:
     templates = [template, TEMPLATES[1]]
     with pytest.raises(TemplateError, match="must have one {} for the sentence"):
-        build_prompt_encoder(backbones["bert"], None, templates)
+        build_prompt_encoder(prompt_backbones["bert"], None, templates)
 
 
-def test_a_selector_of_another_width_is_refused(encoder_of: Callable[..., Any]) -> None:
+def test_a_selector_of_another_width_is_refused(prompt_encoder_of: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="set width=32"):
-        encoder_of("bert", SelectorConfig(width=48))
+        prompt_encoder_of("bert", SelectorConfig(width=48))
 
 
 @pytest.mark.parametrize(
@@ -263,14 +249,14 @@ def test_a_selector_of_another_width_is_refused(encoder_of: Callable[..., Any]) 
     [("bert", SELECTOR, "mask"), ("roberta", SELECTOR, "mean"), ("roberta", None, "mask")],
 )
 def test_a_checkpoint_gives_the_same_vectors(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
     tmp_path: Path,
     family: str,
     selector: SelectorConfig | None,
     pooling: str,
 ) -> None:
     """Through `load_encoder`, and through the class with which the trainer reloads."""
-    encoder = encoder_of(family, selector, pooling=pooling, max_seq_length=20)
+    encoder = prompt_encoder_of(family, selector, pooling=pooling, max_seq_length=20)
     encoder.save(str(tmp_path), create_model_card=False)
     expected = encoder.encode(TEXTS)
     np.testing.assert_array_equal(load_encoder(tmp_path).encode(TEXTS), expected)
@@ -279,11 +265,11 @@ def test_a_checkpoint_gives_the_same_vectors(
 
 
 def test_a_checkpoint_keeps_templates_full_stop_and_length(
-    backbones: dict[str, Path], tmp_path: Path
+    prompt_backbones: dict[str, Path], tmp_path: Path
 ) -> None:
     templates = ["{} : [MASK]", "[MASK] is {}"]
     encoder = build_prompt_encoder(
-        backbones["bert"], None, templates, max_seq_length=20, clean_up="none"
+        prompt_backbones["bert"], None, templates, max_seq_length=20, clean_up="none"
     )
     encoder.save(str(tmp_path), create_model_card=False)
     transformer = load_encoder(tmp_path)[0]
@@ -295,10 +281,10 @@ def test_a_checkpoint_keeps_templates_full_stop_and_length(
 
 @pytest.mark.parametrize("package", ["model.network.prompt", "training.prompts"])
 def test_a_checkpoint_from_before_the_classes_moved_loads(
-    encoder_of: Callable[..., Any], tmp_path: Path, package: str
+    prompt_encoder_of: Callable[..., Any], tmp_path: Path, package: str
 ) -> None:
     """Its modules.json and settings have former names, its selector the mean."""
-    encoder = encoder_of("bert", SELECTOR)
+    encoder = prompt_encoder_of("bert", SELECTOR)
     encoder.save(str(tmp_path), create_model_card=False)
     modules = tmp_path / "modules.json"
     text = modules.read_text().replace(".TokenPooling", ".MaskPooling")
@@ -315,7 +301,7 @@ def test_a_checkpoint_from_before_the_classes_moved_loads(
     rewrite(tmp_path / "1_S2SentSelector" / "config.json", {"pooling": "mean"})
     rewrite(tmp_path / "2_TokenPooling" / "config.json", {"mask_token_id": 4})
     loaded = load_encoder(tmp_path)
-    plain = encoder_of("bert", SELECTOR, clean_up="none")
+    plain = prompt_encoder_of("bert", SELECTOR, clean_up="none")
     np.testing.assert_array_equal(loaded.encode(TEXTS), plain.encode(TEXTS))
     assert get_selector(loaded).config.pooling == "token"
 
@@ -327,22 +313,22 @@ def rewrite(file: Path, changes: dict[str, Any]) -> None:
 
 
 def test_checkpoints_with_and_without_templates_are_told_apart(
-    backbones: dict[str, Path], encoder_of: Callable[..., Any], tmp_path: Path
+    prompt_backbones: dict[str, Path], prompt_encoder_of: Callable[..., Any], tmp_path: Path
 ) -> None:
     prompt, plain = tmp_path / "prompt", tmp_path / "plain"
-    encoder_of("bert", SELECTOR).save(str(prompt), create_model_card=False)
-    build_encoder(backbones["bert"], SELECTOR).save(str(plain), create_model_card=False)
+    prompt_encoder_of("bert", SELECTOR).save(str(prompt), create_model_card=False)
+    build_encoder(prompt_backbones["bert"], SELECTOR).save(str(plain), create_model_card=False)
     assert [has_template(folder) for folder in (prompt, plain, tmp_path)] == [True, False, False]
-    assert find_template(load_encoder(prompt)) == encoder_of("bert")[0].template
+    assert find_template(load_encoder(prompt)) == prompt_encoder_of("bert")[0].template
     assert find_template(load_encoder(plain)) is None
     with pytest.raises(CheckpointError, match=r"modules\.json cannot be read"):
         load_encoder(tmp_path)
 
 
 def test_a_token_that_no_template_reads_is_refused(
-    encoder_of: Callable[..., Any], tmp_path: Path
+    prompt_encoder_of: Callable[..., Any], tmp_path: Path
 ) -> None:
-    encoder_of("bert").save(str(tmp_path), create_model_card=False)
+    prompt_encoder_of("bert").save(str(tmp_path), create_model_card=False)
     rewrite(tmp_path / "sentence_bert_config.json", {"read": "none"})
     with pytest.raises(CheckpointError, match="pools the token that a template reads"):
         load_encoder(tmp_path)
@@ -351,16 +337,18 @@ def test_a_token_that_no_template_reads_is_refused(
 @families
 @selectors
 def test_a_vector_does_not_depend_on_its_batch(
-    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
+    prompt_encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
 ) -> None:
-    encoder = encoder_of(family, selector)
+    encoder = prompt_encoder_of(family, selector)
     together = encoder.encode(TEXTS)
     alone = np.stack([encoder.encode(text) for text in TEXTS])
     np.testing.assert_allclose(together, alone, atol=TOLERANCE)
     np.testing.assert_allclose(encoder.encode(TEXTS[::-1])[::-1], together, atol=TOLERANCE)
 
 
-def test_templates_share_the_backbone_they_are_built_from(backbones: dict[str, Path]) -> None:
-    transformer = Transformer.load(str(backbones["bert"]))
+def test_templates_share_the_backbone_they_are_built_from(
+    prompt_backbones: dict[str, Path],
+) -> None:
+    transformer = Transformer.load(str(prompt_backbones["bert"]))
     wrapped = TemplateTransformer.from_transformer(transformer, TEMPLATES)
     assert wrapped.auto_model is transformer.auto_model

@@ -16,6 +16,7 @@ from training.evaluation.sts import read_sentence_pairs
 from training.objectives.contrastive import embed_together
 from training.objectives.cosine import cosine
 from training.objectives.families import family_of
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.recipe import (
     Recipe,
 )
@@ -29,7 +30,7 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: 
         torch.manual_seed(recipe.seed)
         pieced = replace(recipe, training=replace(QUICK, mini_batch_size=pieces))
         encoder = new_encoder(pieced)
-        loss = family_of(pieced).make_loss(encoder, pieced, Corpus({}, ""))
+        loss = family_of(pieced).make_loss(LossInputs(encoder, pieced, Corpus({}, "")))
         encoder.eval()  # the two ways would draw other dropout masks
         columns = [encoder.preprocess(texts), encoder.preprocess(texts[::-1])]
         value = loss(columns, torch.zeros(8))

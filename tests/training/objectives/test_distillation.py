@@ -19,6 +19,7 @@ from training.objectives.distillation import (
     SimilarityDistillationLoss,
     make_loss,
 )
+from training.objectives.loss_inputs import LossInputs
 from training.objectives.teacher import teachers_embeddings
 from training.recipe.objectives import Distillation, PairDistillation
 from training.recipe.recipe import CorpusPart, Recipe
@@ -113,4 +114,4 @@ def test_directions_need_one_teacher_of_the_students_width(
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="related")
     narrow = with_objective(recipe, objective)
     with pytest.raises(ConfigError, match="is 64 wide where the student is 32: set it to 0"):
-        make_loss(new_encoder(narrow), narrow, corpus)
+        make_loss(LossInputs(new_encoder(narrow), narrow, corpus))

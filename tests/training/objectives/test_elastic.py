@@ -32,6 +32,7 @@ from training.objectives.elastic import (
     two_dimensional,
 )
 from training.objectives.families import make_loss
+from training.objectives.loss_inputs import LossInputs
 from training.recipe.elastic import Elastic
 from training.recipe.objectives import Distillation, PromptBERT, SimCSE
 from training.recipe.recipe import CorpusPart, Recipe, recipe_from
@@ -247,7 +248,7 @@ def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, dat
     shaped = elastic(recipe, dimensions=[8, 32])
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions")], kind="texts")
     with pytest.raises(ConfigError, match=r"dimensions has 32, and .* 32 wide: .* from 1 to 31"):
-        make_loss(new_encoder(elastic(recipe, depths=[3])), shaped, corpus)
+        make_loss(LossInputs(new_encoder(elastic(recipe, depths=[3])), shaped, corpus))
 
 
 def test_rounded_matrices_stay_on_the_grid_while_the_rest_is_trained(

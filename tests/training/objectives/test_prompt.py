@@ -6,7 +6,6 @@ BERT_BASE to check it.
 
 import os
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from model.network.encoder import build_encoder, build_prompt_encoder, find_sele
 from model.network.selector_config import SelectorConfig
 from model.network.transformer import view_tasks
 from tests.support.prompt_encoders import (
-    FAMILIES,
     SELECTOR,
     TEMPLATES,
     TEXTS,
@@ -35,7 +33,6 @@ from tests.support.prompt_encoders import (
     selectors,
     views,
 )
-from tests.support.tiny import tiny_backbone
 from training.errors import EncoderError
 from training.evaluation.encoders import torch_encode
 from training.evaluation.sts import average, score
@@ -44,35 +41,17 @@ from training.objectives.prompt import TemplateDenoisingLoss
 REAL = Path(__file__).parents[4] / "shared" / "data" / "sts"
 
 
-@pytest.fixture(scope="module")
-def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("backbones")
-    return {family: tiny_backbone(folder / family, family) for family in (*FAMILIES, "distilbert")}
-
-
-@pytest.fixture(scope="module")
-def encoder_of(backbones: dict[str, Path]) -> Callable[..., Any]:
-    """Encoders by family, selector and options, built once: a test leaves them as they are."""
-
-    @cache
-    def build(family: str, selector: SelectorConfig | None = None, **options: Any) -> Any:
-        torch.manual_seed(0)  # of the selector's first weights
-        return build_prompt_encoder(backbones[family], selector, TEMPLATES, **options)
-
-    return build
-
-
 @families
 @selectors
 @pytest.mark.parametrize("positions_from_zero", [False, True])
 def test_what_is_taken_off_is_the_template_alone_at_shifted_positions(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
     family: str,
     selector: SelectorConfig | None,
     positions_from_zero: bool,
 ) -> None:
     """`positions_from_zero` is the original's RoBERTa, two positions off; for BERT no change."""
-    encoder = encoder_of(family, selector)
+    encoder = prompt_encoder_of(family, selector)
     loss = TemplateDenoisingLoss(encoder, positions_from_zero=positions_from_zero)
     start = 0 if positions_from_zero else first_position(family)
     lengths = [7, 0, 3, 7]
@@ -92,8 +71,8 @@ def test_what_is_taken_off_is_the_template_alone_at_shifted_positions(
 
 
 @families
-def test_one_length_is_embedded_once(encoder_of: Callable[..., Any], family: str) -> None:
-    encoder = encoder_of(family)
+def test_one_length_is_embedded_once(prompt_encoder_of: Callable[..., Any], family: str) -> None:
+    encoder = prompt_encoder_of(family)
     loss = TemplateDenoisingLoss(encoder)
     sizes: list[int] = []
     handle = encoder[0].register_forward_hook(
@@ -107,10 +86,10 @@ def test_one_length_is_embedded_once(encoder_of: Callable[..., Any], family: str
 @families
 @selectors
 def test_the_loss_is_the_one_computed_by_hand(
-    encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
+    prompt_encoder_of: Callable[..., Any], family: str, selector: SelectorConfig | None
 ) -> None:
     """InfoNCE of tanh(W (h - d) + b) between the templates, without dropout."""
-    encoder = encoder_of(family, selector)
+    encoder = prompt_encoder_of(family, selector)
     loss = TemplateDenoisingLoss(encoder, temperature=0.1)
     columns = views(encoder, TEXTS)
     start, embedded = first_position(family), []
@@ -133,9 +112,9 @@ def test_the_loss_is_the_one_computed_by_hand(
 
 
 def test_without_denoising_and_projection_the_plain_vectors_are_compared(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of("bert")
+    encoder = prompt_encoder_of("bert")
     loss = TemplateDenoisingLoss(encoder, denoising=False, projection=False)
     columns = views(encoder, TEXTS)
     with torch.no_grad():
@@ -145,9 +124,9 @@ def test_without_denoising_and_projection_the_plain_vectors_are_compared(
 
 
 def test_what_is_taken_off_passes_gradient_to_backbone_and_selector(
-    encoder_of: Callable[..., Any],
+    prompt_encoder_of: Callable[..., Any],
 ) -> None:
-    encoder = encoder_of("bert", SELECTOR)
+    encoder = prompt_encoder_of("bert", SELECTOR)
     loss = TemplateDenoisingLoss(encoder)
     part = loss.template_part(loss.templates[0], torch.tensor([2, 5]))
     part.square().sum().backward()  # type: ignore[no-untyped-call]  # torch is partly typed
@@ -157,31 +136,33 @@ def test_what_is_taken_off_passes_gradient_to_backbone_and_selector(
         assert parameter.grad.abs().sum() > 0
 
 
-def test_columns_with_one_template_are_refused(encoder_of: Callable[..., Any]) -> None:
-    encoder = encoder_of("bert")
+def test_columns_with_one_template_are_refused(prompt_encoder_of: Callable[..., Any]) -> None:
+    encoder = prompt_encoder_of("bert")
     loss = TemplateDenoisingLoss(encoder)
     with pytest.raises(ValueError, match="router_mapping"):
         loss([encoder.preprocess(TEXTS), encoder.preprocess(TEXTS)], torch.empty(0))
 
 
 def test_pipelines_that_cannot_be_denoised_are_refused(
-    backbones: dict[str, Path], encoder_of: Callable[..., Any]
+    prompt_backbones: dict[str, Path], prompt_encoder_of: Callable[..., Any]
 ) -> None:
     with pytest.raises(TypeError, match="has no template"):
-        TemplateDenoisingLoss(build_encoder(backbones["bert"], SELECTOR))
-    normalised = build_prompt_encoder(backbones["bert"], None, TEMPLATES)
+        TemplateDenoisingLoss(build_encoder(prompt_backbones["bert"], SELECTOR))
+    normalised = build_prompt_encoder(prompt_backbones["bert"], None, TEMPLATES)
     normalised.append(Normalize())
     with pytest.raises(ValueError, match="ends in Normalize"):
         TemplateDenoisingLoss(normalised)
-    without_positions = encoder_of("distilbert")
+    without_positions = prompt_encoder_of("distilbert")
     with pytest.raises(EncoderError, match="distilbert takes no position ids"):
         TemplateDenoisingLoss(without_positions)
     TemplateDenoisingLoss(without_positions, denoising=False)
 
 
-def test_the_stock_trainer_trains_it(backbones: dict[str, Path], tmp_path: Path) -> None:
+def test_the_stock_trainer_trains_it(prompt_backbones: dict[str, Path], tmp_path: Path) -> None:
     """Columns meet their templates, and the loss's own projection learns too."""
-    encoder: Any = build_prompt_encoder(backbones["bert"], SELECTOR, TEMPLATES, max_seq_length=32)
+    encoder: Any = build_prompt_encoder(
+        prompt_backbones["bert"], SELECTOR, TEMPLATES, max_seq_length=32
+    )
     loss = TemplateDenoisingLoss(encoder)
     watched = [loss.projection[0].weight, encoder[0].auto_model.embeddings.word_embeddings.weight]  # type: ignore[index]  # a Sequential
     before = [parameter.detach().clone() for parameter in watched]
