@@ -7,6 +7,7 @@ import pytest
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_recipes import QUICK
+from training.evaluation import transfer
 from training.recipe.objectives import SimCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 
@@ -19,6 +20,13 @@ def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def few_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transfer tasks take a fraction of the time: three folds within three, two strengths."""
+    monkeypatch.setattr(transfer, "FOLDS", 3)
+    monkeypatch.setattr(transfer, "STRENGTHS", transfer.STRENGTHS[-2:])
 
 
 @pytest.fixture

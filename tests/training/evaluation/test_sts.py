@@ -262,6 +262,7 @@ def test_requests_hold_a_limited_number_of_texts_and_bytes() -> None:
     assert batches == [["a", "b"], ["c", long], [long, long], ["d"], [3 * long]]
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_evaluate_prints_two_tables_and_writes_what_it_found(
     tiny_checkpoint: Path,
     tiny_artifact: Artifact,

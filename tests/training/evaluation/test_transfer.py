@@ -52,6 +52,7 @@ def test_what_can_be_told_apart_scores_100_and_noise_about_its_share(tmp_path: P
     assert score_transfer(noise, tmp_path, ["MR"])["MR"] == pytest.approx(50, abs=12)
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_every_task_has_a_score_and_the_same_one_again(tmp_path: Path) -> None:
     folder = tiny_tasks(tmp_path) / "transfer"
     scores = score_transfer(letters, folder)
@@ -129,6 +130,7 @@ def test_every_text_is_embedded_once(tmp_path: Path) -> None:
     assert len(asked) == len(set(asked))
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_a_row_without_text_counts_where_sentevals_files_have_some(tmp_path: Path) -> None:
     rows = [*table_of([0, 1] * 12), ("1", "")]
     path = write_table(tmp_path / "cr.tsv", rows)

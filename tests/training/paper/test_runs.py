@@ -210,6 +210,7 @@ def test_a_lock_names_its_process_while_it_is_held(tmp_path: Path) -> None:
     assert not lock.exists()
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backbone: Path) -> None:
     data = tiny_tasks(tiny_data(tmp_path / "data"))
     options = ["--data", str(data), "--output", str(tmp_path / "out"), "--backbone", str(backbone)]

@@ -105,6 +105,7 @@ def test_a_checkpoints_report_has_every_section_and_the_scores_of_evaluate(
     assert "61.25" in html  # the best of the curve
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_a_report_with_transfer_has_its_table(data: Path, tiny_checkpoint: Path) -> None:
     output = tiny_checkpoint.parent / "transfer.html"
     (found,) = write_report(str(tiny_checkpoint), data, output, transfer=True)
