@@ -100,7 +100,7 @@ LAYERS = {
             {"engine"},
             {"logs", "metrics"},
             {"lanes", "served_artifact", "settings_reference"},
-            {"encodings", "errors", "process", "settings"},
+            {"deferred", "encodings", "errors", "process", "settings"},
         ),
     ],
     "model": [{"export"}, {"network", "runtime"}, {"artifact"}],
