@@ -16,7 +16,6 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.artifact.template import CleanUp
 from model.network import encoder as network
 from model.network.selector_config import SelectorConfig
 from model.network.template import TemplateError, template_text
@@ -45,8 +44,7 @@ def build_encoder(
     """
     limit = recipe.backbone.max_seq_length
     if recipe.backbone.template:
-        named, clean_up = [recipe.backbone.template], recipe.backbone.clean_up
-        return build_template_encoder(folder, recipe, config, named, clean_up=clean_up)
+        return build_template_encoder(folder, recipe, config)
     if config is None:
         return network.build_plain_encoder(
             folder, pooling=recipe.backbone.pooling, max_seq_length=limit, normalize=False
@@ -58,19 +56,21 @@ def build_template_encoder(
     folder: str,
     recipe: Recipe,
     config: SelectorConfig | None,
-    templates: Sequence[str],
-    *,
-    clean_up: CleanUp,
+    templates: Sequence[str] = (),
 ) -> SentenceTransformer:
-    """The backbone of ``folder`` behind templates, by name or text; raises `ConfigError`."""
+    """The backbone of ``folder`` behind an objective's ``templates``, or that of the recipe.
+
+    Raises `ConfigError` for a template that cannot be used.
+    """
+    backbone = recipe.backbone
     try:
         return network.build_prompt_encoder(
             folder,
             config,
-            [template_text(name) for name in templates],
-            pooling=recipe.backbone.pooling,
-            max_seq_length=recipe.backbone.max_seq_length,
-            clean_up=clean_up,
+            templates or [template_text(backbone.template)],
+            pooling=backbone.pooling,
+            max_seq_length=backbone.max_seq_length,
+            clean_up="full_stop" if templates else backbone.clean_up,
         )
     except TemplateError as error:
         raise ConfigError(str(error)) from error

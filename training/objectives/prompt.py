@@ -41,8 +41,7 @@ def build_encoder(
 ) -> SentenceTransformer:
     """The backbone of ``folder`` behind the objective's templates; raises `ConfigError` for one."""
     assert isinstance(recipe.objective, PromptBERT)  # noqa: S101 - family_of has chosen
-    templates = recipe.objective.templates
-    return build_template_encoder(folder, recipe, config, templates, clean_up="full_stop")
+    return build_template_encoder(folder, recipe, config, recipe.objective.templates)
 
 
 def make_loss(inputs: LossInputs) -> nn.Module:
