@@ -14,7 +14,6 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from model.network.encoder import load_encoder
-from tests.support.gradients_of_two import write_gradients
 from tests.support.tiny_recipes import QUICK, with_objective
 from training.encoder import new_encoder
 from training.errors import ConfigError
@@ -106,48 +105,46 @@ def test_the_selector_can_have_a_learning_rate_of_its_own(
     assert max(backbone.values()) == pytest.approx(1e-4, rel=0.05)
 
 
+@pytest.mark.parametrize("objective", ["supervised", "distillation", "pair_distillation"])
 def test_two_processes_share_a_batch_as_if_they_were_one(
-    backbone: Path, data: Path, tmp_path: Path
+    backbone: Path, data: Path, tmp_path: Path, objective: str
 ) -> None:
     """2 x 8 rows under torchrun give the gradients of 1 x 16: negatives come from both."""
     still = shutil.copytree(backbone, tmp_path / "still")
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
-    recipes = []
-    for objective in ("supervised", "distillation", "pair_distillation"):
-        teacher = f', teachers = ["{still}"]' if "distillation" in objective else ""
-        recipes.append(tmp_path / f"{objective}.toml")
-        recipes[-1].write_text(
-            f"""seed = 3
-            backbone = {{ name = "{still}", max_seq_length = 32 }}
-            selector = {{ reduction = 4 }}
-            corpus = [{{ source = "captions" }}]
-            objective = {{ name = "{objective}"{teacher} }}
-            training = {{ steps = 1, batch_size = 16, eval_every = 1 }}"""
-        )
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    arguments = [str(data), str(tmp_path / "two"), *map(str, recipes)]
-    done = subprocess.run(
-        [sys.executable, *launch, "-m", "tests.support.gradients_of_two", *arguments],
-        cwd=ROOT,
-        env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
-        capture_output=True,
-        text=True,
-        check=False,
+    teacher = f', teachers = ["{still}"]' if "distillation" in objective else ""
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(
+        f"""seed = 3
+        backbone = {{ name = "{still}", max_seq_length = 32 }}
+        selector = {{ reduction = 4 }}
+        corpus = [{{ source = "captions" }}]
+        objective = {{ name = "{objective}"{teacher} }}
+        training = {{ steps = 1, batch_size = 16, eval_every = 1 }}"""
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    write_gradients(data, tmp_path / "one", recipes)
-    for path in recipes:
-        assert (tmp_path / "two" / path.stem / "training.json").is_file()
-        one, two = (
-            torch.load(tmp_path / processes / f"{path.stem}.pt") for processes in ("one", "two")
+    gradients = []
+    for processes in (1, 2):
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+        out = tmp_path / f"out{processes}"
+        arguments = [str(recipe), str(data), str(out), f"{out}.pt"]
+        done = subprocess.run(
+            [sys.executable, *launch, "-m", "tests.support.gradients_of_two", *arguments],
+            cwd=ROOT,
+            env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
+            capture_output=True,
+            text=True,
+            check=False,
         )
-        assert one.keys() == two.keys()
-        assert any("spatial_selection" in name for name in one)
-        for name, value in one.items():
-            message = f"{path.stem}: {name}"
-            torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-6, msg=message)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert (out / "training.json").is_file()
+        gradients.append(torch.load(f"{out}.pt"))
+    one, two = gradients
+    assert one.keys() == two.keys()
+    assert any("spatial_selection" in name for name in one)
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-6, msg=name)
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(
