@@ -103,9 +103,12 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind)
     for part in parts:
         rows = dict.fromkeys(_rows(folder, part.source, kind))
         fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
-        found[part.source] = _spread(fresh, part.limit or len(fresh))
-        seen.update(found[part.source])
-        if not found[part.source]:
+        limit = part.limit * part.join or len(fresh)
+        taken = _spread(fresh, limit)
+        seen.update(taken)
+        name = part.source if part.join == 1 else f"{part.source}, {part.join} joined"
+        found[name] = _join(taken, part.join, kind)
+        if not found[name]:
             raise DataError(f"{folder} gave no rows of {part.source}: name another source.")
     digest = hashlib.sha256()
     for rows_of_part in found.values():
@@ -144,6 +147,16 @@ def _file_rows(path: Path, *, comma: bool, kind: ExampleKind) -> Iterator[Exampl
                 raise DataError(f"{path} has {header} columns: it must have {most}.")
             continue
         yield tuple(_checked(path, number, row, [f"column {n}" for n in range(1, header + 1)]))
+
+
+def _join(rows: list[Example], count: int, kind: ExampleKind) -> list[Example]:
+    """Texts of ``count`` of the single texts each; one that stays over is left out."""
+    if count == 1:
+        return rows
+    if kind != "texts":
+        raise DataError(f"join = {count} puts single texts together: leave it out for {kind}.")
+    groups = zip(*[iter(rows)] * count, strict=False)
+    return [(" ".join(text for (text,) in group),) for group in groups]
 
 
 def _spread(rows: list[Example], limit: int) -> list[Example]:

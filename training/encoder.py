@@ -1,5 +1,6 @@
 """Builds the encoder that a recipe starts from: backbone, selector, and the start of its gate."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -61,9 +62,12 @@ def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
     if recipe.initial_bias or recipe.static or not Path(folder, MODULE_FILE).is_file():
         return False
     before = find_selector(load_encoder(folder))
-    if before is None or before.config != selector.config:
+    if before is None:
         return False
-    selector.load_state_dict(before.state_dict())
+    gates_alone = replace(selector.config, project_exits=False)
+    if before.config not in (selector.config, gates_alone):
+        return False
+    selector.load_state_dict(before.state_dict(), strict=before.config == selector.config)
     return True
 
 

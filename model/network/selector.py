@@ -60,6 +60,10 @@ class S2SentSelector(Module):
         self.exits = nn.ModuleDict(
             {str(depth): S2SentSelector(config.at(depth)) for depth in config.exits}
         )
+        projected = config.exits if config.project_exits else ()
+        self.projections = nn.ParameterDict(
+            {str(depth): nn.Parameter(torch.eye(config.width)) for depth in projected}
+        )
         if squeezed:
             self._share_rows()
 
@@ -79,13 +83,19 @@ class S2SentSelector(Module):
         depth = depth_among(states, features["token_embeddings"])
         blocks = self.select_blocks(states, depth)
         read_positions = features.get("read_positions")
-        features["token_embeddings"] = self.at(depth).fuse(blocks, mask, read_positions)
+        fused = self.at(depth).fuse(blocks, mask, read_positions)
+        features["token_embeddings"] = self.project_exit(fused, depth)  # pooling is linear
         return features
 
     def at(self, depth: int) -> "S2SentSelector":
         """The selector of an exit; this one where the exit has none of its own."""
         name = str(depth)
         return cast(S2SentSelector, self.exits[name]) if name in self.exits else self
+
+    def project_exit(self, vectors: Tensor, depth: int) -> Tensor:
+        """Vectors [..., D] of an exit times its matrix; as they are where it has none."""
+        name = str(depth)
+        return project(vectors, self.projections[name]) if name in self.projections else vectors
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
         """The N blocks to fuse, oldest first, of ``states`` (embedding output, then every block).
@@ -154,8 +164,11 @@ class S2SentSelector(Module):
         """
         if self.frequency_selection is None:
             return [
-                self.at(depth).pool(
-                    self.select_blocks(states, depth), attention_mask, read_positions
+                self.project_exit(
+                    self.at(depth).pool(
+                        self.select_blocks(states, depth), attention_mask, read_positions
+                    ),
+                    depth,
                 )
                 for depth in depths
             ]
@@ -186,6 +199,7 @@ class S2SentSelector(Module):
         for depth in depths:
             own = [products[number] for number in numbers[depth]]
             pooled, weights = self.at(depth)._pool_products(own, scope)
+            pooled = self.project_exit(pooled, depth)
             exits.append((pooled.to(states[0].dtype), weights.transpose(0, 1)))
         return exits
 

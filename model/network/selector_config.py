@@ -72,6 +72,7 @@ class SelectorConfig:
         or the "token" that is read.
     exits: the depths at which gates of their own weigh the last min(num_blocks, depth) blocks; at
         any other depth the gate of full depth weighs the blocks that there are.
+    project_exits: multiply what an exit pools by a matrix of its own, which starts as the identity.
     """
 
     width: int
@@ -95,6 +96,7 @@ class SelectorConfig:
     input_norm: Literal["none", "rms", "length"] = "none"
     pooling: Literal["mean", "cls", "token"] = "mean"
     exits: tuple[int, ...] = ()
+    project_exits: bool = False
 
     @classmethod
     def preset(cls, name: str, *, width: int, **options: Any) -> Self:
@@ -110,7 +112,7 @@ class SelectorConfig:
 
     def at(self, depth: int) -> "SelectorConfig":
         """The configuration of the exit's own selector after ``depth`` blocks."""
-        return replace(self, num_blocks=min(self.num_blocks, depth), exits=())
+        return replace(self, num_blocks=min(self.num_blocks, depth), exits=(), project_exits=False)
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -179,6 +181,8 @@ class SelectorConfig:
         depths = self.exits
         if not all(type(depth) is int for depth in depths) or [*depths] != sorted({*depths}):
             raise ValueError(f"exits is {depths!r}: list rising depths, each once.")
+        if self.project_exits and not depths:
+            raise ValueError("project_exits is True but there are no exits: name their depths.")
         for depth in depths:
             try:
                 self.at(depth)

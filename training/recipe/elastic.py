@@ -15,6 +15,8 @@ class Elastic:
         (ESE, arXiv 2402.14776 v3); it takes one dimension.
     align: how far each exit's embedding is from that of full depth: "squared" is the squared error
         of the pooled features, "cosine" 1 - cosine; full depth gets no gradient from it.
+    project: multiply what each exit pools by a matrix of its own, which starts as the least-squares
+        solution towards the embedding of full depth.
     share_selector: weigh every depth's blocks by the gate of full depth.
     """
 
@@ -23,6 +25,7 @@ class Elastic:
     mode: Literal["starbucks", "2dmse", "ese"] = "starbucks"
     align: Literal["none", "squared", "cosine"] = "none"
     align_weight: float = 1.0
+    project: bool = False
     share_selector: bool = False
 
     def __post_init__(self) -> None:
@@ -33,6 +36,10 @@ class Elastic:
             raise ValueError("depths must name at least one depth below the backbone's")
         if self.align_weight <= 0:
             raise ValueError("align_weight must be above 0; align = 'none' leaves the term out")
+        if self.project and self.share_selector:
+            raise ValueError(
+                "project needs a selector of its own at each exit: drop share_selector"
+            )
         if self.mode == "2dmse" and not self.dimensions:
             raise ValueError("mode = '2dmse' draws a dimension: name at least one")
         if self.mode == "ese" and len(self.dimensions) != 1:

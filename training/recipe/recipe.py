@@ -53,9 +53,11 @@ class CorpusPart:
 
     source: str
     limit: int = 0  # rows to take at equal steps through the file, at most; 0 takes all
+    join: int = 1  # single texts that are put together into one longer text
 
     def __post_init__(self) -> None:
         require(self.limit >= 0, "limit must not be negative; 0 takes every row")
+        require(self.join >= 1, "join must be at least 1, which leaves the texts as they are")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require(bool(self.corpus), "corpus must name at least one source")
-        taken = {option.name for option in fields(SelectorConfig)} - {"width", "pooling", "exits"}
+        taken = {option.name for option in fields(SelectorConfig)} - {
+            "width",
+            "pooling",
+            "exits",
+            "project_exits",
+        }
         unknown = sorted(set(self.selector or {}) - taken - {"preset", *TRAINING_OPTIONS})
         require(not unknown, f"selector has no option {', '.join(unknown)}")
         bias, static = self.initial_bias, self.static
@@ -185,6 +192,7 @@ class Recipe:
         options = {key: value for key, value in options.items() if key not in TRAINING_OPTIONS}
         if self.elastic is not None and not self.elastic.share_selector:
             options["exits"] = tuple(self.elastic.depths)
+            options["project_exits"] = self.elastic.project
         read = self.backbone.pooling
         options["pooling"] = read if read in ("mean", "cls") else "token"
         try:
