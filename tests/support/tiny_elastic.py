@@ -11,13 +11,18 @@ from tests.support.tiny import tiny_backbone
 WIDTH, NUM_BLOCKS, EXITS = 32, 4, (2, 3)
 
 
-def elastic_checkpoint(folder: Path, *, exits: tuple[int, ...] = EXITS) -> Path:
+def elastic_checkpoint(
+    folder: Path, *, exits: tuple[int, ...] = EXITS, project: bool = True
+) -> Path:
     """Write a checkpoint of four blocks whose exits fuse two and three blocks by their own gates.
 
-    The gates' weights are large, so that no two exits weigh alike.
+    The gates' weights are large, so that no two exits weigh alike; ``project`` adds a matrix to
+    each exit.
     """
     backbone = tiny_backbone(folder / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
-    config = SelectorConfig(width=WIDTH, num_blocks=3, reduction=4, exits=exits)
+    config = SelectorConfig(
+        width=WIDTH, num_blocks=3, reduction=4, exits=exits, project_exits=project
+    )
     encoder = build_encoder(backbone, config, max_seq_length=64)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(1)

@@ -76,6 +76,25 @@ def test_a_text_of_one_source_is_left_out_of_the_next(tmp_path: Path) -> None:
     assert corpus.parts == {"one.txt": [("a",), ("b",)], "two.txt": [("c",)]}
 
 
+def test_single_texts_are_put_together_into_longer_ones(tmp_path: Path) -> None:
+    """A text stands in one of them at most, and not also among the single ones of another part."""
+    write_table(
+        tmp_path / "wikisplit.tsv.gz", [SPLIT, *((f"{n}", f"{n}a", f"{n}b") for n in "1234")]
+    )
+    parts = [
+        CorpusPart(source="wikisplit", limit=2),
+        CorpusPart(source="wikisplit", join=2, limit=5),
+        CorpusPart(source="wikisplit", join=3),
+    ]
+    corpus = read_corpus(tmp_path, parts[:2], kind="texts")
+    single, joined = corpus.parts["wikisplit"], corpus.parts["wikisplit, 2 joined"]
+    assert single == [("1a",), ("3a",)]
+    assert joined == [("1b 2a",), ("2b 3b",), ("4a 4b",)]
+    assert len(read_corpus(tmp_path, parts[2:], kind="texts").texts()) == 2  # two stay over
+    with pytest.raises(DataError, match=r"join = 2 puts single texts together: leave it out"):
+        read_corpus(tmp_path, parts[1:2], kind="pairs")
+
+
 def test_a_limit_takes_rows_at_equal_steps_through_the_file(tmp_path: Path) -> None:
     rows = [("1", f"a{number}", f"b{number}") for number in range(10)]
     write_table(tmp_path / "pan-paraphrase.tsv.gz", [PAN, *rows])

@@ -47,8 +47,8 @@ class Exported:
 
 
 def a_checkpoint(folder: Path, kind: str) -> Path:
-    if kind == "own gates":
-        return elastic_checkpoint(folder)
+    if kind in ("own gates", "projected"):
+        return elastic_checkpoint(folder, project=kind == "projected")
     backbone = tiny_backbone(folder / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
     if kind == "plain":
         transformer = Transformer(str(backbone))
@@ -61,7 +61,7 @@ def a_checkpoint(folder: Path, kind: str) -> Path:
     return folder / "checkpoint"
 
 
-@pytest.fixture(scope="module", params=["plain", "S2Sent", "own gates"])
+@pytest.fixture(scope="module", params=["plain", "S2Sent", "own gates", "projected"])
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exits")
     checkpoint = a_checkpoint(folder, request.param)
@@ -147,8 +147,9 @@ def test_exits_cost_full_depth_nothing(exported: Exported) -> None:
     weights = [sum(map(_size, onnx.load(a.onnx_path).graph.initializer))
                for a in (with_exits, without)]  # fmt: skip
     selector = find_selector(load_encoder(exported.checkpoint))
-    gates = sum(value.numel() for value in selector.exits.parameters()) if selector else 0
-    assert weights[0] == weights[1] + 1 + gates  # 1 for the depth
+    parts = [selector.exits, selector.projections] if selector else []
+    own = sum(value.numel() for part in parts for value in part.parameters())
+    assert weights[0] == weights[1] + 1 + own  # 1 for the depth
 
 
 def _size(tensor: onnx.TensorProto) -> int:

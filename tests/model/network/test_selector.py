@@ -351,24 +351,34 @@ def with_exits(**options: Any) -> S2SentSelector:
     return selector
 
 
+@pytest.mark.parametrize("project", [False, True])
 @pytest.mark.parametrize("num_frequencies", [0, 4, 16])
-def test_an_exit_weighs_its_own_blocks_by_its_own_gate(num_frequencies: int) -> None:
-    selector, states = with_exits(num_frequencies=num_frequencies), blocks_of(5)
+def test_an_exit_weighs_its_own_blocks_by_its_own_gate(
+    num_frequencies: int, *, project: bool
+) -> None:
+    selector = with_exits(num_frequencies=num_frequencies, project_exits=project)
+    states = blocks_of(5)
+    matrices = {int(depth): matrix for depth, matrix in selector.projections.items()}
+    assert sorted(matrices) == ([2, 3] if project else [])
     numbers = {2: [1, 2], 3: [1, 2, 3], 4: [2, 3, 4]}
     for depth, pooled in zip(numbers, selector.pool_exits(states, MASK, [*numbers]), strict=True):
         blocks = [states[number] for number in numbers[depth]]
         own = selector.at(depth)
-        torch.testing.assert_close(pooled, own.pool(blocks, MASK))
+        matrix = matrices.get(depth, torch.eye(WIDTH, dtype=pooled.dtype))
+        torch.testing.assert_close(pooled, own.pool(blocks, MASK) @ matrix)
         features = {"token_embeddings": states[depth], "all_layer_embeddings": states}
         fused = selector(features | {"attention_mask": MASK})["token_embeddings"]
-        torch.testing.assert_close(fused, own.fuse(blocks, MASK))
+        torch.testing.assert_close(fused, own.fuse(blocks, MASK) @ matrix)
         torch.testing.assert_close(pool_tokens(fused, MASK, "mean"), pooled)
     assert [selector.at(depth).config.num_blocks for depth in (2, 3, 4)] == [2, 3, 3]
     assert selector.at(4) is selector
 
 
 def test_the_exits_gates_are_saved_and_loaded(tmp_path: Path) -> None:
-    selector, states = with_exits().float(), [state.float() for state in blocks_of(5)]
+    selector, states = (
+        with_exits(project_exits=True).float(),
+        [state.float() for state in blocks_of(5)],
+    )
     (tmp_path / "selector").mkdir()
     selector.save(str(tmp_path / "selector"))
     loaded = S2SentSelector.load(str(tmp_path / "selector"))
@@ -383,7 +393,7 @@ def test_a_configuration_from_before_exits_is_read(tmp_path: Path) -> None:
     selector_of(SelectorConfig(width=WIDTH)).save(str(tmp_path / "selector"))
     path = tmp_path / "selector" / "config.json"
     old = json.loads(path.read_text())
-    del old["exits"]
+    del old["exits"], old["project_exits"]
     path.write_text(json.dumps(old))
     assert S2SentSelector.load(str(tmp_path / "selector")).config == SelectorConfig(width=WIDTH)
 
@@ -411,6 +421,7 @@ CHANGES: dict[str, list[Any]] = {
     "input_norm": ["rms", "length"],
     "pooling": ["cls", "token"],
     "exits": [(3,)],
+    "project_exits": [True],
 }
 READ = torch.tensor([2, 1, 0])  # the tokens that are read, of the sentences of MASK
 
@@ -428,6 +439,8 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         base = replace(base, weight_norm="none")
     if value == "avg":
         base = replace(base, num_frequencies=4)
+    if name == "project_exits":
+        base = replace(base, exits=(3,))
     if value == "token":
         base = replace(base, num_frequencies=2)
     before, after = selector_of(base), selector_of(replace(base, **{name: value}))
@@ -452,6 +465,7 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         ({"reduction": 13}, "reduction is 13: it must be at most the width 12"),
         ({"activation": "gelu"}, "activation is 'gelu': choose one of relu, tanh"),
         ({"bias": "yes"}, "bias is 'yes': it must be .*bool"),
+        ({"project_exits": True}, "project_exits is True but there are no exits"),
         ({"exits": (3, 2)}, r"exits is \(3, 2\): list rising depths"),
         ({"exits": (1, 2)}, "exits has 1, which cannot have a gate: .* single branch"),
         ({"num_blocks": 2.0}, "num_blocks is 2.0: it must be .*int"),

@@ -1,0 +1,65 @@
+"""Projections of exits: where they begin, and that training goes on from there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from model.network.encoder import get_selector, load_encoder
+from training.elastic import Elastic
+from training.encoder import new_encoder
+from training.evaluation.depths import encode_exits
+from training.loop.projections import least_squares, start_projections
+from training.recipe import Recipe
+from training.train import train
+
+TEXTS = [f"text {number} of {number % 7} and {number % 5} more" for number in range(300)]
+
+
+def elastic(recipe: Recipe, *, project: bool) -> Recipe:
+    return replace(recipe, elastic=Elastic(depths=[2, 3], dimensions=[8], project=project))
+
+
+def test_least_squares_finds_the_matrix_that_made_the_target() -> None:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(500, 6)).astype(np.float32)
+    matrix = draw.normal(size=(6, 6)).astype(np.float32)
+    np.testing.assert_allclose(least_squares(rows, rows @ matrix), matrix, atol=0.01)
+    noise = draw.normal(size=(500, 6)).astype(np.float32)
+    found = least_squares(rows, rows @ matrix + noise)
+    left = np.square(rows @ found - rows @ matrix - noise).sum()
+    for other in (found * 1.05, found * 0.95, found + 0.05 * matrix):
+        assert np.square(rows @ other - rows @ matrix - noise).sum() > left
+
+
+def test_projections_begin_nearer_to_full_depth_and_leave_it_as_it_is(recipe: Recipe) -> None:
+    encoder = new_encoder(elastic(recipe, project=True))
+    before = encode_exits(encoder, TEXTS, [2, 3])
+    start_projections(encoder, TEXTS)
+    after = encode_exits(encoder, TEXTS, [2, 3])
+    np.testing.assert_array_equal(before[4], after[4])
+    for depth in (2, 3):
+        assert cosines(after[depth], after[4]).mean() > cosines(before[depth], before[4]).mean()
+
+
+def cosines(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(others, axis=1)
+    return np.asarray((rows * others).sum(1) / lengths)
+
+
+def test_a_recipe_adds_projections_to_trained_gates_and_goes_on_from_its_own(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    train(elastic(recipe, project=False), data, tmp_path / "gates")
+    name = replace(recipe.backbone, name=str(tmp_path / "gates"))
+    added = replace(elastic(recipe, project=True), backbone=name)
+    gates = get_selector(load_encoder(tmp_path / "gates")).state_dict()
+    for key, value in gates.items():
+        assert torch.equal(get_selector(new_encoder(added)).state_dict()[key], value), key
+    train(added, data, tmp_path / "added")
+    projections = get_selector(load_encoder(tmp_path / "added")).projections
+    again = replace(added, backbone=replace(name, name=str(tmp_path / "added")))
+    for depth, matrix in projections.items():
+        assert not torch.equal(matrix, torch.eye(len(matrix)))
+        assert torch.equal(get_selector(new_encoder(again)).projections[depth], matrix)
