@@ -33,9 +33,9 @@ def least_squares(rows: NDArray[np.float32], target: NDArray[np.float32]) -> NDA
     exact = rows.astype(np.float64)
     products = exact.T @ exact
     products[np.diag_indices_from(products)] += RIDGE * len(rows) / rows.shape[1]
-    solution: NDArray[np.float64] = np.linalg.solve(products, exact.T @ target)
-    return solution.astype(np.float32)
+    return np.linalg.solve(products, exact.T @ target).astype(np.float32)
 
 
 def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+    unit: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+    return unit
