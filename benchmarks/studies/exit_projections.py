@@ -24,7 +24,7 @@ from training.evaluation.development import read_development_pairs
 from training.evaluation.retrieval import read_retrieval, retrieval_scores
 from training.evaluation.sts import spearman
 from training.loop.projections import least_squares
-from training.recipe import CorpusPart
+from training.recipe.recipe import CorpusPart
 
 SOURCES = ("wikisplit", "captions", "pan_paraphrase")
 SIDE_BY_SIDE = "all side by side"

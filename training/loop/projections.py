@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from model.network.encoder import get_selector
-from training.evaluation.depths import encode_exits
+from training.evaluation.depths.embeddings import encode_exits
 
 RIDGE = 1e-3  # of the mean square of a feature
 

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 
 from model.network.encoder import get_selector, load_encoder
-from training.elastic import Elastic
 from training.encoder import new_encoder
-from training.evaluation.depths import encode_exits
+from training.evaluation.depths.embeddings import encode_exits
 from training.loop.projections import least_squares, start_projections
-from training.recipe import Recipe
+from training.recipe.elastic import Elastic
+from training.recipe.recipe import Recipe
 from training.train import train
 
 TEXTS = [f"text {number} of {number % 7} and {number % 5} more" for number in range(300)]
