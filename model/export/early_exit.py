@@ -71,6 +71,7 @@ def add_depth_input(
     slots[depths[-1]] = [(block, products[block]) for block in full]
 
     done = _constant(graph) | _needed(graph, [rows, *exits[depths[0]]])
+    done |= _needed(graph, full) - _dependent(graph, states[depths[0]])  # what all blocks share
     nodes = [*_pick(graph, done), *_fill(rows, slots[depths[0]], {})]
     for above, depth in pairwise(depths):
         stage = _needed(graph, exits[depth]) - done
@@ -240,6 +241,16 @@ def _constant(graph: GraphProto) -> set[int]:
             constant.add(position)
             known.update(node.output)
     return constant
+
+
+def _dependent(graph: GraphProto, state: str) -> set[int]:
+    """The positions of the nodes that depend on the value ``state``."""
+    known, dependent = {state}, set[int]()
+    for position, node in enumerate(graph.node):
+        if not known.isdisjoint(node.input):
+            dependent.add(position)
+            known.update(node.output)
+    return dependent
 
 
 def _pick(graph: GraphProto, positions: Collection[int]) -> list[NodeProto]:

@@ -39,7 +39,7 @@ from model.export.graph import (
     replace_nodes,
     with_branches,
 )
-from model.export.read_early import READ
+from model.export.packed.read_early import READ
 
 ZERO_POINT = 128
 

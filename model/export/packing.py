@@ -106,8 +106,8 @@ def join_projections(graph: GraphProto) -> int:
 
 def _projections(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
     """The products of query, key and value of an attention that has three of the same tokens."""
-    if node.op_type != "MultiHeadAttention":
-        return []
+    if node.op_type != "MultiHeadAttention" or not {*node.input[:3]} <= {*makers}:
+        return []  # or an attention in a branch of its own, whose products are joined already
     unpacked = [makers[name] for name in node.input[:3]]
     products = [makers[each.input[0]] for each in unpacked]
     kinds = {(each.op_type, each.input[0], len(each.attribute)) for each in products}

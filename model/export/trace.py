@@ -16,14 +16,13 @@ from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
-from model.export.decoder import PooledDecoder
 from model.export.graph import OPSET
+from model.export.packed.pooled import PooledPacked
 from model.network.pooled import PooledEncoder
-from model.network.transformer import is_causal
 from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-_TRACED_TOKENS = 8  # of the longest row of a decoder's trace, behind its template's prefix
+_TRACED_TOKENS = 8  # of the longest row of a packed trace, behind a decoder's prefix
 NORMALIZED_OUTPUT = "sentence_embedding"
 
 
@@ -35,8 +34,8 @@ class TracedEncoder:
     ``gated`` (by depth, what an exit with a gate of its own gives) and all block states in
     ``exits``. The results are the pooled vectors and, where there are any, the block weights.
 
-    states: of a decoder, what the next block reads at each depth but the last; outputs too.
-    is_decoder: whether it is a `PooledDecoder`, whose tokens are packed already.
+    states: of a packed one, what the next block reads at each depth but the last; outputs too.
+    is_packed: whether it is a `PooledPacked`, whose tokens are packed already.
     """
 
     model: onnx.ModelProto
@@ -45,7 +44,7 @@ class TracedEncoder:
     exits: dict[int, list[str]]
     gated: dict[int, tuple[str, ...]]
     states: dict[int, str] = field(default_factory=dict)
-    is_decoder: bool = False
+    is_packed: bool = False
 
     @classmethod
     def named(cls, network: PooledEncoder, inputs: tuple[str, ...]) -> Self:
@@ -55,9 +54,9 @@ class TracedEncoder:
         gated = {
             depth: tuple(f"{result}_at_{depth}" for result in results) for depth in network.gated
         }
-        is_decoder = isinstance(network, PooledDecoder)
-        states = {depth: f"state_{depth}" for depth in sorted(exits)[:-1] if is_decoder}
-        return cls(onnx.ModelProto(), inputs, results, exits, gated, states, is_decoder)
+        is_packed = isinstance(network, PooledPacked)
+        states = {depth: f"state_{depth}" for depth in sorted(exits)[:-1] if is_packed}
+        return cls(onnx.ModelProto(), inputs, results, exits, gated, states, is_packed)
 
     @property
     def outputs(self) -> list[str]:
@@ -77,19 +76,25 @@ class TracedEncoder:
 
 
 def trace_encoder(
-    encoder: SentenceTransformer, path: Path, depths: Sequence[int] = (), *, fused: bool = True
+    encoder: SentenceTransformer,
+    path: Path,
+    depths: Sequence[int] = (),
+    *,
+    packed: bool = False,
+    fused: bool = True,
 ) -> TracedEncoder:
     """Trace the encoder's `PooledEncoder` form; ``path`` is where the tracer writes its file.
 
-    With ``fused`` a decoder's attention is ONNX Runtime's own operator.
+    With ``packed`` its backbone has a form on packed tokens, which is traced, and with ``fused``
+    the attention of that is ONNX Runtime's own operator.
     """
     encoder = copy.deepcopy(encoder)
     with warnings.catch_warnings():
         # The trace holds a part of the mask's arithmetic constant; the parity check covers it.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # of tracing with TorchScript
-        if is_causal(backbone_config(encoder)):
-            traced = _trace_decoder(PooledDecoder(encoder, depths, fused=fused).eval(), path)
+        if packed:
+            traced = _trace_packed(PooledPacked(encoder, depths, fused=fused).eval(), path)
         else:
             traced = _trace_encoder(encoder, depths, path)
     return replace(traced, model=onnx.load(path))
@@ -108,10 +113,10 @@ def _trace_encoder(
     return traced
 
 
-def _trace_decoder(network: PooledDecoder, path: Path) -> TracedEncoder:
+def _trace_packed(network: PooledPacked, path: Path) -> TracedEncoder:
     traced = TracedEncoder.named(network, INPUTS[:2])
     vectors = [*traced.outputs, *map(_block, network.blocks)]
-    rows = torch.zeros(2, network.decoder.num_prefix + _TRACED_TOKENS, dtype=torch.int64)
+    rows = torch.zeros(2, network.packed.num_prefix + _TRACED_TOKENS, dtype=torch.int64)
     mask = torch.ones_like(rows)
     mask[1, -1] = 0
     # The tracer knows no shapes of ONNX Runtime's operators, and computes no padding ahead.

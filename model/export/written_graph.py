@@ -1,7 +1,8 @@
-"""The graph of an artifact: traced, fused or of a decoder, packed, rounded, and written.
+"""The graph of an artifact: traced, fused and packed or packed as traced, rounded, and written.
 
-trace -> split -> encoder: fuse, pack [-> fp16] | decoder: read early
-    [-> int8 products] [-> int8 storage] -> join [-> early exits] -> file
+trace -> split -> fuse, pack [-> fp16]
+trace packed -> split -> read early
+    [-> int8 products] [-> int8 storage] -> join [-> early exits] [-> long texts] -> file
 """
 
 from pathlib import Path
@@ -15,14 +16,16 @@ from sentence_transformers import SentenceTransformer
 from model.export import graph
 from model.export.early_exit import OwnGates, add_depth_input
 from model.export.int8 import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
+from model.export.long_attention import spare_scores
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
+from model.export.packed.families import has_packed_form, is_only_packed
+from model.export.packed.read_early import read_early
 from model.export.packing import pack
 from model.export.parity import parity_sentences
-from model.export.read_early import read_early
 from model.export.trace import TracedEncoder, backbone_config, trace_encoder
 from model.network.encoder import find_template
-from model.network.transformer import TemplateTransformer
-from model.runtime.encoder import padded_inputs
+from model.network.transformer import TemplateTransformer, is_causal
+from model.runtime.encoder import LONG_TEXT, padded_inputs
 from model.runtime.tokenizer import Tokenizer
 
 
@@ -37,11 +40,16 @@ class WrittenGraph(NamedTuple):
 def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
     """Trace, fuse and store the graph at ``path``."""
     path.parent.mkdir(parents=True)
-    traced = trace_encoder(encoder, path, options.depths, fused=not options.standard_operators)
+    traced = trace_encoder(
+        encoder,
+        path,
+        options.depths,
+        packed=_is_traced_packed(encoder, options),
+        fused=not options.standard_operators,
+    )
     front, pooling = _split(traced)
-    if traced.is_decoder:
-        _require_in_window(encoder)
-        fused, packed = _finish_decoder(front, options), True
+    if traced.is_packed:
+        fused, packed = _finish_packed(front), True
     else:
         front, fused, packed = _finish_encoder(front, backbone_config(encoder), options)
     if options.precision == "int8":
@@ -52,6 +60,8 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
     whole = graph.join(front, pooling)
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)
+    if max_seq_length(encoder) > LONG_TEXT:
+        spare_scores(whole.graph)
     graph.save(whole, str(path))
     return WrittenGraph(traced.inputs, fused, packed)
 
@@ -74,29 +84,40 @@ def _own_gates(encoder: SentenceTransformer, traced: TracedEncoder) -> OwnGates 
     return OwnGates({**traced.gated, max(traced.exits): traced.results}, shapes)
 
 
-def _finish_decoder(front: onnx.ModelProto, options: ExportOptions) -> dict[str, int]:
-    """Move the choice of the token that is read ahead, in place; returns the fused operators."""
+def _is_traced_packed(encoder: SentenceTransformer, options: ExportOptions) -> bool:
+    """Whether the packed form is traced: for ONNX Runtime on a CPU, or where there is no other.
+
+    Raises `ExportError` where the encoder cannot be exported as asked.
+    """
+    config = backbone_config(encoder)
+    if is_causal(config):
+        _require_in_window(config, max_seq_length(encoder))
+    if not is_only_packed(config):
+        other = options.precision == "fp16" or options.standard_operators
+        return has_packed_form(config) and not other
     if options.precision == "fp16":
         raise ExportError(
-            "a decoder's graph packs its tokens, for a CPU, and fp16 is for a GPU. Choose fp32,"
-            " weight-int8 or int8."
+            f"the graph of a {config.model_type} packs its tokens, for a CPU, and fp16 is for a"
+            " GPU. Choose fp32, weight-int8 or int8."
         )
-    read_early(front.graph)
-    fused = sum(node.op_type == "MultiHeadAttention" for node in front.graph.node)
-    return {"MultiHeadAttention": fused} if fused else {}
+    return True
 
 
-def _require_in_window(encoder: SentenceTransformer) -> None:
+def _require_in_window(config: Any, longest: int) -> None:
     """Raise `ExportError` where a decoder reads more tokens than its attention looks back."""
-    window, longest = (
-        backbone_config(encoder).to_dict().get("sliding_window"),
-        max_seq_length(encoder),
-    )
+    window = config.to_dict().get("sliding_window")
     if window is not None and longest > window:
         raise ExportError(
             f"the encoder reads {longest} tokens, of which each sees the last {window}, and the"
             " graph has no sliding window. Build the encoder with a lower max_seq_length."
         )
+
+
+def _finish_packed(front: onnx.ModelProto) -> dict[str, int]:
+    """Move the choice of a token that is read ahead, in place; returns the fused operators."""
+    read_early(front.graph)
+    fused = sum(node.op_type == "MultiHeadAttention" for node in front.graph.node)
+    return {"MultiHeadAttention": fused} if fused else {}
 
 
 def _finish_encoder(

@@ -1,6 +1,7 @@
 """The encoder that serves: token ids or texts to float32 embeddings, through ONNX Runtime."""
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from model.runtime.tokenizer import Tokenizer
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
 BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not in every graph
+
+# Tokens of a text above which it runs alone on a CPU, and its attention goes through it in blocks
+# (`model.export.long_attention`): all its scores at one time would take gigabytes.
+LONG_TEXT = 1024
 
 # Padded tokens of an exclusive run up to which the session keeps the run's memory for the next run.
 KEPT_TOKENS = 256
@@ -108,6 +113,22 @@ class OnnxEncoder:
     ) -> NDArray[np.float32]:
         if depth is not None and depth not in self.artifact.manifest.depths:
             raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
+        run = partial(self._run_together, output, exclusive=exclusive, depth=depth)
+        if self._has_device_memory or max(map(len, sequences)) <= LONG_TEXT:
+            return run(sequences)
+        parts = _long_ones_alone(sequences)
+        rows = np.concatenate([run([sequences[place] for place in part]) for part in parts])
+        return rows[np.argsort(np.concatenate(parts))]
+
+    def _run_together(
+        self,
+        output: str,
+        sequences: Sequence[Sequence[int]],
+        *,
+        exclusive: bool,
+        depth: int | None,
+    ) -> NDArray[np.float32]:
+        """One run of the graph."""
         inputs = self.inputs(sequences)
         if depth is not None:
             inputs["depth"] = np.array(depth)
@@ -146,6 +167,13 @@ class OnnxEncoder:
         if normalize:
             embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
         return embeddings
+
+
+def _long_ones_alone(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The places of sequences that run together: each long one by itself, the others as one."""
+    short = [place for place, ids in enumerate(sequences) if len(ids) <= LONG_TEXT]
+    long = [[place] for place, ids in enumerate(sequences) if len(ids) > LONG_TEXT]
+    return [short, *long] if short else long
 
 
 def padded_inputs(

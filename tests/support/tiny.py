@@ -14,6 +14,19 @@ from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedToken
 
 FAMILIES = ("bert", "roberta", "mpnet", "distilbert")
 DECODERS = ("llama", "gpt2")
+OWN_OPTIONS: dict[str, dict[str, Any]] = {
+    "deberta-v2": {  # as DeBERTa v3 has them
+        "relative_attention": True,
+        "position_buckets": 8,
+        "max_relative_positions": 32,
+        "pos_att_type": ["p2c", "c2p"],
+        "share_att_key": True,
+        "norm_rel_ebd": "layer_norm",
+        "position_biased_input": False,
+        "type_vocab_size": 0,
+    },
+    "modernbert": {"global_attn_every_n_layers": 3, "local_attention": 16, "cls_token_id": 0},
+}
 
 WORDS = (
     "the a an of to and in is on that it for was with as at by from this have not are but had his "
@@ -113,11 +126,15 @@ def _byte_level_tokenizer(max_positions: int) -> PreTrainedTokenizerFast:
 def _shape(family: str, width: int, num_layers: int) -> dict[str, Any]:
     if family == "distilbert":
         return {"dim": width, "hidden_dim": 2 * width, "n_layers": num_layers, "n_heads": 2}
+    if family == "t5":
+        sizes = {"d_model": width, "d_kv": width // 2, "d_ff": 2 * width}
+        return sizes | {"num_layers": num_layers, "num_heads": 2}
     return {
         "hidden_size": width,
         "intermediate_size": 2 * width,
         "num_hidden_layers": num_layers,
         "num_attention_heads": 2,
+        **OWN_OPTIONS.get(family, {}),
     }
 
 

@@ -133,15 +133,17 @@ def test_other_families_export_with_every_attention_fused(tmp_path: Path, family
 
 
 def test_unfused_attention_is_refused_unless_allowed(tmp_path: Path) -> None:
-    """MPNet adds a position bias ONNX Runtime's optimiser does not know."""
+    """For a GPU MPNet is exported as transformers has it, with a bias that no kernel knows."""
     checkpoint = a_checkpoint(tmp_path, "mpnet")
     with pytest.raises(GraphError, match="0 of 4 attention blocks were fused"):
-        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(precision="fp16"))
     assert not (tmp_path / "artifact").exists()
-    options = ExportOptions(allow_unfused_attention=True)
+    options = ExportOptions(precision="fp16", allow_unfused_attention=True)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
-    expected = torch_embeddings(load_encoder(checkpoint), TEXTS)
-    np.testing.assert_allclose(OnnxEncoder(exported).encode(TEXTS), expected, atol=1e-5)
+    cosines = OnnxEncoder(exported).encode(TEXTS) * torch_embeddings(
+        load_encoder(checkpoint), TEXTS
+    )
+    assert cosines.sum(axis=1).min() > 0.9995
 
 
 def test_int8_weights_are_small_and_their_rounding_is_reported(

@@ -26,8 +26,8 @@ _TOKEN_WISE = frozenset(
 def read_early(graph: GraphProto) -> int:
     """Move each choice of tokens as far ahead as it can stand, in place.
 
-    ``graph`` is a traced `model.export.decoder.PooledDecoder` without branches, or its front half.
-    Returns how many operators work on fewer tokens now.
+    ``graph`` is a traced `model.export.packed.pooled.PooledPacked`, or its front half, without
+    branches. Returns how many operators work on fewer tokens now.
     """
     moved = 0
     for choice in [*_choices(graph)]:
@@ -49,6 +49,7 @@ def _read_by(graph: GraphProto, choice: NodeProto) -> list[NodeProto]:
     """The token-wise operators whose results nothing but ``choice`` reads, in their order."""
     constant = _constants(graph)
     readers: dict[str, list[str]] = {value.name: [""] for value in graph.output}
+    readers[choice.input[1]] = [""]  # the choice itself stays as it is
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node.output[0])

@@ -13,9 +13,9 @@ from transformers import AutoConfig, AutoModel
 from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
-from model.export.decoder import PackedDecoder
 from model.export.options import ExportError, ExportOptions, Precision
-from model.export.read_early import READ
+from model.export.packed.decoder import PackedDecoder
+from model.export.packed.read_early import READ
 from model.export.requantize import convert_to_int8
 from model.network.encoder import build_prompt_encoder, load_encoder
 from model.network.pooled import stopped_at
@@ -49,7 +49,7 @@ def test_packed_tokens_have_the_states_that_transformers_gives(
         expected = [*outputs.hidden_states[:-1], outputs.last_hidden_state]
         for fused in (True, False):
             decoder = PackedDecoder(backbone, prefix, fused=fused)
-            rows, states = decoder(ids, mask)
+            rows, states, _ = decoder(ids, mask)
             for block, (state, whole) in enumerate(zip(states, expected, strict=True)):
                 difference = (decoder.padded(rows, state, block) - whole) * mask[..., None]
                 assert difference.abs().max() < 2e-5

@@ -1,0 +1,84 @@
+"""ModernBERT on packed tokens: rotary positions, and blocks whose tokens see their neighbours only.
+
+Warner et al., arXiv 2412.13663.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from model.export.packed.attention import PackedRows
+from model.export.packed.encoder import PackedEncoder
+from model.export.packed.windows import Windows
+
+Rotation = tuple[Tensor, Tensor]  # cosines and sines [1, T, head]
+
+
+class _Shared(NamedTuple):
+    """The windows of a run, and the rotation of blocks that see whole texts or windows."""
+
+    windows: Windows
+    whole: Rotation
+    local: Rotation
+
+
+class PackedModernBert(PackedEncoder):
+    """`transformers.ModernBertModel` on packed tokens."""
+
+    def __init__(self, backbone: Any, *, fused: bool) -> None:
+        config = backbone.config
+        super().__init__(
+            backbone,
+            heads=config.num_attention_heads,
+            num_blocks=len(backbone.layers),
+            fused=fused,
+        )
+        config.reference_compile = False  # a compiled embedding cannot be traced
+        self.backbone = backbone
+        self.reach = config.local_attention // 2
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        states: Tensor = self.backbone.embeddings(input_ids=ids)
+        return states
+
+    def share(self, rows: PackedRows) -> _Shared:
+        layers, states = self.backbone.layers, rows.positions.float()
+        by_kind = {_is_local(layer): layer.attn.rotary_emb for layer in layers}
+        whole = by_kind[False](states, position_ids=rows.positions)
+        local = by_kind.get(True, by_kind[False])(states, position_ids=rows.positions)
+        return _Shared(Windows.of(rows, self.reach), whole, local)
+
+    def block(self, number: int, states: Tensor, rows: PackedRows, shared: _Shared) -> Tensor:
+        layer = self.backbone.layers[number]
+        attention, is_local = layer.attn, _is_local(layer)
+        rotation = shared.local if is_local else shared.whole
+        joint = self._rotated(attention.Wqkv(layer.attn_norm(states)), rotation)
+        scale = attention.head_dim**-0.5
+        if is_local:
+            seen = shared.windows.attend(
+                *joint[0].chunk(3, dim=-1), heads=self.heads, scale=scale, fused=self.fused
+            )[None]
+        else:
+            seen = self.attend(rows, joint, scale=scale)
+        states = states + attention.Wo(seen)
+        result: Tensor = states + layer.mlp(layer.mlp_norm(states))
+        return result
+
+    def _rotated(self, joint: Tensor, rotation: Rotation) -> Tensor:
+        """``joint`` [1, T, 3 W] with query and key rotated (RoFormer, arXiv 2104.09864)."""
+        *_, tokens, width = joint.shape
+        split = joint.reshape(tokens, 3, self.heads, -1)
+        cosines, sines = (part.reshape(tokens, 1, 1, -1) for part in rotation)
+        turned, value = split[:, :2], split[:, 2:]
+        first, second = turned.chunk(2, dim=-1)
+        turned = turned * cosines + torch.cat([-second, first], dim=-1) * sines
+        return torch.cat([turned, value], dim=1).reshape(1, tokens, width)
+
+    def finish(self, states: Tensor) -> Tensor:
+        normed: Tensor = self.backbone.final_norm(states)
+        return normed
+
+
+def _is_local(layer: Any) -> bool:
+    return bool(layer.attn.local_attention != (-1, -1))
