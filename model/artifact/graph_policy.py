@@ -1,9 +1,10 @@
 """The security policy for ONNX graphs, checked on a graph's bytes before a session is opened.
 
 A graph that is served may only compute: it may not read files or load code. Refused are tensors
-outside the file, operators of domains other than ONNX's and ONNX Runtime's, EPContext (which loads
-a device compiler's output from any path) and ONNX Runtime's own file format. ONNX Runtime refuses
-most of this itself; this check does so on every version and device.
+outside the file (but for weights that `model.artifact.weights_file` finds), operators of domains
+other than ONNX's and ONNX Runtime's, EPContext (which loads a device compiler's output from any
+path) and ONNX Runtime's own file format. ONNX Runtime refuses most of this itself; this check does
+so on every version and device.
 
 The format is protocol buffers (https://protobuf.dev/programming-guides/encoding/), the field
 numbers are those of onnx.proto (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto). Only the
@@ -29,30 +30,38 @@ MESSAGES: dict[str, dict[int, str]] = {
     "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
     "TensorProto": {},
 }
+_MAIN_GRAPH = "main graph"
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
 _MAX_FIELDS = 1 << 29
 
 Value = int | memoryview
+Fields = dict[int, list[Value]]
 
 
 class GraphRefused(ValueError):
     """The graph may not be served; the message says what it contains."""
 
 
-def check_graph(content: bytes | memoryview) -> None:
-    """Raise GraphRefused unless ``content`` is an ONNX model that only computes."""
+def check_graph(content: bytes | memoryview, *, weights_apart: bool = False) -> None:
+    """Raise GraphRefused unless ``content`` is an ONNX model that only computes.
+
+    With ``weights_apart`` the main graph's own initializers may be in another file.
+    """
     if content[4:8] == b"ORTM":
         raise GraphRefused("it is in ONNX Runtime's own format")
-    waiting = [("ModelProto", memoryview(content))]
+    waiting = [("ModelProto", memoryview(content), "")]
     seen = set()
     while waiting:  # not recursive, because the file would determine the depth
-        kind, message = waiting.pop()
+        kind, message, parent = waiting.pop()
         seen.add(kind)
+        own = _MAIN_GRAPH if (kind, parent) == ("GraphProto", "ModelProto") else kind
+        may_be_apart = weights_apart and (kind, parent) == ("TensorProto", _MAIN_GRAPH)
         for number, value in fields_of(message):
-            _check_field(kind, number, value)
+            if not may_be_apart:
+                _check_field(kind, number, value)
             if number in MESSAGES[kind]:
-                waiting.append((MESSAGES[kind][number], content_of(value)))
+                waiting.append((MESSAGES[kind][number], content_of(value), own))
     if "GraphProto" not in seen:
         raise GraphRefused("it has no graph")
 
@@ -96,6 +105,14 @@ def fields_of(message: memoryview) -> Iterator[tuple[int, Value]]:
             raise _malformed()
         yield number, message[place : place + length]
         place += length
+
+
+def fields_by_number(message: Value) -> Fields:
+    """The values of each field of a message, in their order; raises as `fields_of`."""
+    values: Fields = {}
+    for number, value in fields_of(content_of(message)):
+        values.setdefault(number, []).append(value)
+    return values
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:

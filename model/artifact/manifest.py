@@ -33,6 +33,7 @@ SCHEMA_VERSION = 1
 
 MANIFEST = "manifest.json"
 MODEL = "onnx/model.onnx"
+WEIGHTS = "onnx/model.onnx_data"  # of a graph that is too large for one file
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 CANARY = "canary.json"

@@ -23,6 +23,7 @@ from model.artifact.manifest import (
     REEXPORT,
     REQUIRED_FILES,
     TOKENIZER,
+    WEIGHTS,
     Canary,
     ChecksumMismatch,
     FileEntry,
@@ -33,6 +34,7 @@ from model.artifact.manifest import (
     parse_object,
 )
 from model.artifact.sealed_file import MemoryFile
+from model.artifact.weights_file import weights_of
 
 KEPT_FILES = (TOKENIZER, CONFIG, CANARY)  # small, and read again while the artifact is in use
 MAX_MANIFEST_BYTES = 16_777_216
@@ -44,7 +46,8 @@ class Artifact:
 
     fingerprint: the manifest's sha256 in hex, which covers the hash of every other file.
     contents: the verified KEPT_FILES.
-    graphs: the verified graph, where `open` kept it and until `take_graph` takes it.
+    graphs, weights: the verified graph, and its weights where they are in another file, if `open`
+        kept them and until `take_graph` and `take_weights` take them.
     """
 
     path: Path
@@ -52,6 +55,7 @@ class Artifact:
     fingerprint: str = ""
     contents: dict[str, bytes] = field(default_factory=dict, repr=False)
     graphs: list[MemoryFile] = field(default_factory=list, repr=False, compare=False)
+    weights: list[MemoryFile] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path, *, keep_graph: bool = False) -> Self:
@@ -66,11 +70,13 @@ class Artifact:
         if missing := sorted(set(REQUIRED_FILES) - set(manifest.files)):
             raise MalformedManifest(f"{MANIFEST} does not list {', '.join(missing)}. {REEXPORT}")
         opened = cls(folder, manifest, hashlib.sha256(content).hexdigest(), {})
-        kept = {name: opened.read(name) for name in sorted({*manifest.files} - {MODEL})}
-        graph = opened.take_graph()
-        _require_safe(folder / MODEL, graph.content)
+        small = sorted({*manifest.files} - {MODEL, WEIGHTS})
+        kept = {name: opened.read(name) for name in small}
+        graph, weights = opened.take_graph(), opened.take_weights()
+        _require_safe(folder / MODEL, graph.content, weights.content if weights else None)
         if keep_graph:
             opened.graphs.append(graph)
+            opened.weights.extend([weights] if weights else [])
         return dataclasses.replace(opened, contents={name: kept[name] for name in KEPT_FILES})
 
     def read(self, name: str) -> bytes:
@@ -91,15 +97,24 @@ class Artifact:
 
     def take_graph(self) -> MemoryFile:
         """The graph, verified as in `read`; the caller owns it and closes it."""
-        if self.graphs:
-            return self.graphs.pop()
-        with _opened(self.path, MODEL) as file:
-            entry = self.manifest.files.get(MODEL)
+        return self.graphs.pop() if self.graphs else self._take(MODEL)
+
+    def take_weights(self) -> MemoryFile | None:
+        """The weights of a graph that has them in another file, as in `take_graph`; or None."""
+        if self.weights:
+            return self.weights.pop()
+        files = self.manifest.files
+        has_any = WEIGHTS in files if files else (self.path / WEIGHTS).is_file()
+        return self._take(WEIGHTS) if has_any else None
+
+    def _take(self, name: str) -> MemoryFile:
+        with _opened(self.path, name) as file:
+            entry = self.manifest.files.get(name)
             limit = entry.bytes + 1 if entry else os.fstat(file.fileno()).st_size
-            graph = MemoryFile(file, limit)
+            content = MemoryFile(file, limit)
             if entry:
-                _require_same(file, graph.content, entry)
-            return graph
+                _require_same(file, content.content, entry)
+            return content
 
     @property
     def onnx_path(self) -> Path:
@@ -172,8 +187,10 @@ def _unreadable(path: Path, error: OSError) -> MissingFile:
     return MissingFile(f"{path} cannot be read: {reason}. Copy the artifact again.")
 
 
-def _require_safe(path: Path, content: memoryview) -> None:
+def _require_safe(path: Path, content: memoryview, weights: memoryview | None) -> None:
     try:
-        check_graph(content)
+        check_graph(content, weights_apart=weights is not None)
+        if weights is not None:
+            list(weights_of(content, weights))
     except GraphRefused as error:
         raise UnsafeFile(f"{path} may not be served: {error}. {REEXPORT}") from None

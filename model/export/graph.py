@@ -26,6 +26,8 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_by_fusion
 
+from model.artifact.weights_file import WEIGHTS_LOCATION
+
 # A weight [in, out] has its output channels on axis 1, a table its rows on axis 0.
 _CHANNEL_AXIS = {
     "Attention": 1,
@@ -35,6 +37,7 @@ _CHANNEL_AXIS = {
     "Gather": 0,
 }
 OPSET = 18
+LARGEST_GRAPH = 2_000_000_000  # bytes of weights in one file; a protocol buffer has at most 2 GiB
 POOLING = "pooling/"  # what the names of the pooling's own tensors begin with
 
 _ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
@@ -293,6 +296,18 @@ def drop_unread(graph: GraphProto) -> None:
 
 
 def save(graph: ModelProto, path: str) -> None:
-    """Check the graph against the ONNX specification and write it as one file."""
-    onnx.checker.check_model(graph)
-    onnx.save(graph, path)
+    """Check the graph against the ONNX specification and write it, as two files if it is large.
+
+    The second has its weights, which ``graph`` then has no more.
+    """
+    if weight_bytes(graph) > LARGEST_GRAPH:
+        onnx.save_model(graph, path, save_as_external_data=True, location=WEIGHTS_LOCATION)
+        onnx.checker.check_model(path)
+    else:
+        onnx.checker.check_model(graph)
+        onnx.save(graph, path)
+
+
+def weight_bytes(graph: ModelProto) -> int:
+    """The bytes of the graph's initializers, which make nearly all of its size."""
+    return sum(len(tensor.raw_data) for tensor in graph.graph.initializer)

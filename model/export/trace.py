@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import onnx
@@ -77,19 +78,19 @@ class TracedEncoder:
 
 def trace_encoder(
     encoder: SentenceTransformer,
-    path: Path,
     depths: Sequence[int] = (),
     *,
     packed: bool = False,
     fused: bool = True,
 ) -> TracedEncoder:
-    """Trace the encoder's `PooledEncoder` form; ``path`` is where the tracer writes its file.
+    """Trace the encoder's `PooledEncoder` form.
 
     With ``packed`` its backbone has a form on packed tokens, which is traced, and with ``fused``
     the attention of that is ONNX Runtime's own operator.
     """
     encoder = copy.deepcopy(encoder)
-    with warnings.catch_warnings():
+    with TemporaryDirectory() as folder, warnings.catch_warnings():
+        path = Path(folder, "traced.onnx")  # a large one has files of weights beside it
         # The trace holds a part of the mask's arithmetic constant; the parity check covers it.
         warnings.simplefilter("ignore", TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)  # of tracing with TorchScript
@@ -97,7 +98,7 @@ def trace_encoder(
             traced = _trace_packed(PooledPacked(encoder, depths, fused=fused).eval(), path)
         else:
             traced = _trace_encoder(encoder, depths, path)
-    return replace(traced, model=onnx.load(path))
+        return replace(traced, model=onnx.load(path))
 
 
 def _trace_encoder(

@@ -42,7 +42,6 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
     path.parent.mkdir(parents=True)
     traced = trace_encoder(
         encoder,
-        path,
         options.depths,
         packed=_is_traced_packed(encoder, options),
         fused=not options.standard_operators,
@@ -54,6 +53,7 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
         front, fused, packed = _finish_encoder(front, backbone_config(encoder), options)
     if options.precision == "int8":
         _require_packed(packed and not options.standard_operators)
+        _require_one_file(front)
         multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, traced, options)))
     if options.precision in STORED_AS_INT8:
         graph.store_int8(front)
@@ -157,6 +157,14 @@ def _require_packed(packed: bool) -> None:
         raise ExportError(
             "int8 rounds each token by itself, so it needs packed tokens, which this encoder, or a"
             " graph of standard operators, does not have. Choose weight-int8."
+        )
+
+
+def _require_one_file(front: onnx.ModelProto) -> None:
+    if graph.weight_bytes(front) > graph.LARGEST_GRAPH:
+        raise ExportError(
+            f"int8 measures the float32 graph, whose weights have {graph.weight_bytes(front):,}"
+            f" bytes, and can do so up to {graph.LARGEST_GRAPH:,}. Choose weight-int8."
         )
 
 

@@ -8,7 +8,7 @@ of one graph therefore share one copy (`model.runtime.sessions.open_sessions`).
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.graph_policy import Value, content_of, fields_of
+from model.artifact.graph_policy import content_of, fields_by_number
 
 LOOKUPS = frozenset({b"Gather", b"EmbedLayerNormalization"})
 
@@ -20,15 +20,17 @@ def read_lookup_tables(content: bytes | memoryview) -> dict[str, NDArray[np.floa
     block of bytes of the length that its shape says. Raises ValueError for what is not ONNX.
     """
     tables = {}
-    for graph in _fields(memoryview(content)).get(7, []):  # the numbers are those of onnx.proto
-        parts = _fields(graph)
+    for graph in fields_by_number(memoryview(content)).get(
+        7, []
+    ):  # the numbers are those of onnx.proto
+        parts = fields_by_number(graph)
         looked_up = {
             name
-            for node in map(_fields, parts.get(1, []))
+            for node in map(fields_by_number, parts.get(1, []))
             if LOOKUPS.intersection(node.get(4, []))  # op_type
             for name in node.get(1, [])  # input
         }
-        for tensor in map(_fields, parts.get(5, [])):
+        for tensor in map(fields_by_number, parts.get(5, [])):
             match tensor:
                 case {
                     1: [int(rows), int(width)],  # dims
@@ -39,11 +41,3 @@ def read_lookup_tables(content: bytes | memoryview) -> dict[str, NDArray[np.floa
                     table = np.frombuffer(raw_data, np.float32).reshape(rows, width)
                     tables[str(content_of(name), "utf-8")] = table.copy()
     return tables
-
-
-def _fields(message: Value) -> dict[int, list[Value]]:
-    """The values of each field of a message, in their order."""
-    values: dict[int, list[Value]] = {}
-    for number, value in fields_of(content_of(message)):
-        values.setdefault(number, []).append(value)
-    return values

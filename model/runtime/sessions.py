@@ -21,6 +21,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from model.artifact.reader import Artifact
+from model.artifact.weights_file import weights_of
 from model.runtime.lookup_tables import read_lookup_tables
 from model.runtime.providers import (
     PROVIDERS,
@@ -67,11 +68,9 @@ def open_sessions(
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
     options = [_session_options(artifact, count) for count in threads]
     with closing(artifact.take_graph()) as graph:
-        tables = {
-            name: ort.OrtValue.ortvalue_from_numpy(table)  # without a copy
-            for name, table in read_lookup_tables(graph.content).items()
-        }
-        return [_open_on_cpu(artifact, graph.source, each, tables) for each in options]
+        tables = _values(read_lookup_tables(graph.content))  # without a copy
+        weights = _values(_weights_apart(artifact, graph.content))
+        return [_open_on_cpu(artifact, graph.source, each, tables, weights) for each in options]
 
 
 def outputs_of(session: ort.InferenceSession) -> frozenset[str]:
@@ -139,12 +138,28 @@ def _open_on_cpu(
     graph: str | bytes,
     options: ort.SessionOptions,
     tables: Mapping[str, ort.OrtValue],
+    weights: Mapping[str, ort.OrtValue],
 ) -> ort.InferenceSession:
     for name, table in tables.items():
         options.add_initializer(name, table)
+    options.add_external_initializers([*weights], [*weights.values()])
     session = _create(artifact, graph, options, "cpu")
-    session._tables = tables  # ONNX Runtime points into them and does not keep them alive
+    # ONNX Runtime points into them and does not keep them alive.
+    session._tables = [tables, weights]
     return session
+
+
+def _weights_apart(artifact: Artifact, graph: memoryview) -> dict[str, NDArray[Any]]:
+    """The verified weights of a graph that has them in another file, which must not be opened."""
+    file = artifact.take_weights()
+    return {
+        weight.name: np.frombuffer(weight.content, weight.kind).reshape(weight.shape)
+        for weight in (weights_of(graph, file.content) if file else ())
+    }
+
+
+def _values(arrays: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
+    return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
 
 def _open_on_gpu(
@@ -155,6 +170,8 @@ def _open_on_gpu(
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     with closing(artifact.take_graph()) as file:
         graph = bytes(file.content)  # TensorRT would make a path part of its cache's file names
+        weights = _values(_weights_apart(artifact, file.content))
+    options.add_external_initializers([*weights], [*weights.values()])
     try:
         session = _create(artifact, graph, options, device, tensorrt)
     except Exception as error:  # ONNX Runtime raises classes of its own

@@ -161,7 +161,15 @@ def another_vocabulary(folder: Path) -> None:
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
 
 
+def a_slow_tokenizer(folder: Path) -> None:
+    """Of bytes, which transformers has in Python alone."""
+    (folder / "tokenizer.json").unlink()
+    settings = json.dumps({"tokenizer_class": "ByT5Tokenizer"})
+    (folder / "tokenizer_config.json").write_text(settings)
+
+
 BAD = {
+    "slow": (a_slow_tokenizer, r"has no fast tokenizer, which serving needs: convert"),
     "adapter": (only_an_adapter, r"holds an adapter .* merge_and_unload"),
     "pooling": (lambda f: (f / "1_Pooling/config.json").unlink(), r"1_Pooling.* cannot be read"),
     "vocabulary": (another_vocabulary, r"5000 ids and an embedding table of \d+ rows: take both"),
