@@ -57,10 +57,9 @@ def int8_obstacle(settings: Settings, manifest: Manifest) -> str:
             " overflow"
         )
     if not manifest.converts_to_int8:
-        kind = manifest.precision + ("" if manifest.packed else ", not packed")
         return (
-            f"{settings.artifact} is {kind}:"
-            " only a packed fp32 or weight-int8 artifact is converted"
+            f"{settings.artifact} is {manifest.form}:"
+            " only a packed fp32 or weight-int8 artifact in one file is converted"
         )
     return ""
 

@@ -171,7 +171,18 @@ class Manifest:
     @property
     def converts_to_int8(self) -> bool:
         """Whether `model.export.requantize` takes such an artifact."""
-        return self.packed and self.precision in ("fp32", "weight-int8")
+        return self.packed and self.precision in ("fp32", "weight-int8") and not self.in_two_files
+
+    @property
+    def in_two_files(self) -> bool:
+        """Whether the graph is so large that its weights are in a file of their own."""
+        return WEIGHTS in self.files
+
+    @property
+    def form(self) -> str:
+        """What `converts_to_int8` looks at, in words."""
+        packed = "" if self.packed else ", not packed"
+        return self.precision + packed + (", in two files" if self.in_two_files else "")
 
     def to_json(self) -> str:
         """The manifest as indented JSON, ending in a newline."""

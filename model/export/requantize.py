@@ -17,7 +17,7 @@ from pathlib import Path
 
 import onnx
 
-from model.artifact.manifest import MODEL, WEIGHTS, ArtifactError
+from model.artifact.manifest import MODEL, ArtifactError
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
@@ -99,15 +99,10 @@ def _convert_graph(
 
 def _require_convertible(source: Artifact) -> None:
     manifest = source.manifest
-    if WEIGHTS in manifest.files:
-        raise ConversionError(
-            f"{source.path} has its weights in a second file, as graphs above 2 GB have, and cannot"
-            " be converted. Export its checkpoint as weight-int8."
-        )
     if not manifest.converts_to_int8:
         raise ConversionError(
-            f"{source.path} is {manifest.precision}{'' if manifest.packed else ' and not packed'}:"
-            " int8 needs an fp32 or weight-int8 artifact that is. Export the checkpoint instead."
+            f"{source.path} is {manifest.form}: int8 needs a packed fp32 or weight-int8 artifact in"
+            " one file. Export the checkpoint instead."
         )
 
 

@@ -12,12 +12,14 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, ArtifactError
+from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, WEIGHTS, ArtifactError
 from model.artifact.reader import Artifact
+from model.export import graph as graphs
 from model.export.checkpoint import TRAINING_RECORD, export_checkpoint
 from model.export.graph import GraphError
 from model.export.options import ExportError, ExportOptions, Precision
 from model.export.parity import ParityError, parity_sentences
+from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder, load_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
@@ -144,6 +146,24 @@ def test_unfused_attention_is_refused_unless_allowed(tmp_path: Path) -> None:
         load_encoder(checkpoint), TEXTS
     )
     assert cosines.sum(axis=1).min() > 0.9995
+
+
+def test_a_graph_too_large_for_one_file_is_two(
+    checkpoint: Path, artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the same vectors; it is no int8, nor becomes it."""
+    monkeypatch.setattr(graphs, "LARGEST_GRAPH", 10_000)
+    few = parity_sentences()[:8]
+    large = export_checkpoint(checkpoint, tmp_path / "large", ExportOptions(sentences=few))
+    assert large.manifest.files[WEIGHTS].bytes > 10_000
+    np.testing.assert_array_equal(
+        OnnxEncoder(large).encode(TEXTS), OnnxEncoder(artifact).encode(TEXTS)
+    )
+    with pytest.raises(ConversionError, match="is fp32, in two files: int8 needs"):
+        convert_to_int8(large, tmp_path / "int8")
+    with pytest.raises(ExportError, match=r"up to 10,000\. Choose weight-int8"):
+        export_checkpoint(checkpoint, tmp_path / "int8", ExportOptions(precision="int8"))
+    assert {path.name for path in tmp_path.iterdir()} == {"large"}
 
 
 def test_int8_weights_are_small_and_their_rounding_is_reported(

@@ -135,8 +135,8 @@ def test_the_command_prints_what_came_out(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (ExportOptions(precision="fp16"), "is fp16 and not packed: int8 needs an fp32 or weight"),
-        (ExportOptions(standard_operators=True), "is fp32 and not packed"),
+        (ExportOptions(precision="fp16"), "is fp16, not packed: int8 needs a packed fp32"),
+        (ExportOptions(standard_operators=True), "is fp32, not packed"),
         (ExportOptions(precision="int8"), "is int8: int8 needs"),
     ],
 )

@@ -17,7 +17,7 @@ from model.export.packed.families import ENCODERS, pack_backbone
 from model.export.parity import parity_sentences
 from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
 from model.network.pooled import stopped_at
-from model.network.selector import SelectorConfig
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import multiplies_int8
 from tests.support.tiny import tiny_backbone
