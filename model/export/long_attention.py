@@ -17,7 +17,7 @@ from model.export.packing import MASK
 from model.runtime.encoder import LONG_TEXT
 
 _LONG = "long/unpadded"  # true for a long batch without padding
-_BIAS = 5  # the place of an attention's bias among its inputs
+_BIAS = 5  # the place of an attention's bias among its inputs, the last one here
 
 
 def spare_scores(graph: GraphProto) -> int:
@@ -29,7 +29,7 @@ def spare_scores(graph: GraphProto) -> int:
     for part in list(with_branches(graph)):
         nodes = []
         for node in part.node:
-            if node.op_type == "MultiHeadAttention" and len(node.input) <= _BIAS:
+            if node.op_type == "MultiHeadAttention" and not any(node.input[_BIAS:]):
                 nodes.append(_either(node))
                 count += 1
             else:

@@ -25,7 +25,7 @@ from onnx.utils import Extractor
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from model.artifact.manifest import CANARY, MODEL, Manifest
+from model.artifact.manifest import CANARY, MODEL, WEIGHTS, Manifest
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
@@ -130,7 +130,7 @@ def _copy_companions(tower: Artifact, folder: Path) -> None:
     """Copy the tokenizer and what else a tower's artifact has beside graph and canary."""
     for name in tower.manifest.files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name not in (MODEL, CANARY):
+        if name not in (MODEL, WEIGHTS, CANARY):
             shutil.copyfile(tower.path / name, folder / name)
 
 
