@@ -16,7 +16,7 @@ from model.export.packed.attention import PackedRows, attend
 
 
 class PackedEncoder(nn.Module, ABC):
-    """A family's layers on packed tokens. It may change the ``backbone`` that it is made of.
+    """A family's layers on packed tokens. It may change the backbone that it is made of.
 
     A family has ``num_blocks`` and says how tokens are embedded, what all blocks share in a run,
     such as a bias by distance, and what a block is.
@@ -24,7 +24,7 @@ class PackedEncoder(nn.Module, ABC):
 
     num_prefix = 0
 
-    def __init__(self, backbone: nn.Module, *, heads: int, num_blocks: int, fused: bool) -> None:
+    def __init__(self, *, heads: int, num_blocks: int, fused: bool) -> None:
         """With ``fused`` attention is ONNX Runtime's own operator."""
         super().__init__()
         self.heads, self.num_blocks, self.fused = heads, num_blocks, fused

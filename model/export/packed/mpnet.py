@@ -17,7 +17,7 @@ class PackedMPNet(PackedEncoder):
     def __init__(self, backbone: Any, *, fused: bool) -> None:
         layers = backbone.encoder.layer
         heads = backbone.config.num_attention_heads
-        super().__init__(backbone, heads=heads, num_blocks=len(layers), fused=fused)
+        super().__init__(heads=heads, num_blocks=len(layers), fused=fused)
         self.embeddings, self.layers = backbone.embeddings, layers
         for layer in layers:
             attention = layer.attention.attn
