@@ -21,7 +21,6 @@ class PackedDeberta(PackedEncoder):
     def __init__(self, backbone: Any, *, fused: bool) -> None:
         self_attention = backbone.encoder.layer[0].attention.self
         super().__init__(
-            backbone,
             heads=self_attention.num_attention_heads,
             num_blocks=len(backbone.encoder.layer),
             fused=fused,

@@ -28,12 +28,8 @@ class PackedModernBert(PackedEncoder):
 
     def __init__(self, backbone: Any, *, fused: bool) -> None:
         config = backbone.config
-        super().__init__(
-            backbone,
-            heads=config.num_attention_heads,
-            num_blocks=len(backbone.layers),
-            fused=fused,
-        )
+        blocks = len(backbone.layers)
+        super().__init__(heads=config.num_attention_heads, num_blocks=blocks, fused=fused)
         config.reference_compile = False  # a compiled embedding cannot be traced
         self.backbone = backbone
         self.reach = config.local_attention // 2

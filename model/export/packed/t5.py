@@ -14,7 +14,7 @@ class PackedT5(PackedEncoder):
 
     def __init__(self, backbone: Any, *, fused: bool) -> None:
         stack, config = backbone.encoder, backbone.config
-        super().__init__(backbone, heads=config.num_heads, num_blocks=len(stack.block), fused=fused)
+        super().__init__(heads=config.num_heads, num_blocks=len(stack.block), fused=fused)
         self.stack = stack
         simplify(stack)
         first = stack.block[0].layer[0].SelfAttention
