@@ -14,6 +14,9 @@ from model.network.encoder import build_plain_encoder, load_encoder
 from model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
+# Of transformers' module of ModernBERT.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+
 LONGEST = 2_048
 SCORES = 2 * LONGEST**2 * 4  # bytes of all scores of one text, in two heads
 FAMILIES = ("bert", "modernbert")
