@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWar
 
 LONGEST = 2_048
 SCORES = 2 * LONGEST**2 * 4  # bytes of all scores of one text, in two heads
-FAMILIES = ("bert", "modernbert")
+FAMILIES = ("bert",)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
