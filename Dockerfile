@@ -42,13 +42,15 @@ RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && test -z "$(find /opt/venv -name '*.pth')"
 
 
-# Of onnx the conversion to int8 needs neither its tests nor its reference implementation.
+# Packages bring tests that nothing here runs; nor does the conversion to int8 need the reference
+# implementation of onnx.
 FROM builder AS venv-cpu
 COPY deploy/requirements-cpu.txt ./
 RUN pip --python /opt/venv/bin/python install --require-hashes --requirement requirements-cpu.txt \
     && pip --python /opt/venv/bin/python uninstall --yes ${HUB_CLIENT} \
     && rm -r /opt/venv/lib/python3.*/site-packages/onnx/backend/test \
-        /opt/venv/lib/python3.*/site-packages/onnx/reference
+        /opt/venv/lib/python3.*/site-packages/onnx/reference \
+    && find /opt/venv -type d -name tests -prune -exec rm -r {} +
 COPY --from=wheel /wheels /wheels
 RUN pip --python /opt/venv/bin/python install --no-deps /wheels/*.whl \
     && test -z "$(find /opt/venv -name '*.pth')"

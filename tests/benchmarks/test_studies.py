@@ -1,9 +1,14 @@
-"""The arithmetic of the studies: growth of memory, and where a request's time goes."""
+"""What the studies compute: growth of memory, where a request's time goes, a graph cut down."""
 
+import numpy as np
+import onnx
 import pytest
 
 from benchmarks.studies.profile import attribute, read_totals
 from benchmarks.studies.soak_memory import growth_percent
+from benchmarks.studies.unfetched_output import count_nodes, cut_output, describe, open_session
+from model.artifact.reader import Artifact
+from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
 
 
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:
@@ -34,3 +39,22 @@ def test_a_profile_splits_the_client_s_latency_and_leaves_nothing_out() -> None:
     assert stages["the rest inside the service"] == pytest.approx(1)
     assert stages["HTTP server, sockets and client"] == pytest.approx(1)
     assert stages["tokenise"] is None
+
+
+def test_a_graph_without_an_output_computes_the_others_with_fewer_nodes(
+    exits_artifact: Artifact,
+) -> None:
+    model = onnx.load(exits_artifact.path / "onnx/model.onnx")
+    inputs = padded_inputs([[5, 6, 7], [8, 9]], exits_artifact.manifest.inputs, pad_id=0)
+    nodes = count_nodes(model.graph)
+    before = open_session(model, 1).run([POOLED_OUTPUT], inputs)[0]
+    cut_output(model.graph, BLOCK_WEIGHTS_OUTPUT)
+    session = open_session(model, 1)
+    np.testing.assert_array_equal(session.run([POOLED_OUTPUT], inputs)[0], before)
+    assert BLOCK_WEIGHTS_OUTPUT not in {output.name for output in session.get_outputs()}
+    assert count_nodes(model.graph) < nodes
+
+
+def test_a_cost_is_the_median_of_the_pairs() -> None:
+    pairs = [(1.01, 1.0), (1.02, 1.0), (1.5, 1.0)]
+    assert describe(1, pairs).startswith("1 texts a run, 1000.00 ms: +2.00 %")

@@ -53,12 +53,15 @@ def document_of(client: httpx.Client, artifact: Path) -> dict[str, Any]:
         document["paths"].setdefault(alias, {})[method] = operation | {"operationId": alias}
     document["paths"]["/"]["get"] = ROOT
     info = client.get("/info").json()
+    depths = {*info["depths"], info["full_depth"]}
+    # Where only some can be compared, which ones are right depends on depth, and no schema says so.
+    any_two = depths <= set(info["comparable_depths"])
     limits = {
         "dimensions": {"maximum": info["dim"]},
         "prompt_name": {"enum": [*info["prompts"], None]},
-        "depth": {"enum": [*info["depths"], info["full_depth"], None]},
+        "depth": {"enum": [*sorted(depths), None]},
         "window_overlap": {"maximum": info["max_input_length"] // 2},
-        "documents_depth": {"enum": [None]},  # which one is right depends on depth
+        "documents_depth": {"enum": [*(sorted(depths) if any_two else ()), None]},
     }
     for schema in document["components"]["schemas"].values():
         for name in limits.keys() & schema.get("properties", {}).keys():

@@ -204,6 +204,17 @@ def mounted_model(engine: Engine) -> str:
             return f"model_id {name}"
 
 
+def int8(engine: Engine) -> str:
+    """Converted at the start with what the image has, into a folder that can be written."""
+    settings = {"S2SENT_PRECISION": "int8", "S2SENT_INT8_CACHE": "/cache/int8"}
+    given = [part for name, value in settings.items() for part in ("--env", f"{name}={value}")]
+    with Container(engine, *given, "--read-only", "--tmpfs", "/cache:mode=1777") as container:
+        seconds = container.wait_until_ready()
+        precision = exchange(container.connect(), "GET", "/info")[1]["precision"]
+        assert precision == "int8", precision
+        return f"precision {precision}, ready after {seconds:.2f} s"
+
+
 def early_stop(engine: Engine) -> str:
     """Stopped before Python has a handler, it still ends at once."""
     with Container(engine) as container:
@@ -230,7 +241,7 @@ def drain(engine: Engine) -> str:
 
 CHECKS: tuple[Callable[[Engine], str], ...] = (
     *(size, contents, description, start, unprivileged, writes, quota, mounted_model),
-    *(early_stop, drain),
+    *(int8, early_stop, drain),
 )
 
 

@@ -28,7 +28,6 @@ logger = logging.getLogger(__name__)
 MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 60.0
 
-# Added to the niceness of the inference threads; 0 changes nothing.
 # An inference thread that has been idle so long releases the memory its runs have freed, some
 # 100 MB after heavy load. The next run takes it back at some microseconds a page. None never does.
 REST_SECONDS: float | None = 1.0

@@ -1,0 +1,141 @@
+"""What the block weights cost a run that does not ask for them: a graph beside itself without them.
+
+    python -m benchmarks.studies.unfetched_output [--artifact FOLDER] [--pairs 2000] [--threads 1]
+
+`/embed` fetches the embedding alone, `/explain` another output of the same graph. That output, and
+what only it needs, is cut out of a copy of the graph; both sessions then run the same texts in
+turns, in an order that changes. The cost is the median, over the pairs of runs, of the ratio of
+their times, with the interval that a median of so many pairs lies in (95 %, from the ranks).
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from math import sqrt
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import GraphProto, NodeProto
+
+from benchmarks.load.texts import read_texts
+from benchmarks.systems.system import DEFAULT_ARTIFACT
+from model.artifact.reader import Artifact
+from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
+from model.runtime.tokenizer import Tokenizer
+
+SIZES = {1: 1.0, 32: 0.1}  # texts in a run, and the share of the pairs that it is run in
+
+
+def main() -> None:
+    """Measure and print a line for each size of a batch."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--artifact", type=Path, default=DEFAULT_ARTIFACT)
+    parser.add_argument("--texts", type=Path, help="one text a line")
+    parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    artifact = Artifact.open(options.artifact)
+    model = onnx.load(artifact.path / "onnx/model.onnx")
+    nodes = count_nodes(model.graph)
+    sessions = [open_session(model, options.threads)]
+    cut_output(model.graph, BLOCK_WEIGHTS_OUTPUT)
+    sessions.append(open_session(model, options.threads))
+    print(f"{nodes} nodes with the output, {count_nodes(model.graph)} without")
+    tokenizer = Tokenizer(artifact.tokenizer_path, artifact.manifest.max_seq_length)
+    rows = [row.input_ids for row in tokenizer.tokenize(read_texts(options.texts)[:320])]
+    for size, share in SIZES.items():
+        batches = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
+        runs = [padded_inputs(batch, artifact.manifest.inputs, 0) for batch in batches]
+        pairs = time_in_turns(sessions, runs, round(options.pairs * share))
+        print(describe(size, pairs), flush=True)
+
+
+def cut_output(graph: GraphProto, name: str) -> None:
+    """Remove an output of a graph and, in branches too, all that nothing else needs."""
+    keep = [output for output in graph.output if output.name != name]
+    del graph.output[:]
+    graph.output.extend(keep)
+    _prune(graph, {output.name for output in graph.output})
+
+
+def _prune(graph: GraphProto, wanted: set[str]) -> None:
+    """Keep the nodes that ``wanted`` values need; the last node first, as they are in order."""
+    kept = []
+    for node in reversed(graph.node):
+        if not wanted.intersection(node.output):
+            continue
+        branches = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+        if branches:
+            used = [at for at, output in enumerate(node.output) if output in wanted]
+            _keep_outputs(node, branches, used)
+        for branch in branches:
+            inner = {output.name for output in branch.output}
+            _prune(branch, inner)  # what it needs of its own is added to inner
+            wanted |= inner
+        wanted.update(node.input)
+        kept.append(node)
+    del graph.node[:]
+    graph.node.extend(reversed(kept))
+
+
+def _keep_outputs(node: NodeProto, branches: Sequence[GraphProto], used: Sequence[int]) -> None:
+    for values in (node.output, *(branch.output for branch in branches)):
+        keep = [values[at] for at in used]
+        del values[:]
+        values.extend(keep)
+
+
+def count_nodes(graph: GraphProto) -> int:
+    """Nodes of a graph and of its branches."""
+    return sum(
+        1 + sum(count_nodes(attribute.g) for attribute in node.attribute if attribute.HasField("g"))
+        for node in graph.node
+    )
+
+
+def open_session(model: onnx.ModelProto, threads: int) -> ort.InferenceSession:
+    """A session on the CPU."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    return ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+
+
+def time_in_turns(
+    sessions: Sequence[ort.InferenceSession], runs: Sequence[dict[str, Any]], pairs: int
+) -> list[tuple[float, float]]:
+    """Seconds of each pair of runs, with the output and without."""
+    for session, inputs in zip(sessions * 20, runs * 40, strict=False):
+        session.run([POOLED_OUTPUT], inputs)
+    found = []
+    for pair in range(pairs):
+        inputs, seconds = runs[pair // 2 % len(runs)], [0.0, 0.0]
+        for which in (0, 1) if pair % 2 else (1, 0):
+            started = time.perf_counter()
+            sessions[which].run([POOLED_OUTPUT], inputs)
+            seconds[which] = time.perf_counter() - started
+        found.append((seconds[0], seconds[1]))
+    return found
+
+
+def describe(size: int, pairs: Sequence[tuple[float, float]]) -> str:
+    """A sentence with the median cost in percent."""
+    costs = np.sort([100 * (with_it / without - 1) for with_it, without in pairs])
+    reach = 0.98 * sqrt(len(costs))  # ranks around the median's, 1.96 x sqrt(n) / 2
+    low = costs[max(0, round(len(costs) / 2 - reach))]
+    high = costs[min(len(costs) - 1, round(len(costs) / 2 + reach))]
+    milliseconds = 1000 * median(without for _, without in pairs)
+    return (
+        f"{size} texts a run, {milliseconds:.2f} ms: {median(costs):+.2f} % "
+        f"({low:+.2f} to {high:+.2f}), {len(pairs)} pairs"
+    )
+
+
+if __name__ == "__main__":
+    main()
