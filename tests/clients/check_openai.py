@@ -86,7 +86,7 @@ def test_token_ids_are_refused_with_the_cure(client: OpenAI, ids: Any) -> None:
         ({"input": ["a", ""]}, "Empty", "input[1]"),
         ({"input": "a", "dimensions": 0}, "Validation", "dimensions"),
         ({"input": "a", "dimensions": 10**6}, "Validation", "dimensions"),
-        ({"input": "a", "encoding_format": "int8"}, "Validation", "encoding_format"),
+        ({"input": "a", "encoding_format": "int4"}, "Validation", "encoding_format"),
     ],
 )
 def test_bad_requests_have_a_class_a_code_and_a_param(
