@@ -1,7 +1,7 @@
 """`s2sent embed` beside the raw sessions, sentence-transformers and fastembed, and its memory.
 
     python -m benchmarks.studies.bulk speed --texts FILE --cache FOLDER [--rows 100000] [--turns 3]
-    python -m benchmarks.studies.bulk memory --texts FILE [--rows 1000000]
+    python -m benchmarks.studies.bulk memory --texts FILE [--rows 1000000] [--depth 2]
 
 `speed` gives every system the same texts with the same weights (all-MiniLM-L6-v2 in float32), in
 turns, and prints texts per second and the ratio to `s2sent embed` within a turn. The time of
@@ -167,11 +167,12 @@ def print_speed(rates: dict[str, list[float]]) -> None:
         print(f"| {name} | {median(theirs):.0f} | {median(ratios):.3f} | {spread} |")
 
 
-def measure_memory(texts: Path, artifact: Path) -> tuple[float, float]:
+def measure_memory(texts: Path, artifact: Path, depth: int | None) -> tuple[float, float]:
     """The largest resident memory of `s2sent embed` in MB, and its rows per second."""
     with tempfile.TemporaryDirectory(dir=texts.parent) as out:
         command = [sys.executable, "-m", "service", "embed", str(texts), "--artifact"]
         command += [str(artifact), "-o", out, "--progress", "json"]
+        command += ["--depth", str(depth)] if depth else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None  # noqa: S101  # a pipe was asked for
         last = ""
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True, help="one text a line")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--depth", type=int, help="last block to run, for memory; by default all")
     parser.add_argument("--artifact", type=Path, default=DEFAULT_ARTIFACT)
     parser.add_argument("--sessions", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=Path, default=Path(".bench/models"), help="for models")
@@ -208,7 +210,7 @@ def main() -> None:
         texts.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         del lines
         if arguments.what == "memory":
-            megabytes, rate = measure_memory(texts, arguments.artifact)
+            megabytes, rate = measure_memory(texts, arguments.artifact, arguments.depth)
             print(f"{arguments.rows} rows: {megabytes:.0f} MB at most, {rate:.0f} rows/s")
             return
         models = prepare_models(arguments.cache, ["A man is playing a guitar."])
