@@ -111,10 +111,13 @@ class PooledEncoder(nn.Module):
             exits = selector.pool_exits(states, attention_mask, depths, read)
             return [*map(self._through_head, exits)]
         results = []
-        for pooled, weights in selector.weigh_exits(states, attention_mask, depths, read):
-            missing = selector.config.num_blocks - weights.shape[1]
-            padded = nn.functional.pad(weights, (0, 0, missing, 0))
-            results += [self._through_head(pooled), padded]
+        weighed = selector.weigh_exits(states, attention_mask, depths, read)
+        for depth, (pooled, weights) in zip(depths, weighed, strict=True):
+            # Counted before the graph is traced, which would compute it from shapes in every run.
+            missing = selector.config.num_blocks - len(self.exits[depth])
+            if missing:
+                weights = nn.functional.pad(weights, (0, 0, missing, 0))
+            results += [self._through_head(pooled), weights]
         return results
 
     def _through_head(self, pooled: Tensor) -> Tensor:
