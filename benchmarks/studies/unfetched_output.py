@@ -9,6 +9,7 @@ their times, with the interval that a median of so many pairs lies in (95 %, fro
 """
 
 import argparse
+import itertools
 import time
 from collections.abc import Sequence
 from math import sqrt
@@ -28,6 +29,8 @@ from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_in
 from model.runtime.tokenizer import Tokenizer
 
 SIZES = {1: 1.0, 32: 0.1}  # texts in a run, and the share of the pairs that it is run in
+
+WARM_UP_RUNS = 10
 
 
 def main() -> None:
@@ -111,8 +114,8 @@ def time_in_turns(
     sessions: Sequence[ort.InferenceSession], runs: Sequence[dict[str, Any]], pairs: int
 ) -> list[tuple[float, float]]:
     """Seconds of each pair of runs, with the output and without."""
-    for session, inputs in zip(sessions * 20, runs * 40, strict=False):
-        session.run([POOLED_OUTPUT], inputs)
+    for session, number in itertools.product(sessions, range(WARM_UP_RUNS)):
+        session.run([POOLED_OUTPUT], runs[number % len(runs)])
     found = []
     for pair in range(pairs):
         inputs, seconds = runs[pair // 2 % len(runs)], [0.0, 0.0]

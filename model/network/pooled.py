@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
@@ -113,11 +114,11 @@ class PooledEncoder(nn.Module):
         results = []
         weighed = selector.weigh_exits(states, attention_mask, depths, read)
         for depth, (pooled, weights) in zip(depths, weighed, strict=True):
-            # Counted before the graph is traced, which would compute it from shapes in every run.
+            # Counted here: a traced graph would compute it from shapes in every run.
             missing = selector.config.num_blocks - len(self.exits[depth])
-            if missing:
-                weights = nn.functional.pad(weights, (0, 0, missing, 0))
-            results += [self._through_head(pooled), weights]
+            absent = [torch.zeros_like(weights[:, :1])] * missing
+            padded = torch.cat([*absent, weights], dim=1) if absent else weights
+            results += [self._through_head(pooled), padded]
         return results
 
     def _through_head(self, pooled: Tensor) -> Tensor:
