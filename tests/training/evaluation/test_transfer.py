@@ -46,6 +46,7 @@ def table_of(labels: Sequence[int]) -> list[tuple[str, ...]]:
     return [HEADER, *((str(y), f"{chr(97 + y)} row {n}") for n, y in enumerate(labels))]
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_what_can_be_told_apart_scores_100_and_noise_about_its_share(tmp_path: Path) -> None:
     write_table(tmp_path / "mr.tsv", table_of([0, 1] * 100))
     assert score_transfer(letters, tmp_path, ["MR"]) == {"MR": 100}
@@ -62,8 +63,13 @@ def test_every_task_has_a_score_and_the_same_one_again(tmp_path: Path) -> None:
     assert all(0 <= value <= 100 for value in scores.values())
 
 
+def test_the_protocol_is_sentevals() -> None:
+    assert (SEED, FOLDS, STRENGTHS) == (1111, 10, (1e-4, 1e-3, 1e-2, 1e-1))
+
+
+@pytest.mark.usefixtures("few_folds")
 def test_folds_and_strengths_are_those_of_a_nested_grid_search(tmp_path: Path) -> None:
-    """scikit-learn's own search, ten folds within ten folds, gives the same accuracy."""
+    """scikit-learn's own search, folds within folds, gives the same accuracy."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
     from sklearn.pipeline import make_pipeline
@@ -75,9 +81,9 @@ def test_folds_and_strengths_are_those_of_a_nested_grid_search(tmp_path: Path) -
     rows = [(str(label), str(row)) for row, label in enumerate(y)]
     write_table(tmp_path / "mr.tsv", [HEADER, *rows])
 
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=SEED)
+    folds = StratifiedKFold(transfer.FOLDS, shuffle=True, random_state=SEED)
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
-    search = GridSearchCV(classifier, {"logisticregression__C": list(STRENGTHS)}, cv=folds)
+    search = GridSearchCV(classifier, {"logisticregression__C": list(transfer.STRENGTHS)}, cv=folds)
     expected = 100 * cross_val_score(search, x, y, cv=folds).mean()
 
     found = score_transfer(lambda texts: x[[int(text) for text in texts]], tmp_path, ["MR"])
@@ -106,6 +112,7 @@ def test_the_dev_file_chooses_the_strength(tmp_path: Path) -> None:
     assert score_transfer(letters, tmp_path, ["SST2"]) == {"SST2": 0}
 
 
+@pytest.mark.usefixtures("few_folds")
 def test_the_length_of_embeddings_does_not_matter(tmp_path: Path) -> None:
     folder = tiny_tasks(tmp_path) / "transfer"
     tasks = ["SST2", "MRPC"]
