@@ -32,7 +32,7 @@ from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
-from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs
+from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from training.frozen.lookup import remembered
 from training.loop.callbacks import stop_at_signal
 from training.loop.lora import has_lora, merge_lora
@@ -91,7 +91,7 @@ def train(
     """
     partial = output.with_name(output.name + ".partial")
     _require_free(output, partial, resume=resume)
-    dev = read_sentence_pairs(data / "sts" / DEV_FILE)
+    dev = thinned(read_sentence_pairs(data / "sts" / DEV_FILE), recipe.training.dev_pairs)
     corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
     _require_rows(corpus, recipe)

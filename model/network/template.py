@@ -85,11 +85,12 @@ def _require_marks(text: str, read: Read) -> None:
     if text.count(SENTENCE) != 1 or text.count(MASK) != masks:
         mask = f" and one {MASK} for its vector" if read == "mask" else ""
         raise TemplateError(
-            f"The template {text!r} must have one {SENTENCE} for the sentence{mask}."
+            f"The template {text!r} must have one {SENTENCE} for the sentence{mask}: correct it."
         )
     if text.count(REP1) > 1 or REP1 in text.partition(SENTENCE)[0]:
         raise TemplateError(
-            f"The template {text!r} must have {REP1} once, behind {SENTENCE}, or not at all."
+            f"The template {text!r} must have {REP1} once, behind {SENTENCE}, or not "
+            "at all: correct it."
         )
     if read == "rep1" and REP1 not in text:
         raise TemplateError(f"The template {text!r} must have {REP1} where rep1 ends: add it.")

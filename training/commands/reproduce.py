@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from training.paper.cells import Series
 
 TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
+DECODERS = "sfp"  # the table of CSE-SFP on decoders, likewise
 EXITS = "x4"  # the control of selectors at exits, likewise
 
 
@@ -19,7 +20,7 @@ def reproduce(
     output: Annotated[Path, typer.Option(help="Folder for the results; it can be shared.")],
     backbone: Annotated[str, typer.Option(help="The encoder to train, as in a recipe.")],
     table: Annotated[
-        list[str] | None, typer.Option(help="The paper's table: 2, 3, 4; or jtcse.")
+        list[str] | None, typer.Option(help="The paper's table: 2, 3, 4; or jtcse, sfp.")
     ] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
     control: Annotated[list[str] | None, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
@@ -35,14 +36,16 @@ def reproduce(
     corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
+    test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
 
     Without --table, --figure, --control and --latency it is all of the paper's. --table jtcse is
-    twin encoders beside their controls; --control x4 trains exits, and a gain is told from a head
-    start by giving it again with 4 and 16 times the --steps. A run that has its result is skipped:
-    give the same command again after an interruption.
+    twin encoders beside their controls; --table sfp is heads on a frozen decoder, then low-rank
+    updates, whose length is --steps (0 leaves them out). --control x4 trains exits, and a gain is
+    told from a head start by giving it again with 4 and 16 times the --steps. A run that has its
+    result is skipped: give the same command again after an interruption.
     """
     from training.paper.cells import Series
     from training.paper.reproduce import reproduce_paper
@@ -59,7 +62,7 @@ def reproduce(
         corpus=corpus,
         keep=keep,
     )
-    others = _run_others(series, table, control, exits, only_tables=only_tables)
+    others = _run_others(series, table, control, exits, test_pairs, only_tables=only_tables)
     if keys or latency or not others:
         typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
 
@@ -69,6 +72,7 @@ def _run_others(
     table: list[str] | None,
     control: list[str] | None,
     exits: str,
+    test_pairs: int,
     *,
     only_tables: bool,
 ) -> bool:
@@ -78,17 +82,21 @@ def _run_others(
         from training.twins.experiment import reproduce_twins  # imports torch, which takes seconds
 
         typer.echo(reproduce_twins(series, only_tables=only_tables))
+    if DECODERS in asked:
+        from training.decoders.experiment import reproduce_decoders  # likewise
+
+        typer.echo(reproduce_decoders(series, test_pairs=test_pairs, only_tables=only_tables))
     if EXITS in asked:
         from training.exits.experiment import reproduce_exits  # likewise
 
         typer.echo(reproduce_exits(series, whole_numbers(exits, "exits"), only_tables=only_tables))
-    return bool({TWINS, EXITS} & asked)
+    return bool({TWINS, DECODERS, EXITS} & asked)
 
 
 def _experiments(
     table: list[str] | None, figure: list[int] | None, control: list[str] | None
 ) -> list[str]:
     """The keys of the paper's experiments that were asked for."""
-    keys = [f"table {name}" for name in table or [] if name != TWINS]
+    keys = [f"table {name}" for name in table or [] if name not in (TWINS, DECODERS)]
     keys += [f"figure {number}" for number in figure or []]
     return keys + [f"control {name.lower()}" for name in control or [] if name.lower() != EXITS]

@@ -18,6 +18,7 @@ from training.errors import ConfigError
 from training.evaluation.geometry import geometry_of
 from training.evaluation.sts import (
     TASKS,
+    Encode,
     SentencePairs,
     distinct,
     read_sentence_pairs,
@@ -80,6 +81,24 @@ def _head_of(line: dict[str, Any], setting: Setting, heads: Path) -> torch.nn.Mo
     return module
 
 
+def read_tests(data: Path, pairs_per_task: int) -> dict[str, SentencePairs]:
+    """The seven tests, ``pairs_per_task`` pairs of each at equal steps; 0 takes all."""
+    return {
+        task: thinned(read_sentence_pairs(data / "sts" / name), pairs_per_task)
+        for task, name in TASKS.items()
+    }
+
+
+def scores_on(encode: Encode, tests: dict[str, SentencePairs]) -> dict[str, float]:
+    """Spearman x 100 of each test and their mean; alignment, uniformity and their ratios."""
+    by_task = {
+        task: spearman(encode(pairs.first), encode(pairs.second), pairs.gold)
+        for task, pairs in tests.items()
+    }
+    found = with_average(by_task) | geometry_of(encode, tests[GEOMETRY_TASK])
+    return {name: round(value, 6) for name, value in found.items()}
+
+
 class TestStates:
     """The states of the sentences of the seven tests; a task's are computed together."""
 
@@ -87,15 +106,13 @@ class TestStates:
 
     def __init__(self, setting: Setting, data: Path, cache: Path, pairs_per_task: int) -> None:
         self.pairs_per_task = pairs_per_task
-        self._tasks: dict[str, SentencePairs] = {}
         self._row: dict[str, int] = {}
         self._states: list[BlockStates] = []
+        self._tasks = read_tests(data, pairs_per_task)
         encoder = frozen_encoder(setting.backbone, setting.reading)
-        for task, name in TASKS.items():
-            pairs = thinned(read_sentence_pairs(data / "sts" / name), pairs_per_task)
+        for pairs in self._tasks.values():
             texts = distinct(pairs.first, pairs.second)
             first = sum(len(states.lengths) for states in self._states)
-            self._tasks[task] = pairs
             self._row.update({text: first + place for place, text in enumerate(texts)})
             self._states.append(states_of(encoder, setting.backbone, texts, cache, setting.reading))
 
@@ -106,13 +123,8 @@ class TestStates:
         def encode(texts: Sequence[str]) -> NDArray[np.float32]:
             return embeddings[[self._row[text] for text in texts]]
 
-        by_task = {
-            task: spearman(encode(pairs.first), encode(pairs.second), pairs.gold)
-            for task, pairs in self._tasks.items()
-        }
-        found = with_average(by_task) | geometry_of(encode, self._tasks[GEOMETRY_TASK])
-        rounded = {name: round(value, 6) for name, value in found.items()}
-        return rounded | ({PAIRS: self.pairs_per_task} if self.pairs_per_task else {})
+        found = scores_on(encode, self._tasks)
+        return found | ({PAIRS: self.pairs_per_task} if self.pairs_per_task else {})
 
     @torch.no_grad()
     def _embed(self, head: torch.nn.Module, blocks: range) -> NDArray[np.float32]:

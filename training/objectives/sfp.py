@@ -72,7 +72,8 @@ class TwoStageLoss(nn.Module):
         if REP1 not in template:
             raise ConfigError(f"The template {template!r} has no {REP1}, where rep1 ends: add it.")
         selector = find_selector(model)
-        if selector is not None and selector.config.squeeze_scope == "all":
+        gated = selector is not None and selector.spatial_selection is not None
+        if selector is not None and gated and selector.config.squeeze_scope == "all":
             raise ConfigError(
                 "With squeeze_scope = 'all' the gate of rep1 sees what stands behind it: "
                 "set the preset decoder, or squeeze_scope = 'prefix'."

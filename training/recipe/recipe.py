@@ -72,6 +72,7 @@ class TrainingConfig:
     max_seq_length: int = 32  # tokens of a text read in training
     group_by_length: bool = False  # batches of texts of similar length, with less padding
     eval_every: int = 125  # steps between two scores on STS-B dev, where the best is kept
+    dev_pairs: int = 0  # of STS-B dev that are scored, at equal steps through it; 0 takes all
     precision: Literal["fp32", "bf16"] = "fp32"  # of matrix products; weights stay fp32
     freeze_backbone: bool = False  # train the selector alone
     lora_rank: int = 0  # above 0: low-rank updates of the backbone's linear layers
@@ -85,6 +86,7 @@ class TrainingConfig:
         require(self.steps >= 0, "steps must not be negative; 0 goes once over the corpus")
         require(self.eval_every >= 1, "eval_every must be at least 1")
         require(self.batch_size >= 2, "batch_size must be at least 2: a lone row has no negatives")
+        require(self.dev_pairs >= 0, "dev_pairs must not be negative; 0 takes all")
         require(self.learning_rate > 0, "learning_rate must be above 0")
         require(
             self.selector_learning_rate >= 0,

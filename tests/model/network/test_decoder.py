@@ -219,8 +219,9 @@ def test_a_tokenizer_with_nothing_to_pad_with_is_refused(backbones: dict[str, Pa
 @pytest.mark.parametrize(
     ("family", "template", "options", "message"),
     [
-        ("llama", "means[REP1] so", {}, "must have one {} for the sentence"),
-        ("llama", "[REP1] {} so", {}, r"must have \[REP1\] once, behind {}"),
+        ("llama", "means[REP1] so", {}, "must have one {} for the sentence: correct it"),
+        ("llama", "{} means {} so", {}, "must have one {} for the sentence: correct it"),
+        ("llama", "[REP1] {} so", {}, r"must have \[REP1\] once, behind {}.*: correct it"),
         ("llama", "{} so", {"pooling": "rep1"}, r"must have \[REP1\] where rep1 ends: add it"),
         ("llama", "{} [MASK]", {"pooling": "mask"}, "has no mask token.*choose a backbone"),
         ("llama", "word " * 99 + "{}", {}, "of the 128 tokens.*leaves no room for a sentence"),
