@@ -105,7 +105,14 @@ LAYERS = {
     ],
     "model": [{"export"}, {"network", "runtime"}, {"artifact"}],
     "training": [
-        *({"__main__"}, {"commands"}, {"exits", "twins"}, {"paper"}, {"train"}, {"encoder"}),
+        *(
+            {"__main__"},
+            {"commands"},
+            {"decoders", "exits", "twins"},
+            {"paper"},
+            {"train"},
+            {"encoder"},
+        ),
         *({"frozen", "loop"}, {"average", "objectives", "report"}, {"evaluation"}),
         *({"backbones", "corpus"}, {"gguf", "jsonl", "recipe"}, {"errors", "record"}),
     ],
