@@ -113,8 +113,6 @@ class Service:
 
     def windows(self, options: EmbedOptions) -> Windows | None:
         """How long texts are split, None where they are cut; raises InvalidInput."""
-        if options.long_texts == "truncate":
-            return None
         longest = self.manifest.max_input_length
         overlap = options.window_overlap
         if overlap is not None and overlap > longest // 2:
@@ -123,6 +121,8 @@ class Service:
                 f" at most {longest // 2}. Ask for less.",
                 param="window_overlap",
             )
+        if options.long_texts == "truncate":
+            return None
         return Windows(self.settings.max_windows, longest // 8 if overlap is None else overlap)
 
     def dimensions(self, asked: int | None) -> int | None:

@@ -39,10 +39,12 @@ async def test_every_route_asks_for_the_windows_of_its_request(
     assert [call.windows for call in engine.calls] == [windows] * 3
 
 
+@pytest.mark.parametrize("asked", [ASKED, {}], ids=["windows", "truncate"])
 @pytest.mark.parametrize("overlap", [MAX_TOKENS // 2 + 1, 10**30, -1, 1.5, "1"])
-async def test_an_overlap_that_cannot_be_is_refused(overlap: object) -> None:
+async def test_an_overlap_that_cannot_be_is_refused(overlap: object, asked: dict[str, Any]) -> None:
+    """Also where no text would be split, so that the mistake is not found by the first long one."""
     engine = FakeEngine()
-    options = ASKED | {"window_overlap": overlap}
+    options = asked | {"window_overlap": overlap}
     for path, body in routes(options):
         response = await client_of(engine).post(path, json=body)
         assert response.status_code == (400 if path.startswith("/v1") else 422)
