@@ -32,14 +32,13 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from model.export.graph import (
-    MIN_ROUNDED_ELEMENTS,
     POOLING,
     drop_unread,
-    quantize_channels,
     replace_nodes,
     with_branches,
 )
 from model.export.packed.read_early import READ
+from model.export.stored_int8 import MIN_ROUNDED_ELEMENTS, quantize_channels
 
 ZERO_POINT = 128
 

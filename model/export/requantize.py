@@ -31,6 +31,7 @@ from model.export.parity import (
     parity_by_depth,
     parity_sentences,
 )
+from model.export.stored_int8 import fold_int8
 from model.runtime.encoder import OnnxEncoder
 
 
@@ -90,7 +91,7 @@ def _convert_graph(
         for start in range(0, len(rows), MEASURED_AT_ONCE)
     ]
     model = onnx.load_from_string(source.read(MODEL))
-    graph.fold_int8(model)
+    fold_int8(model)
     join_projections(model.graph)
     if not multiply_as_int8(model.graph, measure_tokens(without_exits(model), batches)):
         raise ConversionError(f"{source.path} has no product that int8 suits. Serve it as it is.")

@@ -6,7 +6,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers.pytorch_utils import Conv1D
 
-from model.export import graph
+from model.export.stored_int8 import MIN_ROUNDED_ELEMENTS, round_channels
 
 
 def round_weights(
@@ -34,8 +34,8 @@ def round_matrices(
     for part in parts:
         axis = 1 if isinstance(part, Conv1D) else 0  # GPT-2's weights are [in, out]
         for parameter in part.parameters(recurse=False):
-            if parameter.ndim == 2 and parameter.numel() >= graph.MIN_ROUNDED_ELEMENTS:
-                values = graph.round_channels(parameter.detach().numpy(), axis=axis)
+            if parameter.ndim == 2 and parameter.numel() >= MIN_ROUNDED_ELEMENTS:
+                values = round_channels(parameter.detach().numpy(), axis=axis)
                 parameter.data.copy_(torch.from_numpy(values))
                 rounded.append(parameter)
     return rounded

@@ -22,6 +22,7 @@ from model.export.packed.families import has_packed_form, is_only_packed
 from model.export.packed.read_early import read_early
 from model.export.packing import pack
 from model.export.parity import parity_sentences
+from model.export.stored_int8 import store_int8
 from model.export.trace import TracedEncoder, backbone_config, trace_encoder
 from model.network.encoder import find_template
 from model.network.transformer import TemplateTransformer, is_causal
@@ -56,7 +57,7 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
         _require_one_file(front)
         multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, traced, options)))
     if options.precision in STORED_AS_INT8:
-        graph.store_int8(front)
+        store_int8(front)
     whole = graph.join(front, pooling)
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from model.export import graph
 from model.export.graph import GraphError
+from model.export.stored_int8 import round_channels, store_int8
 
 WIDTH = 64
 
@@ -47,29 +48,29 @@ def test_rounding_errs_by_half_a_step_of_its_channel(axis: int, seed: int, scale
     """No weight moves by more than half of max|w| / 127 of its channel, whatever the scale."""
     weight = (np.random.default_rng(seed).normal(size=(7, 5)) * scale).astype(np.float32)
     step = np.abs(weight).max(axis=1 - axis, keepdims=True) / 127
-    assert np.all(np.abs(graph.round_channels(weight, axis) - weight) <= step * 0.5001)
+    assert np.all(np.abs(round_channels(weight, axis) - weight) <= step * 0.5001)
 
 
 def test_rounding_twice_is_rounding_once() -> None:
     """The grid is found again from rounded weights, so storing them loses nothing."""
-    once = graph.round_channels(a_weight(), axis=0)
-    np.testing.assert_allclose(graph.round_channels(once, axis=0), once, rtol=1e-6)
+    once = round_channels(a_weight(), axis=0)
+    np.testing.assert_allclose(round_channels(once, axis=0), once, rtol=1e-6)
 
 
 def test_a_channel_of_zeros_stays_zero() -> None:
     """No division by a zero scale."""
     weight = a_weight()
     weight[3] = 0
-    assert np.all(graph.round_channels(weight, axis=0)[3] == 0)
+    assert np.all(round_channels(weight, axis=0)[3] == 0)
 
 
 def test_int8_storage_changes_the_size_and_not_the_result() -> None:
     """A rounded weight is stored in a quarter of the bytes and gives the same products."""
-    weight = graph.round_channels(a_weight(), axis=1)
+    weight = round_channels(a_weight(), axis=1)
     model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), weights={"w": weight})
     x = a_weight(5)
     before, size = run(model, x), model.ByteSize()
-    assert graph.store_int8(model) == 1
+    assert store_int8(model) == 1
     assert model.ByteSize() < 0.4 * size
     np.testing.assert_allclose(run(model, x), before, rtol=1e-5, atol=1e-6)
 
@@ -78,13 +79,13 @@ def test_weights_off_the_grid_are_refused() -> None:
     """Storing as int8 never rounds by itself: torch must have computed with the same weights."""
     model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), weights={"w": a_weight()})
     with pytest.raises(GraphError, match="w is not on the int8 grid"):
-        graph.store_int8(model)
+        store_int8(model)
 
 
 def test_small_matrices_keep_their_precision() -> None:
     """A matrix below the threshold is stored as it is."""
     model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), weights={"w": a_weight(64, 2)})
-    assert graph.store_int8(model) == 0
+    assert store_int8(model) == 0
 
 
 def test_a_missing_fused_attention_is_refused() -> None:
