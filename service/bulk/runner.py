@@ -22,7 +22,7 @@ from service.bulk.progress import Progress
 from service.bulk.writers import Chunk, PartWriter, open_writer, prepare, to_stored
 
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
-MAX_WINDOW_ROWS = 2_048
+MAX_WINDOW_ROWS = 1_024
 WAITING_WINDOWS = 1
 POLL_SECONDS = 0.2  # between two looks at whether the run is to stop
 
