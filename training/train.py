@@ -56,7 +56,7 @@ log = logging.getLogger(__name__)
 
 DEV_TOLERANCE = 0.01  # Spearman x 100: other batch shapes change the last bits of cosines
 PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"  # transformers sets it for bf16
-PROJECTION_TEXTS = 8_192  # of which the projections of exits are fitted
+PROJECTION_TEXTS = 16_384  # at most, to which the projections of exits are fitted
 RECIPE_FILE = "recipe.json"  # in <output>.partial: what is trained there
 
 
@@ -121,9 +121,9 @@ def _start_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Cor
     if recipe.elastic is None or not recipe.elastic.project:
         return
     projections = get_selector(encoder).projections.values()
-    if all(torch.equal(each, torch.eye(len(each))) for each in projections):
+    if all(torch.equal(each, torch.eye(len(each), device=each.device)) for each in projections):
         texts = corpus.texts()
-        step = max(1, len(texts) // PROJECTION_TEXTS)
+        step = -(-len(texts) // PROJECTION_TEXTS)
         with reading(encoder, recipe.backbone.max_seq_length):
             start_projections(encoder, texts[::step])
 

@@ -32,9 +32,8 @@ def weights_of(graph: bytes | memoryview, data: memoryview) -> Iterator[Weight]:
 
     Raises GraphRefused for one of another file, of an unknown type, or outside of ``data``.
     """
-    for main in fields_by_number(memoryview(graph)).get(
-        7, []
-    ):  # the numbers are those of onnx.proto
+    # The numbers of the fields are those of onnx.proto.
+    for main in fields_by_number(memoryview(graph)).get(7, []):
         for tensor in map(fields_by_number, fields_by_number(main).get(5, [])):
             if tensor.get(14, [0])[-1] == 1:  # data_location: EXTERNAL
                 yield _weight(tensor, data)

@@ -124,7 +124,13 @@ def _pool_by_own_gates(
     results = gates.results[depths[-1]]
     empty = {result: f"{NO_ROWS}{result}" for result in results}
     nodes = [
-        helper.make_node("Constant", [], [name], name, value=_no_rows(shape))
+        helper.make_node(
+            "Constant",
+            [],
+            [name],
+            name,
+            value=helper.make_tensor("", TensorProto.FLOAT, [0, *shape], []),
+        )
         for name, shape in zip(empty.values(), gates.shapes, strict=True)
     ]
     inside = set[int]()
@@ -170,10 +176,6 @@ def _name_outputs(
     return copies
 
 
-def _no_rows(shape: Sequence[int]) -> TensorProto:
-    return helper.make_tensor("", TensorProto.FLOAT, [0, *shape], [])
-
-
 def _part(result: str, depth: int) -> str:
     return f"{result}_by_{depth}"
 
@@ -201,7 +203,8 @@ def _fill(rows: str, slots: Slots, there: dict[str, str]) -> Iterator[NodeProto]
     """Nodes that make the products in ``slots``, copies where the block's product is ``there``."""
     for block, product in slots:
         old = there.setdefault(block, product)
-        yield _multiply(rows, block, product) if old == product else _copy(old, product)
+        made = helper.make_node("MatMul", [rows, block], [product], product)
+        yield made if old == product else _copy(old, product)
 
 
 def _reader(graph: GraphProto, block: str) -> int:
@@ -296,10 +299,6 @@ def _branch(
         node.input[:] = [read.get(name, name) for name in node.input]
         node.output[:] = [inside.get(name, name) for name in node.output]
     return graph
-
-
-def _multiply(rows: str, block: str, product: str) -> NodeProto:
-    return helper.make_node("MatMul", [rows, block], [product], product)
 
 
 def _copy(old: str, new: str) -> NodeProto:

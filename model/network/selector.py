@@ -163,15 +163,12 @@ class S2SentSelector(Module):
         ``states`` are the embedding output and every block.
         """
         if self.frequency_selection is None:
-            return [
-                self.project_exit(
-                    self.at(depth).pool(
-                        self.select_blocks(states, depth), attention_mask, read_positions
-                    ),
-                    depth,
-                )
-                for depth in depths
+            blocks = [self.select_blocks(states, depth) for depth in depths]
+            pooled = [
+                self.at(depth).pool(own, attention_mask, read_positions)
+                for depth, own in zip(depths, blocks, strict=True)
             ]
+            return [*map(self.project_exit, pooled, depths)]
         exits = self.weigh_exits(states, attention_mask, depths, read_positions)
         return [pooled for pooled, _ in exits]
 
