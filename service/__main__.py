@@ -73,7 +73,7 @@ def _serve(settings: Settings) -> None:
     # and the model opened in threads while the rest is imported.
     from model.runtime.malloc import return_freed_memory
     from service.engine.background import in_background
-    from service.served_artifact import open_artifact
+    from service.engine.inference.served_artifact import open_artifact
 
     artifact = in_background(partial(open_artifact, settings), name="open")
     from service.engine.inference.model import LoadedModel

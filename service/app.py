@@ -16,9 +16,9 @@ from model.artifact.manifest import ArtifactError
 from model.runtime.providers import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import RateLimiter
-from service.api import explain, native, openai, operations, tokenize
 from service.api.embedding import Service
 from service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
+from service.api.routes import explain, native, openai, operations, tokenize
 from service.engine.engine import Engine
 from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.types import EmbeddingEngine
@@ -28,9 +28,9 @@ from service.http.connection import METRICS_STATE
 from service.http.error_responses import on_client_disconnect, on_http_exception, on_service_error
 from service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
 from service.http.tracing import close_provider, open_provider, telemetry_config
-from service.metrics import Metrics, package_version
 from service.pages import docs, home, playground
 from service.settings import Settings
+from service.telemetry.metrics import Metrics, package_version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -26,9 +26,9 @@ from service.app import create_app, log_ready
 from service.engine.inference.model import LoadedModel
 from service.engine.types import EmbeddingEngine
 from service.http.connection import HttpConnection
-from service.logs import logging_to
 from service.process import tune_garbage_collector
 from service.settings import Settings
+from service.telemetry.logs import logging_to
 
 logger = logging.getLogger(__name__)
 

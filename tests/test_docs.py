@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from benchmarks.report.page import to_markdown
-from service.metrics import Metrics
 from service.settings import Settings, environment_name
+from service.telemetry.metrics import Metrics
 from training.evaluation.depths.by_depth import by_depth_table
 from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
 from training.jsonl import read_lines

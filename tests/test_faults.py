@@ -21,9 +21,9 @@ from model.runtime.encoder import OnnxEncoder
 from service.app import create_app
 from service.engine.engine import Engine
 from service.engine.inference.model import LoadedModel
-from service.metrics import Metrics
 from service.server import listen
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.support.server_process import running_server
 
 Rows = NDArray[np.float32]

@@ -98,9 +98,9 @@ LAYERS = {
         *({"__main__"}, {"server"}, {"app"}, {"pages"}, {"api", "access", "bulk"}, {"http"}),
         *(
             {"engine"},
-            {"logs", "metrics"},
-            {"lanes", "served_artifact", "settings_reference"},
-            {"deferred", "encodings", "errors", "process", "settings"},
+            {"telemetry"},
+            {"lanes", "settings_reference"},
+            {"encodings", "errors", "process", "settings"},
         ),
     ],
     "model": [{"export"}, {"network", "runtime"}, {"artifact"}],

@@ -48,7 +48,7 @@ def _round_matrices(encoder: SentenceTransformer) -> None:
 
     Biases, layer norms and selectors can then be trained to make up for the rounding.
     """
-    from model.export.rounding import round_matrices  # loads what exports
+    from model.export.int8.rounding import round_matrices  # loads what exports
 
     for parameter in round_matrices(encoder[0]):
         parameter.requires_grad = False

@@ -50,7 +50,7 @@ def main() -> None:
 def embed_by_torch(checkpoint: Path, artifact: Path, texts: list[str]) -> Rows:
     """The texts' embeddings by torch, with the artifact's rounding of the weights."""
     from model.artifact.reader import Artifact
-    from model.export.rounding import round_weights
+    from model.export.int8.rounding import round_weights
     from model.network.encoder import load_encoder
 
     encoder = load_encoder(checkpoint)

@@ -24,9 +24,9 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
+from model.export.int8.rounding import round_weights
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
-from model.export.rounding import round_weights
 from model.export.trace import backbone_config
 from model.export.written_graph import WrittenGraph, max_seq_length, write_graph
 from model.network.encoder import (

@@ -30,9 +30,9 @@ from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
 from model.export.checkpoint import CANARY_TEXT, TRAINING_RECORD, export_checkpoint
+from model.export.int8.rounding import round_weights
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from model.export.parity import check_parity, parity_sentences
-from model.export.rounding import round_weights
 from model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from service.access.api_keys import Key
 from service.errors import QuotaExceeded
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 Clock = Callable[[], float]
 

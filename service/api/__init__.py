@@ -1,5 +1,6 @@
-"""The HTTP routes by dialect: native (text-embeddings-inference), OpenAI, tokenize, operations.
+"""The HTTP API: what its routes are told and what they answer.
 
-A route reads a body as one of the models in `schemas`, calls the engine through `embedding` and
-writes bytes with `responses`. Only `service.app` and `service.server` import this package.
+`routes` has the routes and `schemas` their bodies; the modules here are what routes share, from the
+call of the engine (`embedding`) to the bytes of an answer (`responses`). Only `service.app`,
+`service.server` and `service.pages` import this package.
 """

@@ -18,8 +18,8 @@ from service.http.context import context_of
 from service.http.tracing import trace_stages
 from service.lanes import HEADER as PRIORITY
 from service.lanes import lane_of
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True)

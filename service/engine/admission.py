@@ -17,8 +17,8 @@ from service.errors import (
     check_text_count,
 )
 from service.lanes import Lane
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 State = Literal["starting", "serving", "draining", "failed"]
 

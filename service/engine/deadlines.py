@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from service.errors import DeadlineExceeded, ServiceError
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 
 class InFlightRequests:

@@ -29,8 +29,8 @@ from service.engine.submission import Submission
 from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
 from service.engine.types import EmbedResult, Readiness
 from service.lanes import Lane
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

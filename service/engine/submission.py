@@ -10,7 +10,7 @@ from service.engine.tokenization import Tokenized
 from service.engine.types import EmbedResult
 from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
 from service.lanes import Lane
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 
 class Submission:

@@ -21,8 +21,8 @@ from service.http.body_limits import JsonBudget
 from service.http.context import context_of
 from service.http.disconnect import DisconnectSignal
 from service.http.validation_errors import invalid_input
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from service.errors import HeadTooLarge, MalformedRequest, ServiceError
 from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from service.http.error_responses import error_response
 from service.http.middleware import REQUEST_ID_HEADER, new_request_id
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

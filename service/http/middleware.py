@@ -12,8 +12,8 @@ from service.errors import InternalError
 from service.http.context import RequestContext
 from service.http.error_responses import CLIENT_CLOSED_REQUEST, error_response
 from service.http.tracing import trace_id_of
-from service.logs import log_fields
-from service.metrics import ROUTES, Metrics
+from service.telemetry.logs import log_fields
+from service.telemetry.metrics import ROUTES, Metrics
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from service.api.embedding import Service, service_of
 from service.api.responses import JSON
 from service.api.routing import RequestRoute
 from service.errors import NotReady
-from service.metrics import Metrics, package_version
 from service.pages.html import page_headers, whole_page
+from service.telemetry.metrics import Metrics, package_version
 
 router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 

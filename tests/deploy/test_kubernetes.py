@@ -23,9 +23,9 @@ import yaml
 from service.__main__ import app
 from service.engine.engine import STOP_TIMEOUT_SECONDS
 from service.http.tracing import FLUSH_TIMEOUT_SECONDS
-from service.metrics import ROUTES, Metrics
 from service.server import SEND_TIMEOUT_SECONDS
 from service.settings import ENV_PREFIX, Settings, load_settings
+from service.telemetry.metrics import ROUTES, Metrics
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="not installed: dev extra")
 

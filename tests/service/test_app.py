@@ -7,8 +7,8 @@ import pytest
 from model.artifact.manifest import MissingFile
 from service.app import create_app
 from service.engine.types import Readiness
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, client_of
 
 ROOT = Path(__file__).parents[2]

@@ -21,8 +21,8 @@ from service.app import create_app
 from service.engine.types import EmbedResult, Readiness
 from service.errors import NotReady, ServiceError
 from service.lanes import Lane
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

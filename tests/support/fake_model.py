@@ -20,8 +20,8 @@ from service.engine.engine import Engine
 from service.engine.inference.model import LoadedModel
 from service.engine.types import EmbedResult, TextTokenizer
 from service.errors import ServiceError
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

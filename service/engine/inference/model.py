@@ -17,11 +17,11 @@ from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable, TensorRTPlan
 from service.engine.background import in_background
 from service.engine.inference.parallelism import Parallelism
+from service.engine.inference.served_artifact import int8_obstacle, open_artifact
 from service.engine.panics import panics_as_errors
 from service.engine.types import Run, TextTokenizer, TokenEncoder
-from service.metrics import Metrics
-from service.served_artifact import int8_obstacle, open_artifact
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

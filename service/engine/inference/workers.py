@@ -20,7 +20,7 @@ from service.engine.inference.fair_queue import PendingRequest, QueuedText
 from service.engine.inference.model import EngineStartFailed, LoadedModel, WrongShape
 from service.engine.inference.throughput import ThroughputEstimate
 from service.errors import InferenceFailed, NotReady, ServiceError
-from service.metrics import FULL_DEPTH, Metrics
+from service.telemetry.metrics import FULL_DEPTH, Metrics
 
 logger = logging.getLogger(__name__)
 

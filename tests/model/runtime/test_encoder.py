@@ -70,7 +70,7 @@ OnnxEncoder(Artifact.open(sys.argv[1])).encode(['a'])
     [
         pytest.param(EMBED, id="embedding"),
         pytest.param("import model.export.graph", id="exporting"),
-        pytest.param("import model.export.int8", id="rounding"),
+        pytest.param("import model.export.int8.products", id="rounding"),
     ],
 )
 def test_the_runtime_reports_nothing_and_writes_nothing(

@@ -7,7 +7,7 @@ import pytest
 from service.access.api_keys import Key, digest_of
 from service.access.rate_limits import RateLimiter, TokenBucket
 from service.errors import QuotaExceeded
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 from tests.service.access.test_api_keys import Clock
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from service.engine.deadlines import InFlightRequests
 from service.errors import DeadlineExceeded, NotReady
-from service.metrics import Metrics
+from service.telemetry.metrics import Metrics
 
 
 async def stay(in_flight: InFlightRequests, seconds: float) -> None:

@@ -33,8 +33,8 @@ from service.errors import (
     PayloadTooLarge,
     ServiceError,
 )
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.support.fake_model import (
     DIM,
     FOREVER_SECONDS,

@@ -11,8 +11,8 @@ from starlette.types import Message
 from service.api.embedding import Service
 from service.app import create_app
 from service.http.connection import METRICS_STATE
-from service.metrics import Metrics
 from service.settings import Settings
+from service.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, client_of
 
 

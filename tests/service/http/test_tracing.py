@@ -25,8 +25,8 @@ from service.app import create_app
 from service.errors import Overloaded
 from service.http.otlp import HideQuery, collector_provider
 from service.http.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
-from service.logs import logging_to
 from service.settings import Settings, SettingsError, load_settings
+from service.telemetry.logs import logging_to
 from tests.support.fake_engine import FakeEngine, InProcess
 from tests.support.server_process import running_server
 

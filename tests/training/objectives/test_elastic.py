@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from model.export.rounding import round_weights
+from model.export.int8.rounding import round_weights
 from model.network.encoder import get_selector, load_encoder
 from model.network.pooled import stopped_at
 from training.corpus import read_corpus

@@ -37,8 +37,8 @@ from model.export.graph import (
     replace_nodes,
     with_branches,
 )
+from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
 from model.export.packed.read_early import READ
-from model.export.stored_int8 import MIN_ROUNDED_ELEMENTS, quantize_channels
 
 ZERO_POINT = 128
 

@@ -21,7 +21,7 @@ from service.settings import Settings
 
 CONVERTER = "model.export.requantize"
 CONVERSION = 1  # goes up when the converter makes something else of the same artifact
-CODE = Path(__file__).resolve().parents[1]  # where the converter is that belongs to this code
+CODE = Path(__file__).resolve().parents[3]  # where the converter is that belongs to this code
 
 
 class Int8Unavailable(ArtifactError):

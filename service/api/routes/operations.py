@@ -13,7 +13,7 @@ from service.api.openapi import failures, success
 from service.api.responses import JSON
 from service.api.routing import RequestRoute
 from service.errors import NotReady
-from service.metrics import package_version
+from service.telemetry.metrics import package_version
 
 router = APIRouter(tags=["operations"], route_class=RequestRoute)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from service.lanes import LANES
-from service.metrics import (
+from service.telemetry.metrics import (
     FAILURE_REASONS,
     REJECTION_REASONS,
     ROUTES,

@@ -18,11 +18,11 @@ from model.export.options import ExportOptions
 from model.export.twins import export_twins
 from model.runtime import providers
 from model.runtime.encoder import OnnxEncoder
-from service import served_artifact
+from service.engine.inference import served_artifact
 from service.engine.inference.model import LoadedModel
-from service.metrics import Metrics
-from service.served_artifact import Int8Unavailable, open_artifact
+from service.engine.inference.served_artifact import Int8Unavailable, open_artifact
 from service.settings import Settings, load_settings
+from service.telemetry.metrics import Metrics
 from tests.support.small_artifact import write_artifact
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY

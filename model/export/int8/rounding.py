@@ -6,7 +6,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers.pytorch_utils import Conv1D
 
-from model.export.stored_int8 import MIN_ROUNDED_ELEMENTS, round_channels
+from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, round_channels
 
 
 def round_weights(

@@ -15,9 +15,9 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
 from model.export.graph import OPSET, POOLING
-from model.export.int8 import Ranges, measure_tokens, multiply_as_int8
+from model.export.int8.products import Ranges, measure_tokens, multiply_as_int8
+from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
 from model.export.options import ExportError, ExportOptions
-from model.export.stored_int8 import MIN_ROUNDED_ELEMENTS, quantize_channels
 from model.network.encoder import build_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
