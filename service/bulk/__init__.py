@@ -1,5 +1,5 @@
 """`s2sent embed`: whole files of texts to files of embeddings, resumable, on one or many machines.
 
-`runner` reads parts of the input (`inputs`), embeds them (`local`, or `remote` through a running
-service) and commits them one by one (`writers`, `output`). `ray_job` runs it on a Ray cluster.
+`runner` reads parts of the `input`, embeds them with one of the `embedders` and commits them one by
+one to the `output`. `ray_job` runs it on a Ray cluster.
 """

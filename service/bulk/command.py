@@ -24,9 +24,9 @@ from service.bulk.signals import StopSignals
 from service.settings import DEFAULT_ARTIFACT, environment_name
 
 if TYPE_CHECKING:
-    from service.bulk.inputs import InputFile
+    from service.bulk.input.files import InputFile
     from service.bulk.job import Embedder
-    from service.bulk.output import OutputFolder
+    from service.bulk.output.folder import OutputFolder
     from service.bulk.progress import Progress
 
 ProgressKind = Literal["bar", "json", "none"]
@@ -116,7 +116,7 @@ def embed(
     with _errors_as_sentences() as signals:
         part = Shard.parse(shard)
         _check_together(part, resume, overwrite, inputs, server, ray)
-        from service.bulk.inputs import find_inputs
+        from service.bulk.input.files import find_inputs
 
         names = tuple(find_inputs(inputs))
         job = Job(names, output, artifact, options, input_format, threads, on_error == "null")
@@ -170,7 +170,7 @@ class _Run:
 
     def here(self, server: str | None, key_file: Path | None) -> None:
         from model.runtime.malloc import share_one_heap
-        from service.bulk.inputs import scan
+        from service.bulk.input.files import scan
 
         share_one_heap()
         job = self._job
@@ -179,7 +179,7 @@ class _Run:
             self._embed(files, server, key_file)
 
     def _embed(self, files: "list[InputFile]", server: str | None, key_file: Path | None) -> None:
-        from service.bulk.output import OutputFolder
+        from service.bulk.output.folder import OutputFolder
         from service.bulk.runner import Runner
 
         job = self._job
@@ -201,10 +201,10 @@ class _Run:
 
     def _embedder(self, server: str | None, key_file: Path | None) -> "Embedder":
         if server:
-            from service.bulk.remote import RemoteEmbedder
+            from service.bulk.embedders.remote import RemoteEmbedder
 
             return RemoteEmbedder(server, self._job.options, key=_read_key(key_file))
-        from service.bulk.local import LocalEmbedder
+        from service.bulk.embedders.local import LocalEmbedder
 
         return LocalEmbedder(self._job.artifact, self._job.options, threads=self._job.threads)
 

@@ -97,7 +97,7 @@ class Options:
 class Job:
     """A whole run: what is embedded, by what, and where the embeddings go.
 
-    inputs: files, as `service.bulk.inputs.find_inputs` gives them.
+    inputs: files, as `service.bulk.input.files.find_inputs` gives them.
     threads: cores to use; 0 is all that the process may use.
     null_errors: keep a row that cannot be embedded, without an embedding.
     """

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from service.bulk.inputs import scan
+from service.bulk.embedders.local import LocalEmbedder, describe
+from service.bulk.input.files import scan
 from service.bulk.job import BulkError, Job, Shard
-from service.bulk.local import LocalEmbedder, describe
-from service.bulk.output import OutputFolder
+from service.bulk.output.folder import OutputFolder
+from service.bulk.output.writers import prepare
 from service.bulk.progress import Progress
 from service.bulk.runner import Runner
-from service.bulk.writers import prepare
 
 # More shards than actors, so that a slow node gets fewer of them.
 SHARDS_PER_ACTOR = 4

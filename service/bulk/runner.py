@@ -7,19 +7,19 @@ writes what is done. One window of rows waits between them at most, which bounds
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
 
 from model.runtime.malloc import return_freed_memory
-from service.bulk.files import file_sha256, writing
-from service.bulk.inputs import InputFile, RowReader
+from service.bulk.input.rows import InputRows
 from service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
-from service.bulk.output import OutputFolder, PartRecord
+from service.bulk.output.atomic_files import file_sha256, writing
+from service.bulk.output.folder import OutputFolder, PartRecord
+from service.bulk.output.writers import Chunk, PartWriter, open_writer, prepare, to_stored
 from service.bulk.progress import Progress
-from service.bulk.writers import Chunk, PartWriter, open_writer, prepare, to_stored
 
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
 MAX_WINDOW_ROWS = 1_024
@@ -183,59 +183,6 @@ class Runner:
             )
         )
         self.progress.committed()
-
-
-class InputRows:
-    """The rows of all input files, one after another."""
-
-    def __init__(self, files: list[InputFile], options: Options) -> None:
-        self._files = list(files)
-        self._options = options
-        self._next = 0  # the number of the row that comes next
-        self._left = 0  # rows of the open file that are not read
-        self._stack = ExitStack()
-        self._reader: RowReader | None = None
-
-    def __enter__(self) -> "InputRows":
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._stack.close()
-
-    def skip_to(self, row: int) -> None:
-        """Go forward to a row; whole files are passed over unread."""
-        while self._next < row:
-            if not self._left and self._files[0].rows <= row - self._next:
-                self._next += self._files.pop(0).rows
-                continue
-            self._move(self._open().skip(min(row - self._next, self._left)))
-
-    def take(self, count: int) -> list[InputRow]:
-        """The next ``count`` rows."""
-        rows: list[InputRow] = []
-        while len(rows) < count:
-            taken = self._open().take(min(count - len(rows), self._left))
-            self._move(len(taken))
-            rows += taken
-        return rows
-
-    def _open(self) -> RowReader:
-        while not self._left:
-            self._stack.close()
-            file = self._files.pop(0)
-            self._left = file.rows
-            self._reader = self._stack.enter_context(RowReader(file, self._options))
-        assert self._reader is not None  # noqa: S101  # there are rows left of it
-        return self._reader
-
-    def _move(self, rows: int) -> None:
-        if not rows:
-            raise InputError(
-                f"The input ended before row {self._next + 1}: it has changed since the run began."
-                " Begin again with --overwrite when it is written."
-            )
-        self._next += rows
-        self._left -= rows
 
 
 class _Prefetch:

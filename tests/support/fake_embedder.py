@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bulk.inputs import scan
+from service.bulk.input.files import scan
 from service.bulk.job import Embedded, Model, Options, Pending, Shard
-from service.bulk.output import OutputFolder
+from service.bulk.output.folder import OutputFolder
 from service.bulk.progress import Progress
 from service.bulk.runner import Runner
 

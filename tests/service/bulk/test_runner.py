@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from service.__main__ import app
+from service.bulk.embedders.local import BATCH_TEXTS, BATCH_TOKENS, make_batches
 from service.bulk.job import Pending, Stopped
-from service.bulk.local import BATCH_TEXTS, BATCH_TOKENS, make_batches
 from service.bulk.signals import StopSignals
 from tests.support.bulk_files import contents, make_texts, start_embed, write_texts
 from tests.support.fake_embedder import FakeEmbedder, embed_files
@@ -156,7 +156,7 @@ def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    "place", ["service.bulk.runner.open_writer", "service.bulk.output.os.link"]
+    "place", ["service.bulk.runner.open_writer", "service.bulk.output.folder.os.link"]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_the_middle_of_a_part_leaves_no_half_of_it(

@@ -24,9 +24,9 @@ from typing import Any
 
 import orjson
 
-from service.bulk.files import flush_folder, temporary, write_file, writing
-from service.bulk.inputs import InputFile
+from service.bulk.input.files import InputFile
 from service.bulk.job import Model, Options, OutputError, Shard
+from service.bulk.output.atomic_files import flush_folder, temporary, write_file, writing
 
 MANIFEST, SUCCESS, PARTS, LOCK = "_manifest.json", "_SUCCESS", "_parts", ".lock"
 EMBEDDINGS = "embeddings.npy"

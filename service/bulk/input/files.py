@@ -20,8 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Self, cast, get_args
 
-from service.bulk.job import InputError, InputFormat, InputRow, Options
-from service.bulk.rows import (
+from service.bulk.input.formats import (
     BadRow,
     Opened,
     ParquetRecords,
@@ -33,6 +32,7 @@ from service.bulk.rows import (
     open_parquet,
     open_table,
 )
+from service.bulk.job import InputError, InputFormat, InputRow, Options
 
 SUFFIXES: dict[str, InputFormat] = {
     **{f".{name}": name for name in get_args(InputFormat)},

@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
-from service.bulk import remote
+from service.bulk.embedders import remote
+from service.bulk.embedders.remote import RemoteEmbedder
 from service.bulk.job import BulkError, Options
-from service.bulk.remote import RemoteEmbedder
 from tests.support.fake_embedder import DIM, vector_of
 
 INFO = {

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.bulk.inputs import RowReader, find_inputs, scan
+from service.bulk.input.files import RowReader, find_inputs, scan
 from service.bulk.job import InputError, InputRow, Options
 from tests.support.bulk_files import make_texts
 

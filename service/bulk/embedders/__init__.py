@@ -1,0 +1,1 @@
+"""What embeds the rows: this process, or a running service."""

@@ -1,0 +1,1 @@
+"""What is embedded: the rows of input files, format by format."""
