@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.getLogger("training").setLevel(logging.INFO)
     try:
         app(arguments)
-    except Exception as error:
+    except Exception as error:  # which classes are the user's is known only after the command ran
         if not isinstance(error, _errors_of_the_user()):
             raise
         typer.echo(f"s2sent-train: {error}", err=True)

@@ -24,7 +24,7 @@ from itertools import chain, pairwise
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from model.export.graph import replace_nodes
+from model.export.graph import constants_of, dependents_of, makers_of, pick, replace_nodes
 from model.export.packing import packed_state
 
 DEPTH_INPUT = "depth"  # int64 scalar
@@ -70,13 +70,14 @@ def add_depth_input(
     slots = {depth: _slots(exits[depth], depth, len(full)) for depth in depths[:-1]}
     slots[depths[-1]] = [(block, products[block]) for block in full]
 
-    done = _constant(graph) | _needed(graph, [rows, *exits[depths[0]]])
-    done |= _needed(graph, full) - _dependent(graph, states[depths[0]])  # what all blocks share
-    nodes = [*_pick(graph, done), *_fill(rows, slots[depths[0]], {})]
+    done = makers_of(graph, [*constants_of(graph), rows, *exits[depths[0]]])
+    shared = makers_of(graph, full) - dependents_of(graph, states[depths[0]])  # by all blocks
+    done |= shared
+    nodes = [*pick(graph, done), *_fill(rows, slots[depths[0]], {})]
     for above, depth in pairwise(depths):
-        stage = _needed(graph, exits[depth]) - done
+        stage = makers_of(graph, exits[depth]) - done
         done |= stage
-        run = [*_pick(graph, stage), *_fill(rows, slots[depth], dict(slots[above]))]
+        run = [*pick(graph, stage), *_fill(rows, slots[depth], dict(slots[above]))]
         kept = {new: old for (_, new), (_, old) in zip(slots[depth], slots[above], strict=True)}
         if depth != depths[-1]:
             kept[states[depth]] = states[above]
@@ -85,7 +86,7 @@ def add_depth_input(
     if gates:
         held = {depth: [products[block] for block in exits[depth]] for depth in depths}
         nodes += _pool_by_own_gates(graph, gates, held, done)
-    nodes += _pick(graph, set(range(len(graph.node))) - done)
+    nodes += pick(graph, set(range(len(graph.node))) - done)
     replace_nodes(graph, nodes)
     graph.input.append(helper.make_tensor_value_info(DEPTH_INPUT, TensorProto.INT64, []))
     graph.initializer.append(helper.make_tensor(DEPTH_INPUT, TensorProto.INT64, [], [depths[-1]]))
@@ -136,12 +137,12 @@ def _pool_by_own_gates(
     inside = set[int]()
     for above, depth in zip([None, *depths], depths, strict=False):
         own = gates.results[depth]
-        pooling = _needed(graph, own) - done
+        pooling = makers_of(graph, own) - done
         inside |= pooling
         in_slots = dict(zip(held[depth], held[depths[-1]][-len(held[depth]) :], strict=True))
         condition, wanted = _condition(above, depth if depth != depths[-1] else None)
         parts = [_part(result, depth) for result in results]
-        run = [*_pick(graph, pooling), *map(_copy, own, parts)]
+        run = [*pick(graph, pooling), *map(_copy, own, parts)]
         nodes += condition
         nodes.append(
             helper.make_node(
@@ -157,7 +158,7 @@ def _pool_by_own_gates(
     for result in results:
         parts = [_part(result, depth) for depth in depths]
         nodes.append(helper.make_node("Concat", parts, [result], result, axis=0))
-    return [*nodes, *_name_outputs(graph, gates, _pick(graph, inside))]
+    return [*nodes, *_name_outputs(graph, gates, pick(graph, inside))]
 
 
 def _name_outputs(
@@ -220,44 +221,6 @@ def _state(graph: GraphProto, block: str) -> str:
     """What the next block reads: ``block``, its packed tokens, or what is cast for the pooling."""
     maker = next(node for node in graph.node if block in node.output)
     return maker.input[0] if maker.op_type == "Cast" else packed_state(graph, block)
-
-
-def _needed(graph: GraphProto, values: Sequence[str]) -> set[int]:
-    """The positions of the nodes that ``values`` are made by."""
-    maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    needed: set[int] = set()
-    names = [*values]
-    while names:
-        position = maker.get(names.pop())  # None for an input or a weight
-        if position is not None and position not in needed:
-            needed.add(position)
-            names += graph.node[position].input
-    return needed
-
-
-def _constant(graph: GraphProto) -> set[int]:
-    """The positions of the nodes that depend on no input, such as those that unfold weights."""
-    known = {tensor.name for tensor in graph.initializer}
-    constant: set[int] = set()
-    for position, node in enumerate(graph.node):
-        if known.issuperset(node.input):
-            constant.add(position)
-            known.update(node.output)
-    return constant
-
-
-def _dependent(graph: GraphProto, state: str) -> set[int]:
-    """The positions of the nodes that depend on the value ``state``."""
-    known, dependent = {state}, set[int]()
-    for position, node in enumerate(graph.node):
-        if not known.isdisjoint(node.input):
-            dependent.add(position)
-            known.update(node.output)
-    return dependent
-
-
-def _pick(graph: GraphProto, positions: Collection[int]) -> list[NodeProto]:
-    return [graph.node[position] for position in sorted(positions)]
 
 
 def _deeper(depth: int | None) -> str:

@@ -7,7 +7,7 @@ or plain pooling) is joined to it again.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import onnx
 from onnx import (
@@ -163,6 +163,43 @@ def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
             if attribute.type == AttributeProto.GRAPH:
                 yield from with_branches(attribute.g)
     yield graph
+
+
+def makers_of(graph: GraphProto, values: Sequence[str]) -> set[int]:
+    """The positions of the nodes that ``values`` are made by, one after another."""
+    maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
+    needed: set[int] = set()
+    names = [*values]
+    while names:
+        position = maker.get(names.pop())  # None for an input or a weight
+        if position is not None and position not in needed:
+            needed.add(position)
+            names += graph.node[position].input
+    return needed
+
+
+def constants_of(graph: GraphProto) -> set[str]:
+    """The values that depend on no input: weights, and what they are unfolded to."""
+    constant = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        if constant.issuperset(node.input):
+            constant.update(node.output)
+    return constant
+
+
+def dependents_of(graph: GraphProto, value: str) -> set[int]:
+    """The positions of the nodes that depend on ``value``."""
+    known, dependent = {value}, set[int]()
+    for position, node in enumerate(graph.node):
+        if not known.isdisjoint(node.input):
+            dependent.add(position)
+            known.update(node.output)
+    return dependent
+
+
+def pick(graph: GraphProto, positions: Collection[int]) -> list[NodeProto]:
+    """The nodes at ``positions``, in the graph's order."""
+    return [graph.node[position] for position in sorted(positions)]
 
 
 def drop_unread(graph: GraphProto) -> None:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from .selector_config import SelectorConfig
 from .selector_gate import SpatialSelection
-from .selector_squeeze import FrequencySelection
+from .selector_squeeze import FrequencySelection, share_rows
 from .selector_states import (
     depth_among,
     mean,
@@ -65,7 +65,7 @@ class S2SentSelector(Module):
             {str(depth): nn.Parameter(torch.eye(config.width)) for depth in projected}
         )
         if squeezed:
-            self._share_rows()
+            share_rows(self)
 
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Fuse at the depth that ``token_embeddings`` has among ``all_layer_embeddings``."""
@@ -213,15 +213,6 @@ class S2SentSelector(Module):
         f = squeeze([product[:, 1:] for product in products], scope)
         weights = gate(f, len(products))
         return weighted_sum(weights, [product[:, 0] for product in products]), weights
-
-    def _share_rows(self) -> None:
-        """Give every exit the token frequencies of all of them, so that they read equal spectra."""
-        selectors = [self, *(cast(S2SentSelector, own) for own in self.exits.values())]
-        squeezes = [cast(FrequencySelection, each.frequency_selection) for each in selectors]
-        frequencies = {row for squeeze in squeezes for row in squeeze.rows.tolist()}
-        rows = torch.tensor(sorted(frequencies))
-        for squeeze in squeezes:
-            squeeze.rows = rows
 
     def block_weights(
         self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None

@@ -131,3 +131,15 @@ class FrequencySelection(nn.Module):
         if self.config.dct_grid == "6x6":
             count = torch.full_like(count, GRID_SIZE)
         return count**power * (1 + (factor - 1) * (frequencies > 0).to(count.dtype))
+
+
+def share_rows(selector: nn.Module) -> None:
+    """Give all squeezes in a selector the token frequencies of each: its exits read equal spectra.
+
+    One product of a block with these rows then serves every exit.
+    """
+    squeezes = [part for part in selector.modules() if isinstance(part, FrequencySelection)]
+    frequencies = {row for squeeze in squeezes for row in squeeze.rows.tolist()}
+    rows = torch.tensor(sorted(frequencies))
+    for squeeze in squeezes:
+        squeeze.rows = rows

@@ -82,7 +82,7 @@ class _LineHandler(logging.Handler):
         """Hand what was written to the operating system."""
         try:
             self._stream.flush()
-        except Exception:  # as there
+        except Exception:  # the same contract
             self.handleError(self._last)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from onnx import GraphProto, NodeProto, helper
 
-from model.export.graph import replace_nodes
+from model.export.graph import constants_of, replace_nodes
 
 READ = "/read"  # what the names of values of the chosen tokens end with
 
@@ -47,7 +47,7 @@ def _choices(graph: GraphProto) -> Iterator[NodeProto]:
 
 def _read_by(graph: GraphProto, choice: NodeProto) -> list[NodeProto]:
     """The token-wise operators whose results nothing but ``choice`` reads, in their order."""
-    constant = _constants(graph)
+    constant = constants_of(graph)
     readers: dict[str, list[str]] = {value.name: [""] for value in graph.output}
     readers[choice.input[1]] = [""]  # the choice itself stays as it is
     for node in graph.node:
@@ -69,19 +69,10 @@ def _is_token_wise(node: NodeProto, constant: Collection[str]) -> bool:
     return node.op_type in _TOKEN_WISE
 
 
-def _constants(graph: GraphProto) -> set[str]:
-    """The values that depend on no input."""
-    constant = {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        if constant.issuperset(node.input):
-            constant.update(node.output)
-    return constant
-
-
 def _move(graph: GraphProto, choice: NodeProto, behind: list[NodeProto]) -> None:
     """Put ``choice`` before the operators ``behind`` it, which get names of their own."""
     index, result = choice.input[1], choice.output[0]
-    constant = _constants(graph)
+    constant = constants_of(graph)
     made = {name for node in behind for name in node.output}
     needed = [name for node in behind for name in node.input]
     chosen = [name for name in dict.fromkeys(needed) if name and name not in made | constant]
