@@ -1,13 +1,14 @@
-"""One run of training whose first gradients are written down, for `training/loop/test_trainer.py`.
+"""Runs of training whose first gradients are written down, for `training/loop/test_trainer.py`.
 
-It fails if the process group outlives the run: its threads would abort the process now and then.
+It fails if the process group outlives the runs: its threads would abort the process now and then.
 
-torchrun --nproc-per-node 2 -m tests.support.gradients_of_two RECIPE DATA OUTPUT GRADIENTS
+torchrun --nproc-per-node 2 -m tests.support.gradients_of_two DATA OUTPUT RECIPE...
 """
 
 import atexit
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,14 @@ class WriteGradients(TrainerCallback):
             )
 
 
+def write_gradients(data: Path, output: Path, recipes: Sequence[Path]) -> None:
+    """Train each recipe into the folder of its name in ``output``; its gradients are beside it."""
+    output.mkdir(exist_ok=True)
+    for recipe in recipes:
+        callbacks = [WriteGradients(output / f"{recipe.stem}.pt")]
+        train(read_recipe(recipe), data, output / recipe.stem, callbacks=callbacks)
+
+
 def fail_with_a_process_group() -> None:
     """End the process with an error if torch.distributed is still at work."""
     if torch.distributed.is_initialized():
@@ -45,5 +54,5 @@ def fail_with_a_process_group() -> None:
 
 if __name__ == "__main__":
     atexit.register(fail_with_a_process_group)  # the first to be registered runs last
-    recipe, data, output, gradients = map(Path, sys.argv[1:])
-    train(read_recipe(recipe), data, output, callbacks=[WriteGradients(gradients)])
+    data, output, *recipes = map(Path, sys.argv[1:])
+    write_gradients(data, output, recipes)

@@ -13,13 +13,10 @@ from model.artifact.writer import seal, staged
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions, Precision
 from model.export.requantize import ConversionError, convert_to_int8
-from model.network.encoder import build_encoder
-from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import multiplies_int8
 from tests.support.operators_run import operators_run
 from tests.support.separate_projections import separate_projections
-from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
@@ -29,21 +26,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("convert")
-    config = SelectorConfig.preset("default", width=32, reduction=4)
-    encoder = build_encoder(tiny_backbone(folder / "backbone"), config, max_seq_length=64)
-    encoder.save(str(folder / "checkpoint"))
-    return folder / "checkpoint"
-
-
 @pytest.mark.parametrize("precision", ["fp32", "weight-int8"])
 def test_products_are_of_int8_and_vectors_near_those_of_the_source(
-    checkpoint: Path, tmp_path: Path, precision: Precision
+    tiny_checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:
     options = ExportOptions(precision=precision, name="tiny", scores={"STS-B": 80.0})
-    source = export_checkpoint(checkpoint, tmp_path / "source", options)
+    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", options)
     made = convert_to_int8(source, tmp_path / "made")
     operators = [n.op_type for n in onnx.load_from_string(made.read(MODEL)).graph.node]
     assert operators.count("MatMulIntegerToFloat") == 4 * 4
@@ -59,11 +47,11 @@ def test_products_are_of_int8_and_vectors_near_those_of_the_source(
 
 @pytest.mark.parametrize("precision", ["fp32", "weight-int8"])
 def test_an_encoder_that_can_stop_early_still_can(
-    checkpoint: Path, tmp_path: Path, precision: Precision
+    tiny_checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:
     """Its products within branches are of int8, and a block beyond the depth is not run."""
     options = ExportOptions(precision=precision, depths=(3,))
-    source = export_checkpoint(checkpoint, tmp_path / "source", options)
+    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", options)
     made = convert_to_int8(source, tmp_path / "made")
     assert made.manifest.depths == (3,)
     assert 0.99 <= made.manifest.parity["depths"]["3"]["min_cosine"] < 1
@@ -90,11 +78,11 @@ def test_exits_with_gates_of_their_own_keep_them(exits_artifact: Artifact, tmp_p
 
 
 def test_an_artifact_of_three_products_is_given_the_joint_one(
-    checkpoint: Path, tmp_path: Path
+    tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """The products of query, key and value, as earlier exports left them; vectors stay the same."""
     options = ExportOptions(depths=(3,))
-    source = export_checkpoint(checkpoint, tmp_path / "joint", options)
+    source = export_checkpoint(tiny_checkpoint, tmp_path / "joint", options)
     model = onnx.load_from_string(source.read(MODEL))
     assert separate_projections(model.graph) == 4
     with staged(tmp_path / "separate") as folder:
@@ -117,9 +105,9 @@ def test_an_artifact_of_three_products_is_given_the_joint_one(
 
 
 def test_the_command_prints_what_came_out(
-    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    export_checkpoint(checkpoint, tmp_path / "source", ExportOptions())
+    export_checkpoint(tiny_checkpoint, tmp_path / "source", ExportOptions())
     command = ["int8", str(tmp_path / "source"), str(tmp_path / "made"), "--name", "other"]
     with pytest.raises(SystemExit, match="0"):
         main(command)
@@ -141,9 +129,9 @@ def test_the_command_prints_what_came_out(
     ],
 )
 def test_what_cannot_be_converted_is_said_with_the_cure(
-    checkpoint: Path, tmp_path: Path, options: ExportOptions, message: str
+    tiny_checkpoint: Path, tmp_path: Path, options: ExportOptions, message: str
 ) -> None:
-    source = export_checkpoint(checkpoint, tmp_path / "source", options)
+    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", options)
     with pytest.raises(ConversionError, match=message):
         convert_to_int8(source, tmp_path / "made")
     assert not (tmp_path / "made").exists()

@@ -14,6 +14,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from model.network.encoder import load_encoder
+from tests.support.gradients_of_two import write_gradients
 from tests.support.tiny_recipes import QUICK, with_objective
 from training.encoder import new_encoder
 from training.errors import ConfigError
@@ -25,6 +26,7 @@ from training.recipe.recipe import Recipe
 from training.train import PRECISION_VARIABLE, train
 
 ROOT = Path(__file__).parents[3]
+SHARED = ("supervised", "distillation", "pair_distillation")  # objectives that compare rows
 
 
 def test_training_reads_short_and_dev_reads_to_the_limit(
@@ -105,42 +107,56 @@ def test_the_selector_can_have_a_learning_rate_of_its_own(
     assert max(backbone.values()) == pytest.approx(1e-4, rel=0.05)
 
 
-@pytest.mark.parametrize("objective", ["supervised", "distillation", "pair_distillation"])
-def test_two_processes_share_a_batch_as_if_they_were_one(
-    backbone: Path, data: Path, tmp_path: Path, objective: str
-) -> None:
-    """2 x 8 rows under torchrun give the gradients of 1 x 16: negatives come from both."""
-    still = shutil.copytree(backbone, tmp_path / "still")
+@pytest.fixture(scope="module")
+def gradients_by_processes(
+    backbone: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """A folder with the first gradients in ``one`` process and in ``two``, by objective."""
+    folder = tmp_path_factory.mktemp("processes")
+    still = shutil.copytree(backbone, folder / "still")
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
-    teacher = f', teachers = ["{still}"]' if "distillation" in objective else ""
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text(
+    recipes = [still_recipe(still, folder / f"{objective}.toml") for objective in SHARED]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = [str(data), str(folder / "two"), *map(str, recipes)]
+    done = subprocess.run(
+        [sys.executable, *launch, "-m", "tests.support.gradients_of_two", *arguments],
+        cwd=ROOT,
+        env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    write_gradients(data, folder / "one", recipes)
+    return folder
+
+
+def still_recipe(backbone: Path, file: Path) -> Path:
+    """A recipe of the objective that ``file`` is named after, for a backbone without dropout."""
+    teacher = f', teachers = ["{backbone}"]' if "distillation" in file.stem else ""
+    file.write_text(
         f"""seed = 3
-        backbone = {{ name = "{still}", max_seq_length = 32 }}
+        backbone = {{ name = "{backbone}", max_seq_length = 32 }}
         selector = {{ reduction = 4 }}
         corpus = [{{ source = "captions" }}]
-        objective = {{ name = "{objective}"{teacher} }}
+        objective = {{ name = "{file.stem}"{teacher} }}
         training = {{ steps = 1, batch_size = 16, eval_every = 1 }}"""
     )
-    gradients = []
-    for processes in (1, 2):
-        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-        out = tmp_path / f"out{processes}"
-        arguments = [str(recipe), str(data), str(out), f"{out}.pt"]
-        done = subprocess.run(
-            [sys.executable, *launch, "-m", "tests.support.gradients_of_two", *arguments],
-            cwd=ROOT,
-            env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        assert (out / "training.json").is_file()
-        gradients.append(torch.load(f"{out}.pt"))
-    one, two = gradients
+    return file
+
+
+@pytest.mark.parametrize("objective", SHARED)
+def test_two_processes_share_a_batch_as_if_they_were_one(
+    gradients_by_processes: Path, objective: str
+) -> None:
+    """2 x 8 rows under torchrun give the gradients of 1 x 16: negatives come from both."""
+    assert (gradients_by_processes / "two" / objective / "training.json").is_file()
+    one, two = (
+        torch.load(gradients_by_processes / processes / f"{objective}.pt")
+        for processes in ("one", "two")
+    )
     assert one.keys() == two.keys()
     assert any("spatial_selection" in name for name in one)
     for name, value in one.items():
