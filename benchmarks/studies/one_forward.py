@@ -83,28 +83,16 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, float]:
     from training.objectives.loss_inputs import LossInputs
     from training.recipe.recipe import recipe_from
 
-    about = KINDS[kind]
-    recipe = recipe_from(
-        {
-            "seed": 1,
-            "backbone": {
-                "name": options.backbone,
-                "template": about["template"],
-                "pooling": about["pooling"],
-            },
-            "corpus": [{"source": SOURCE, "limit": options.batch_size}],
-            "objective": {"name": about["objective"]},
-            "training": {"max_seq_length": MAX_TOKENS, "lora_rank": 16, "precision": "bf16"},
-        },
-        kind,
-    )
+    recipe = recipe_from(recipe_table(KINDS[kind], options), kind)
     encoder = new_encoder(recipe)
     corpus = read_corpus(options.data / "corpus", recipe.corpus, kind="texts")
     loss = make_loss(LossInputs(encoder, recipe, corpus))
     encoder.train()
     encoder.max_seq_length = MAX_TOKENS
     texts = corpus.texts()[: options.batch_size]
-    views = 1 if about["objective"] == "sfp" else 2  # dropout makes the second of equal columns
+    views = (
+        1 if KINDS[kind]["objective"] == "sfp" else 2
+    )  # dropout makes the second of equal columns
     transformer: Any = encoder[0]
     columns = [transformer.preprocess(texts, task="view_1") for _ in range(views)]
 
@@ -123,6 +111,21 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, float]:
         "tokens": float(sum(column["attention_mask"].sum() for column in columns)) / len(texts),
         "seconds": median(seconds),
         "peak_mb": (_peak_bytes() - before) / 1e6,
+    }
+
+
+def recipe_table(kind: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The recipe of one kind: low-rank updates on as many texts as a batch has."""
+    return {
+        "seed": 1,
+        "backbone": {
+            "name": options.backbone,
+            "template": kind["template"],
+            "pooling": kind["pooling"],
+        },
+        "corpus": [{"source": SOURCE, "limit": options.batch_size}],
+        "objective": {"name": kind["objective"]},
+        "training": {"max_seq_length": MAX_TOKENS, "lora_rank": 16, "precision": "bf16"},
     }
 
 

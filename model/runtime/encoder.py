@@ -104,12 +104,7 @@ class OnnxEncoder:
         return weights[:, -fused:]  # an exit may fuse fewer blocks than the full depth
 
     def _run(
-        self,
-        output: str,
-        sequences: Sequence[Sequence[int]],
-        *,
-        exclusive: bool,
-        depth: int | None,
+        self, output: str, sequences: Sequence[Sequence[int]], *, exclusive: bool, depth: int | None
     ) -> NDArray[np.float32]:
         if depth is not None and depth not in self.artifact.manifest.depths:
             raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
@@ -121,12 +116,7 @@ class OnnxEncoder:
         return rows[np.argsort(np.concatenate(parts))]
 
     def _run_together(
-        self,
-        output: str,
-        sequences: Sequence[Sequence[int]],
-        *,
-        exclusive: bool,
-        depth: int | None,
+        self, output: str, sequences: Sequence[Sequence[int]], *, exclusive: bool, depth: int | None
     ) -> NDArray[np.float32]:
         """One run of the graph."""
         inputs = self.inputs(sequences)

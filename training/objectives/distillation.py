@@ -54,32 +54,14 @@ def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
     return text_columns(corpus, numbered=True, views=1 if one_view else 2)
 
 
-class SimilarityDistillationLoss(nn.Module):
-    """The weighted sum of the divergence from a teacher's similarities and of SimCSE's loss.
+class DistillationLoss(nn.Module):
+    """A loss against a teacher's embeddings of the corpus, of which ``labels`` are the rows."""
 
-    With student views a, b and teacher embeddings t, over the other rows j of the batch:
-    KL(softmax_j(cos(t_i, t_j) / T) || softmax_j(cos(a_i, b_j) / tau)), the mean over i (SEED,
-    arXiv 2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its
-    similarity to itself is constant, and the contrastive loss covers it. Without dropout there is
-    one view, and a = b. ``error_weight`` times the mean squared error of the cosines is added.
-    """
+    teacher: Tensor  # [M, E] or [M, C, E]
 
-    teacher: Tensor  # [M, E]
-
-    def __init__(
-        self,
-        model: SentenceTransformer,
-        objective: Distillation,
-        teacher: Tensor,
-        *,
-        gather: bool,
-    ) -> None:
+    def __init__(self, model: SentenceTransformer, teacher: Tensor, *, gather: bool) -> None:
         super().__init__()
         self.model = model
-        self.objective = objective
-        self.contrast = MultipleNegativesRankingLoss(
-            model, 1 / objective.temperature, cosine, gather_across_devices=gather
-        )
         self.gather = gather
         self.padding = int(model.tokenizer.pad_token_id)
         self.register_buffer("teacher", teacher, persistent=False)
@@ -91,10 +73,42 @@ class SimilarityDistillationLoss(nn.Module):
         return self.compute_loss_from_embeddings(embeddings, labels)
 
     def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
-        """The columns that are embedded: two views, or one without dropout."""
-        if not self.objective.dropout:
-            self.model.eval()  # the trainer asks for training mode before every step
+        """The columns that are embedded: all of them, without dropout."""
+        self.model.eval()  # the trainer asks for training mode before every step
         return list(columns)
+
+    def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
+        """The loss from the columns' embeddings [B, D], of which D may be a teacher's first."""
+        raise NotImplementedError
+
+
+class SimilarityDistillationLoss(DistillationLoss):
+    """The weighted sum of the divergence from a teacher's similarities and of SimCSE's loss.
+
+    With student views a, b and teacher embeddings t, over the other rows j of the batch:
+    KL(softmax_j(cos(t_i, t_j) / T) || softmax_j(cos(a_i, b_j) / tau)), the mean over i (SEED,
+    arXiv 2101.04731, Eq. 3-5, with the batch for its queue). The row itself is left out: its
+    similarity to itself is constant, and the contrastive loss covers it. Without dropout there is
+    one view, and a = b. ``error_weight`` times the mean squared error of the cosines is added.
+    """
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        objective: Distillation,
+        teacher: Tensor,
+        *,
+        gather: bool,
+    ) -> None:
+        super().__init__(model, teacher, gather=gather)
+        self.objective = objective
+        self.contrast = MultipleNegativesRankingLoss(
+            model, 1 / objective.temperature, cosine, gather_across_devices=gather
+        )
+
+    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+        """The columns that are embedded: two views, or one without dropout."""
+        return list(columns) if self.objective.dropout else super().prepare(columns)
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """The loss from one or two views [B, D]."""
@@ -122,7 +136,7 @@ class SimilarityDistillationLoss(nn.Module):
         return loss
 
 
-class PairDistillationLoss(nn.Module):
+class PairDistillationLoss(DistillationLoss):
     """The squared error between student and teacher cosines, over related texts and over all.
 
     With the N = B x C texts of B rows, student cosines s and teacher cosines t: the mean of
@@ -130,8 +144,6 @@ class PairDistillationLoss(nn.Module):
     ranks texts of near meaning; the second is mostly about unrelated texts. ``direction_weight``
     times the mean of 1 - cos(student_i, teacher_i) is added.
     """
-
-    teacher: Tensor  # [M, C, E]
 
     def __init__(
         self,
@@ -141,23 +153,8 @@ class PairDistillationLoss(nn.Module):
         gather: bool,
         direction_weight: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.model = model
-        self.gather = gather
+        super().__init__(model, teacher, gather=gather)
         self.direction_weight = direction_weight
-        self.padding = int(model.tokenizer.pad_token_id)
-        self.register_buffer("teacher", teacher, persistent=False)
-
-    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
-        """The mean loss over the rows; ``labels`` [B] are rows of the teacher's embeddings."""
-        columns = self.prepare(sentence_features)
-        embeddings = embed_together(self.model, columns, self.padding)
-        return self.compute_loss_from_embeddings(embeddings, labels)
-
-    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
-        """The columns that are embedded: all of them, without dropout."""
-        self.model.eval()  # the trainer asks for training mode before every step
-        return list(columns)
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """The loss from the columns' embeddings [B, D], of which D may be a teacher's first."""
