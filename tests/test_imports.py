@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -108,8 +109,7 @@ LAYERS = {
         *(
             {"__main__"},
             {"commands"},
-            {"decoders", "exits", "twins"},
-            {"paper"},
+            {"experiments"},
             {"train"},
             {"encoder"},
         ),
@@ -131,6 +131,23 @@ def test_imports_lead_downwards_only(folder: str) -> None:
             other = rest.partition(".")[0]
             if part != "__init__" and package == folder and other in level and other != part:
                 assert level[part] < level[other], f"{path.name} imports {name}"
+
+
+PACKAGES = sorted(path.parent for folder in OURS for path in (ROOT / folder).rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_parts_of_a_package_do_not_import_each_other_in_a_circle(package: Path) -> None:
+    """Its modules and the packages in it, at every level of the tree."""
+    prefix = ".".join(package.relative_to(ROOT).parts) + "."
+    parts = {path.stem for path in package.iterdir() if path.stem != "__init__"}
+    imported: dict[str, set[str]] = {part: set() for part in parts}
+    for path in package.rglob("*.py"):
+        part = path.relative_to(package).parts[0].removesuffix(".py")
+        names = {name for name in imported_packages(path) if name.startswith(prefix)}
+        others = {name.removeprefix(prefix).partition(".")[0] for name in names}
+        imported.setdefault(part, set()).update((others & parts) - {part})
+    TopologicalSorter(imported).prepare()  # raises CycleError, which names the circle
 
 
 def test_the_selector_needs_only_the_files_that_a_checkpoint_carries() -> None:

@@ -88,7 +88,7 @@ def join(
     output: Annotated[Path, typer.Argument(help="New folder for the twins.")],
 ) -> None:
     """Join two checkpoints to twins, whose embedding is the sum of both vectors."""
-    from training.twins.join import join_checkpoints
+    from training.experiments.twins.join import join_checkpoints
 
     join_checkpoints(first, second, output)
 

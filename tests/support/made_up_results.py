@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 from training.evaluation.sts import TASKS
+from training.experiments.paper.plan.configurations import S2SENT
+from training.experiments.paper.plan.experiments import EXPERIMENTS
+from training.experiments.paper.results import Results, read_results
 from training.jsonl import append_line
-from training.paper.plan.configurations import S2SENT
-from training.paper.plan.experiments import EXPERIMENTS
-from training.paper.results import Results, read_results
 
 NOTHING: dict[str, float | None] = {}
 

@@ -8,7 +8,7 @@ import typer
 from training.commands.options import Data, whole_numbers
 
 if TYPE_CHECKING:
-    from training.paper.cells import Series
+    from training.experiments.paper.cells import Series
 
 TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
 DECODERS = "sfp"  # the table of CSE-SFP on decoders, likewise
@@ -47,8 +47,8 @@ def reproduce(
     told from a head start by giving it again with 4 and 16 times the --steps. A run that has its
     result is skipped: give the same command again after an interruption.
     """
-    from training.paper.cells import Series
-    from training.paper.reproduce import reproduce_paper
+    from training.experiments.paper.cells import Series
+    from training.experiments.paper.reproduce import reproduce_paper
 
     keys = _experiments(table, figure, control)
     series = Series(
@@ -79,15 +79,17 @@ def _run_others(
     """Run the experiments with runs of their own that were asked for; whether there were any."""
     asked = {*(table or []), *(name.lower() for name in control or [])}
     if TWINS in asked:
-        from training.twins.experiment import reproduce_twins  # imports torch, which takes seconds
+        from training.experiments.twins.experiment import (
+            reproduce_twins,  # imports torch, which takes seconds
+        )
 
         typer.echo(reproduce_twins(series, only_tables=only_tables))
     if DECODERS in asked:
-        from training.decoders.experiment import reproduce_decoders  # likewise
+        from training.experiments.decoders.experiment import reproduce_decoders  # likewise
 
         typer.echo(reproduce_decoders(series, test_pairs=test_pairs, only_tables=only_tables))
     if EXITS in asked:
-        from training.exits.experiment import reproduce_exits  # likewise
+        from training.experiments.exits.experiment import reproduce_exits  # likewise
 
         typer.echo(reproduce_exits(series, whole_numbers(exits, "exits"), only_tables=only_tables))
     return bool({TWINS, DECODERS, EXITS} & asked)

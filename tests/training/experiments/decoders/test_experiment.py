@@ -1,0 +1,144 @@
+"""The table of CSE-SFP on a tiny decoder: both parts, resumed, with tables by hand."""
+
+import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from model.network.encoder import find_selector
+from tests.support.tiny import tiny_backbone, tiny_decoder
+from tests.support.tiny_data import SENTENCES, tiny_data, write_table
+from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
+from training.encoder import new_encoder
+from training.errors import ConfigError, Interrupted
+from training.experiments.decoders.experiment import is_decoder, reproduce_decoders, runs_of
+from training.experiments.decoders.plan import BUDGETS, LORA_ARMS, frozen_plan
+from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables
+from training.experiments.paper.cells import Series
+from training.frozen.opening import TESTS
+from training.jsonl import read_lines
+from training.objectives.sfp import TwoStageLoss
+from training.recipe.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    folder = tmp_path_factory.mktemp("sfp")
+    data = tiny_tasks(tiny_data(folder / "data"))
+    rows = [("1", a, b) for a, b in zip(SENTENCES[:20], SENTENCES[20:40], strict=True)]
+    write_table(
+        data / "corpus" / "pan-paraphrase.tsv.gz", [("label", "sentence1", "sentence2"), *rows]
+    )
+    dev = [("x", str(n % 6), a, b) for n, (a, b) in enumerate(itertools.pairwise(SENTENCES[::10]))]
+    write_table(data / "sts" / "stsb-dev.tsv", [STS_HEADER, *dev])
+    decoder = tiny_decoder(folder / "tiny")
+    return Series(data, folder / "out", str(decoder), budget="smoke")
+
+
+class Untrained:
+    """Leaves the encoder that a recipe starts from, with its record, as if it had been trained."""
+
+    def __init__(self, interrupt_at: int = 0) -> None:
+        self.outputs: list[str] = []
+        self.interrupt_at = interrupt_at
+
+    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> Any:
+        self.outputs.append(output.name)
+        if len(self.outputs) == self.interrupt_at:
+            raise Interrupted("stop")
+        encoder = new_encoder(replace(recipe, training=replace(recipe.training, lora_rank=0)))
+        TwoStageLoss(encoder)  # every arm can be trained by it
+        encoder.save(str(output), create_model_card=False)
+        return SimpleNamespace(stopped=False)
+
+
+def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series) -> None:
+    train = Untrained(interrupt_at=2)
+    with pytest.raises(Interrupted, match="give the same command again"):
+        reproduce_decoders(series, train=train)
+    page = reproduce_decoders(series, train=train)
+    arms = [run.arm for run in runs_of(series, 0)]
+    assert arms == ["last", "s2sent-3", "mean-3", "static-blocks-3", "s2sent-3-none", "mean-4"]
+    names = [f"{arm}.1.seed1.checkpoint" for arm in arms]
+    assert train.outputs == [*names[:2], *names[1:]]
+    again = Untrained()
+    assert reproduce_decoders(series, train=again) == page
+    assert again.outputs == []
+
+    frozen, lora = (read_lines(series.folder / name) for name in (FROZEN_FILE, LORA_FILE))
+    assert all(TESTS in line for line in frozen if line["seed"])
+    assert {line["objective"] for line in frozen} == {"contrastive", "sfp"}
+    assert {"s2sent-3-rms", "s2sent-3-none", "low-rank-rms", "mean-4-none"} <= {
+        line["arm"] for line in frozen
+    }
+    assert [line["arm"] for line in lora] == arms
+    assert lora[0]["block_weights"] is None
+    assert sum(lora[1]["block_weights"]) == pytest.approx(1, abs=0.05)  # in bfloat16
+    text = page.read_text()
+    assert f"| last block | 1 | {lora[0]['STS-B dev without STS12-16']:.2f} |" in text
+    assert "| S2Sent, 6 blocks | not run |" in text
+    assert page.with_suffix(".svg").is_file()
+
+
+def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Series) -> None:
+    runs = runs_of(series, 0)
+    recipes = [run.recipe() for run in runs]
+    assert all(
+        replace(recipe, selector=None) == replace(recipes[0], selector=None) for recipe in recipes
+    )
+    assert recipes[0].training.lora_rank
+    kinds = [find_selector(new_encoder(recipe)) for recipe in recipes]
+    assert [kind is None for kind in kinds] == [run.arm == "last" for run in runs]
+    assert runs_of(replace(series, steps=0), 0) == []
+    assert {run.seed for run in runs_of(replace(series, seeds=(4, 5)), 0)} == {4, 5}
+
+
+def test_an_encoder_has_the_frozen_part_alone(series: Series, tmp_path: Path) -> None:
+    encoder = replace(series, backbone=str(tiny_backbone(tmp_path / "bert")), output=tmp_path)
+    assert is_decoder(series.backbone)
+    assert not is_decoder(encoder.backbone)
+    page = reproduce_decoders(encoder, train=Untrained())
+    assert "minus" in page.read_text()
+    assert not (encoder.folder / LORA_FILE).exists()
+    shutil.rmtree(encoder.folder)
+    with pytest.raises(ConfigError, match="has no results: run the experiment first"):
+        reproduce_decoders(encoder, only_tables=True)
+
+
+def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
+    lines = [
+        {
+            "arm": arm,
+            "seed": seed,
+            "steps": 10,
+            "batch_size": 4,
+            "pairs": 20,
+            "pairs_per_task": 0,
+            "STS-B dev without STS12-16": 70.0,
+            "seconds_training": 60,
+            "block_weights": None,
+            TESTS: {"average": 70.0 + gain + seed / 10}
+            | dict.fromkeys(
+                ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform"), 0.1
+            ),
+        }
+        for arm, gains in {"last": (0, 0, 0), "s2sent-3": (2, 2.1, 2.2)}.items()
+        for seed, gain in enumerate(gains, start=1)
+    ]
+    _, scores, tests = lora_tables(lines)
+    assert "| S2Sent, 3 blocks | 3 | 70.00 ± 0.00 | 72.30 ± 0.20 |" in scores
+    assert f"| last block | 3 | +{fmean((2, 2.1, 2.2)):.2f} | 0.001 | more |" in tests
+    assert "no test of one seed" in lora_tables([lines[0], lines[3]])[2]
+
+
+def test_every_budget_fits_a_decoder_of_thirty_blocks() -> None:
+    for budget in BUDGETS.values():
+        plan = frozen_plan(budget, (), causal=True, blocks=30)
+        assert {"s2sent-3-rms", "s2sent-6-rms", "s2sent-12-rms", "mean-4-rms"} < {*plan.arms}
+        assert plan.schedule.eval_every >= 1
+    assert "s2sent-12" in LORA_ARMS

@@ -1,0 +1,107 @@
+"""Control X4: arms that differ in the head alone, results that are kept, tables by hand."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from model.artifact.reader import Artifact
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
+from model.runtime.encoder import OnnxEncoder
+from tests.support.tiny_data import tiny_data
+from tests.support.tiny_elastic import elastic_checkpoint
+from tests.support.tiny_tasks import tiny_tasks
+from training.errors import ConfigError, EncoderError, Interrupted
+from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
+from training.evaluation.retrieval import retrieval_scores
+from training.evaluation.sts import DEV_FILE
+from training.experiments.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
+from training.experiments.exits.plan import ARMS
+from training.experiments.exits.tables import area
+from training.experiments.paper.cells import Series
+from training.jsonl import read_lines
+from training.recipe.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    folder = tmp_path_factory.mktemp("x4")
+    data = tiny_tasks(tiny_data(folder / "data"))
+    with (data / "sts" / DEV_FILE).open("a") as dev:  # pairs that no test holds
+        dev.writelines(f"tiny\t{n}\t{'cat ' * n}\t{'dog ' * n}reads\n" for n in range(1, 5))
+    checkpoint = elastic_checkpoint(folder)
+    return Series(data, folder / "out", str(checkpoint.with_name("backbone")), seeds=(1, 2))
+
+
+def without_head(recipe: Recipe) -> Recipe:
+    return replace(recipe, selector=None)
+
+
+def test_arms_differ_in_their_head_alone(series: Series) -> None:
+    runs = runs_of(series)
+    assert [(run.seed, run.arm) for run in runs] == [(s, arm) for s in (1, 2) for arm in ARMS]
+    assert runs[0].depths == (2, 3)
+    recipes = [run.recipe() for run in runs if run.seed == 1]
+    assert all(without_head(recipe) == without_head(recipes[0]) for recipe in recipes)
+    assert len({str(recipe.selector) for recipe in recipes}) == len(ARMS)
+
+
+def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) -> None:
+    trained: list[str] = []
+    source = Path(series.backbone).with_name("checkpoint")
+
+    def train(recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
+        trained.append(f"{recipe.seed} {output.name.partition('.')[0]}")
+        if len(trained) == 3:
+            raise Interrupted("stop")
+        shutil.copytree(source, output)
+        return SimpleNamespace(stopped=False)
+
+    with pytest.raises(Interrupted, match="give the same command again"):
+        reproduce_exits(series, train=train)
+    target = reproduce_exits(series, train=train)
+    names = [f"{seed} {arm}" for seed in (1, 2) for arm in ARMS]
+    assert trained == [*names[:3], *names[2:]]
+    assert reproduce_exits(series, train=train) == target
+    assert len(trained) == len(names) + 1
+    lines = read_lines(series.folder / RESULTS_FILE)
+    assert [*lines[0]["tests"]] == ["2", "3", "4"]
+    assert area(lines[0]) == pytest.approx(
+        fmean(lines[0]["tests"][depth]["32"] for depth in ("2", "3", "4"))
+    )
+    page = target.read_text()
+    assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
+    assert "Not tested: low-rank head" in page
+    assert target.with_suffix(".svg").is_file()
+    with pytest.raises(ConfigError, match="has no results"):
+        reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
+    with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
+        runs_of(series, [2, 4])
+
+
+def test_every_pair_of_depths_is_scored(series: Series, tmp_path: Path) -> None:
+    """Queries at one depth against documents at another, by the served graph."""
+    checkpoint = Path(series.backbone).with_name("checkpoint")
+    made = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(depths=(2, 3)))
+    served = OnnxEncoder(made)
+    texts = ["a cat", "two dogs", "he reads"]
+    rows = {depth: served.encode(texts, depth=depth % 4 or None) for depth in (2, 3, 4)}
+    found = score_pairs(rows, rows, retrieval_scores)
+    assert set(found["R@1"]) == {(one, other) for one in rows for other in rows}
+    assert found["R@1"][4, 4] == 100
+    similar = rows[2] @ rows[4].T
+    first = 100 * float(np.mean(similar.argmax(1) == np.arange(3)))
+    assert found["R@1"][2, 4] == pytest.approx(first)
+    shown: list[str] = []
+    evaluate_depth_pairs(made.path, series.data, shown.append)
+    assert "| 2 |" in shown[-1]
+    plain = export_checkpoint(checkpoint, tmp_path / "plain", ExportOptions())
+    with pytest.raises(EncoderError, match="can only run to its full depth"):
+        evaluate_depth_pairs(plain.path, series.data, shown.append)
+    assert Artifact.open(made.path).manifest.by_depth == {}

@@ -1,0 +1,157 @@
+"""Runs the decoder experiment: what has no line in its two files of results yet.
+
+First heads on the frozen backbone, whose tests are opened at the end, then low-rank updates, each
+run trained and scored before the next.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from training.backbones import resolve
+from training.errors import Interrupted
+from training.evaluation.development import read_development_pairs
+from training.evaluation.encoders import load_checkpoint, torch_encode
+from training.evaluation.geometry import block_weights
+from training.evaluation.sts import Remembered, distinct, spearman
+from training.experiments.decoders.plan import (
+    BUDGETS,
+    LoraRun,
+    corpus_of,
+    frozen_plan,
+    lora_runs,
+    reading_of,
+)
+from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, write_decoder_tables
+from training.experiments.paper.cells import Series, backbone_name, size_of
+from training.experiments.paper.runs import INTERRUPTED
+from training.frozen.experiment import run_plan
+from training.frozen.opening import TESTS, open_tests, read_tests, scores_on
+from training.frozen.setting import read_setting
+from training.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
+from training.jsonl import append_line, read_lines
+from training.record import provenance, read_record
+from training.train import train as train_recipe
+
+log = logging.getLogger(__name__)
+
+SCRATCH = "sfp"  # the folder of states, heads and checkpoints, beside the results
+
+Train = Callable[..., Any]  # as `training.train.train`
+
+
+def reproduce_decoders(
+    series: Series,
+    *,
+    test_pairs: int = 0,
+    only_tables: bool = False,
+    train: Train = train_recipe,
+) -> Path:
+    """Run what is missing of a series, and return the path of its tables.
+
+    ``test_pairs`` of each test are scored, at equal steps; 0 takes all. The series' ``steps`` are
+    those of a run with low-rank updates, 0 for none. Raises a `TrainingError` for what cannot be
+    run, and `Interrupted` when a signal ended a run.
+    """
+    if not only_tables:
+        run_frozen(series, test_pairs)
+        for run in runs_of(series, test_pairs):
+            file = series.folder / LORA_FILE
+            if not any(run.key.items() <= line.items() for line in read_lines(file)):
+                append_line(file, _line(run, series, train))
+    return write_decoder_tables(series.folder)
+
+
+def run_frozen(series: Series, test_pairs: int) -> None:
+    """Train the heads on the frozen backbone's states, then score the tests, once."""
+    budget, causal = BUDGETS[series.budget], is_decoder(series.backbone)
+    blocks, _ = size_of(resolve(series.backbone))
+    plan = frozen_plan(budget, series.seeds, causal=causal, blocks=blocks)
+    file, cache = series.folder / FROZEN_FILE, series.folder / SCRATCH / "states"
+    setting = read_setting(
+        series.backbone,
+        series.data,
+        None,
+        cache,
+        corpus=corpus_of(budget),
+        reading=reading_of(causal=causal, blocks=blocks),
+    )
+    run_plan(setting, plan, file, cache)
+    open_tests(setting, series.data, cache, file, pairs_per_task=test_pairs)
+
+
+def runs_of(series: Series, test_pairs: int) -> list[LoraRun]:
+    """The runs with low-rank updates; an encoder has none."""
+    if not is_decoder(series.backbone):
+        return []
+    blocks, _ = size_of(resolve(series.backbone))
+    return lora_runs(
+        series.backbone,
+        BUDGETS[series.budget],
+        blocks=blocks,
+        seeds=series.seeds,
+        steps=series.steps,
+        test_pairs=test_pairs,
+        folder=series.folder / SCRATCH,
+    )
+
+
+def is_decoder(backbone: str) -> bool:
+    """Whether a backbone reads from left to right only."""
+    from transformers import AutoConfig  # takes seconds to import
+
+    from model.network.transformer import is_causal
+
+    return is_causal(AutoConfig.from_pretrained(resolve(backbone)))
+
+
+def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
+    """The result of a run, which is trained unless its checkpoint is there."""
+    log.info("sfp: %s, seed %d, %d steps", run.arm, run.seed, run.steps)
+    started, partial = time.monotonic(), run.checkpoint.with_name(f"{run.checkpoint.name}.partial")
+    if not run.checkpoint.exists():
+        try:
+            outcome = train(run.recipe(), series.data, run.checkpoint, resume=partial.exists())
+        except Interrupted as error:
+            raise Interrupted(INTERRUPTED) from error
+        if outcome.stopped:
+            raise Interrupted(INTERRUPTED)
+    trained = time.monotonic()
+    found = score_lora(run.checkpoint, series.data, run.test_pairs)
+    record = read_record(run.checkpoint)
+    if not series.keep:
+        shutil.rmtree(run.checkpoint)
+    return {
+        **run.key,
+        "name": backbone_name(run.backbone),
+        "dev": record.get("dev"),
+        **found,
+        "seconds_training": round(trained - started, 1),
+        "seconds_scoring": round(time.monotonic() - trained, 1),
+        **provenance(),
+    }
+
+
+def score_lora(checkpoint: Path, data: Path, test_pairs: int) -> dict[str, Any]:
+    """Development score, tests with geometry, and fusion weights, in bfloat16 as frozen states are.
+
+    ``block_weights`` are the mean of each block over texts and features, the oldest first, and
+    ``spread`` their standard deviation over texts; None without a selector.
+    """
+    import torch
+
+    encoder = load_checkpoint(checkpoint).to(torch.bfloat16)
+    encode = Remembered(torch_encode(encoder))
+    dev = read_development_pairs(data / "sts").without_overlap
+    tests = read_tests(data, test_pairs)
+    encode(distinct(*(side for of in (dev, *tests.values()) for side in (of.first, of.second))))
+    weights = block_weights(encoder, distinct(dev.first, dev.second)[:WEIGHED_TEXTS])
+    return {
+        CHOSEN_ON: spearman(encode(dev.first), encode(dev.second), dev.gold),
+        TESTS: scores_on(encode, tests),
+        "block_weights": None if weights is None else weights.mean.mean(1).tolist(),
+        "spread": None if weights is None else float(weights.spread.mean()),
+    }

@@ -1,0 +1,164 @@
+"""The tables and the figure of the decoder experiment, from its two files of results."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from training.errors import ConfigError
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.statistics import holm, paired, verdict
+from training.evaluation.sts import AVERAGE
+from training.experiments.decoders.plan import LORA_ARMS, OURS
+from training.experiments.paper.plots import save
+from training.frozen.arms import ARMS
+from training.frozen.opening import PAIRS, TESTS
+from training.frozen.tables import GEOMETRY, STS, frozen_tables
+from training.frozen.train import CHOSEN_ON
+from training.jsonl import read_lines
+
+FROZEN_FILE, LORA_FILE = "sfp.jsonl", "sfp-lora.jsonl"  # in the folder of a backbone's results
+TABLES_FILE, FIGURE_FILE = "sfp.md", "sfp.svg"
+DRAWN = "contrastive"  # the objective whose weights are drawn
+
+Line = Mapping[str, Any]
+Runs = Mapping[str, Sequence[Line]]  # by arm
+
+
+def write_decoder_tables(folder: Path) -> Path:
+    """Write tables and figure beside the results in ``folder``; returns the tables' path.
+
+    Raises `ConfigError` for a folder without results.
+    """
+    frozen = folder / FROZEN_FILE
+    lines, lora = read_lines(frozen), read_lines(folder / LORA_FILE)
+    if not lines and not lora:
+        raise ConfigError(f"{folder} has no results: run the experiment first.")
+    parts = [f"# Heads on {folder.name}"]
+    if lines:
+        parts += ["## On the frozen backbone", _pairs_scored(lines), frozen_tables(frozen)]
+    if figure := weights_figure(lines):
+        save(figure, folder / FIGURE_FILE)
+        parts.append(f"![The weight of each block, by arm]({FIGURE_FILE})")
+    if lora:
+        parts += ["## With low-rank updates", *lora_tables(lora)]
+    target = folder / TABLES_FILE
+    target.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return target
+
+
+def _pairs_scored(lines: Sequence[Line]) -> str:
+    tests = [line[TESTS] for line in lines if TESTS in line]
+    counts = sorted({found.get(PAIRS, 0) for found in tests})
+    if not counts:
+        return f"{STS}: not opened."
+    return f"{STS}: {' and '.join(map(_of_each, counts))}."
+
+
+def _of_each(count: int) -> str:
+    return f"{count} pairs of each test" if count else "all pairs of the seven tests"
+
+
+def weights_figure(lines: Sequence[Line]) -> Figure | None:
+    """The mean weight of each block over texts, features and seeds; None where nothing learns."""
+    by_arm: dict[str, list[list[float]]] = {}
+    for line in lines:
+        if line["objective"] == DRAWN and line["block_weights"] and line["schedule"]["steps"]:
+            by_arm.setdefault(line["arm"], []).append(line["block_weights"])
+    if not by_arm:
+        return None
+    last = lines[0]["exit"]
+    matplotlib.use("svg")
+    figure = Figure(figsize=(8, 0.8 + 0.42 * len(by_arm)), layout="constrained")
+    axes = figure.subplots()
+    deepest = max(len(runs[0]) for runs in by_arm.values())
+    for row, runs in enumerate(by_arm.values()):
+        for back, weights in enumerate(zip(*(reversed(run) for run in runs), strict=True)):
+            place, weight = last - back, fmean(weights)
+            axes.scatter(place, row, s=900 * weight, color="tab:blue", alpha=0.6)
+            axes.annotate(f"{weight:.2f}", (place, row), ha="center", va="center", fontsize=7)
+    axes.set_yticks(range(len(by_arm)), [ARMS[arm].label for arm in by_arm], fontsize=8)
+    axes.set_ylim(len(by_arm) - 0.4, -0.6)
+    axes.set_xticks(range(last - deepest + 1, last + 1))
+    axes.set_xlabel("block")
+    return figure
+
+
+def lora_tables(lines: Sequence[Line]) -> list[str]:
+    """For each length of run a table of scores, and S2Sent against every other arm by seeds."""
+    parts = []
+    for setting in sorted({_setting(line) for line in lines}):
+        runs = _by_arm([line for line in lines if _setting(line) == setting])
+        steps, batch, pairs, tested = setting
+        parts += [
+            f"{steps} steps of {batch} pairs (of {pairs}), rank 16; {_of_each(tested)}.",
+            _scores_table(runs),
+            _tests_table(runs),
+        ]
+    return parts
+
+
+def _setting(line: Line) -> tuple[int, int, int, int]:
+    return (line["steps"], line["batch_size"], line["pairs"], line["pairs_per_task"])
+
+
+def _by_arm(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    return {arm: [line for line in lines if line["arm"] == arm] for arm in LORA_ARMS}
+
+
+def _scores_table(runs: Runs) -> str:
+    head = ["", "seeds", CHOSEN_ON, STS, *GEOMETRY, "minutes", "weights of the blocks"]
+    rows = [
+        [LORA_ARMS[arm][0], *(_scores_row(of) if of else ["not run", *[""] * (len(head) - 2)])]
+        for arm, of in runs.items()
+    ]
+    return markdown_table(head, rows)
+
+
+def _scores_row(runs: Sequence[Line]) -> list[str]:
+    weights = [line["block_weights"] for line in runs]
+    minutes = fmean(line["seconds_training"] for line in runs) / 60
+    return [
+        str(len(runs)),
+        _mean([line[CHOSEN_ON] for line in runs], 2),
+        _mean([line[TESTS][AVERAGE] for line in runs], 2),
+        *(_mean([line[TESTS][name] for line in runs], 3) for name in GEOMETRY),
+        f"{minutes:.0f}",
+        " ".join(f"{fmean(of):.2f}" for of in zip(*weights, strict=True)) if all(weights) else "",
+    ]
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{spread}"
+
+
+def _tests_table(runs: Runs) -> str:
+    """The t-test by seeds of S2Sent minus each other arm, Holm's correction over the arms."""
+    ours = _by_seed(runs[OURS])
+    found = {
+        arm: paired(ours, _by_seed(of)) for arm, of in runs.items() if arm != OURS and of and ours
+    }
+    compared = {arm: of for arm, of in found.items() if of is not None}
+    rows = []
+    for (arm, of), p in zip(
+        compared.items(), holm([of.p for of in compared.values()]), strict=True
+    ):
+        answer = "no test of one seed" if p is None else verdict(of.mean, p)
+        rows.append(
+            [
+                LORA_ARMS[arm][0],
+                str(len(of.differences)),
+                f"{of.mean:+.2f}",
+                "" if p is None else f"{p:.3f}",
+                answer,
+            ]
+        )
+    return markdown_table([f"{LORA_ARMS[OURS][0]}, minus", "pairs", STS, "p (Holm)", ""], rows)
+
+
+def _by_seed(runs: Sequence[Line]) -> dict[int, float]:
+    return {line["seed"]: line[TESTS][AVERAGE] for line in runs}

@@ -1,0 +1,114 @@
+"""Runs control X4: trains and scores what has no line in the file of results yet."""
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from training.backbones import resolve
+from training.errors import ConfigError, Interrupted
+from training.evaluation.depths.embeddings import encode_exits
+from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from training.evaluation.encoders import load_checkpoint
+from training.evaluation.sts import TASKS, read_sentence_pairs, spearman
+from training.experiments.exits.plan import ARMS, DIMENSIONS, ExitRun
+from training.experiments.exits.tables import write_exit_tables
+from training.experiments.paper.cells import Series, backbone_name, size_of
+from training.experiments.paper.runs import INTERRUPTED
+from training.jsonl import append_line, read_lines
+from training.record import provenance
+from training.train import train as train_recipe
+
+log = logging.getLogger(__name__)
+
+RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
+DEFAULT_STEPS = 300
+
+Train = Callable[..., Any]  # as `training.train.train`
+
+
+def reproduce_exits(
+    series: Series,
+    depths: Sequence[int] = (),
+    *,
+    only_tables: bool = False,
+    train: Train = train_recipe,
+) -> Path:
+    """Run what is missing of a series, and return the path of its tables.
+
+    ``depths`` are the exits that are trained, of all from 2 where none is named. An interrupted run
+    goes on from its state. Raises a `TrainingError` for what cannot be run, and `Interrupted` when
+    a signal ended a run.
+    """
+    file = series.folder / RESULTS_FILE
+    if not only_tables:
+        for run in runs_of(series, depths):
+            if not any(run.key.items() <= line.items() for line in read_lines(file)):
+                append_line(file, _line(run, series, train))
+    return write_exit_tables(file)
+
+
+def runs_of(series: Series, depths: Sequence[int] = ()) -> list[ExitRun]:
+    """The runs of a series, every arm of a seed before the next seed."""
+    blocks, _ = size_of(resolve(series.backbone))
+    exits = tuple(depths) or tuple(range(2, blocks))
+    if wrong := [depth for depth in exits if not 2 <= depth < blocks]:
+        raise ConfigError(f"depth {wrong[0]} is no exit: choose from 2 to {blocks - 1}.")
+    return [
+        ExitRun(
+            backbone=series.backbone,
+            depths=exits,
+            arm=arm,
+            seed=seed,
+            steps=series.steps or DEFAULT_STEPS,
+            corpus=series.corpus,
+            batch_size=64 if series.budget != "smoke" else 8,
+            folder=series.folder / "x4",
+        )
+        for seed in series.seeds or (1, 2, 3)
+        for arm in ARMS
+    ]
+
+
+def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
+    """The result of a run, which is trained unless its checkpoint is there."""
+    log.info("x4: %s, seed %d, %d steps", run.arm, run.seed, run.steps)
+    if not run.checkpoint.exists():
+        partial = run.checkpoint.with_name(f"{run.checkpoint.name}.partial")
+        cache = series.folder / "x4" / "cache"
+        try:
+            outcome = train(
+                run.recipe(), series.data, run.checkpoint, cache=cache, resume=partial.exists()
+            )
+        except Interrupted as error:
+            raise Interrupted(INTERRUPTED) from error
+        if outcome.stopped:
+            raise Interrupted(INTERRUPTED)
+    grids = score_depth_grid(run.checkpoint, run.depths, series.data)
+    if not series.keep:
+        shutil.rmtree(run.checkpoint)
+    return {**run.key, "name": backbone_name(run.backbone), **grids, **provenance()}
+
+
+def score_depth_grid(checkpoint: Path, depths: Sequence[int], data: Path) -> dict[str, Any]:
+    """Spearman x 100 by depth and dimension: the mean of the STS tasks of ``data``, and dev.
+
+    Tasks whose file is missing are left out, and named.
+    """
+    encoder = load_checkpoint(checkpoint)
+    width = int(encoder.get_embedding_dimension() or 0)
+    dev = read_development_pairs(data / "sts").without_overlap
+    sets = {task: read_sentence_pairs(data / "sts" / file) for task, file in TASKS.items()}
+    found: dict[str, dict[str, dict[str, float]]] = {"tests": {}, "dev": {}}
+    for task, pairs in {WITHOUT_OVERLAP: dev, **sets}.items():
+        first, second = (encode_exits(encoder, t, depths) for t in (pairs.first, pairs.second))
+        for depth in first:
+            for dimension in (*(each for each in DIMENSIONS if each < width), width):
+                value = spearman(
+                    first[depth][:, :dimension], second[depth][:, :dimension], pairs.gold
+                )
+                part, share = ("dev", 1.0) if task == WITHOUT_OVERLAP else ("tests", 1 / len(sets))
+                row = found[part].setdefault(str(depth), {})
+                row[str(dimension)] = row.get(str(dimension), 0.0) + value * share
+    return found

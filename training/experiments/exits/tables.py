@@ -1,0 +1,137 @@
+"""The tables and figures of control X4: a grid per arm, its area, and Welch tests of S2Sent."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import matplotlib
+from scipy.stats import ttest_ind
+
+from training.errors import ConfigError
+from training.evaluation.results.markdown import markdown_table
+from training.evaluation.results.statistics import holm, verdict
+from training.experiments.exits.plan import ARMS, LOW_RANK
+from training.jsonl import read_lines
+
+Line = Mapping[str, Any]
+TABLES_FILE, FIGURE_FILE = "x4.md", "x4.svg"
+OURS = "s2sent"
+LEAST_SPREAD = 1e-6  # of areas; runs of less are the same run
+
+
+def write_exit_tables(file: Path) -> Path:
+    """Write tables and the figure of a file of results beside it; returns the tables' path.
+
+    Raises `ConfigError` for a file without results.
+    """
+    lines = read_lines(file)
+    if not lines:
+        raise ConfigError(f"{file} has no results: run the control first.")
+    parts = ["# X4: a selector at each exit", _preface(lines)]
+    for steps in sorted({line["steps"] for line in lines}):
+        runs = {
+            arm: [line for line in lines if (line["arm"], line["steps"]) == (arm, steps)]
+            for arm in ARMS
+        }
+        parts += [f"## {steps} steps", _exit_table(runs), _test_table(runs)]
+    draw_heat_maps(lines, file.with_name(FIGURE_FILE))
+    target = file.with_name(TABLES_FILE)
+    target.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return target
+
+
+def area(line: Line) -> float:
+    """The mean of a run's grid of depths and dimensions on the STS tests."""
+    return fmean(value for row in line["tests"].values() for value in row.values())
+
+
+def at_depth(line: Line, depth: str) -> float:
+    """A run's score on the STS tests at a depth and full width."""
+    row = line["tests"][depth]
+    return float(row[max(row, key=int)])
+
+
+def _preface(lines: Sequence[Line]) -> str:
+    first = lines[0]
+    return (
+        f"{first['name']} distilled into its own exits {first['depths']}, {first['batch_size']} "
+        f"texts of {first['corpus']} a step; all weights trained, the arms differ in the head "
+        "alone. Spearman x 100, mean of the seven STS tests and of the seeds, at full width; the "
+        f"area is the mean over depths and dimensions. Not tested: {LOW_RANK}."
+    )
+
+
+def _exit_table(runs: Mapping[str, Sequence[Line]]) -> str:
+    depths = sorted(
+        {depth for of in runs.values() for line in of for depth in line["tests"]}, key=int
+    )
+    rows = [
+        [ARMS[arm][0], str(len(of))]
+        + (
+            [f"{fmean(at_depth(line, depth) for line in of):.2f}" for depth in depths]
+            if of
+            else [""] * len(depths)
+        )
+        + [f"{fmean(map(area, of)):.2f}" if of else "not run"]
+        for arm, of in runs.items()
+    ]
+    return markdown_table(["", "seeds", *(f"depth {depth}" for depth in depths), "area"], rows)
+
+
+def _test_table(runs: Mapping[str, Sequence[Line]]) -> str:
+    """S2Sent's area against each other arm's: Welch's test, Holm's correction over the arms."""
+    ours = [*map(area, runs[OURS])]
+    others = {arm: [*map(area, of)] for arm, of in runs.items() if arm != OURS and of}
+    if not ours:
+        return "S2Sent was not run."
+    p_values = [_welch(ours, of) for of in others.values()]
+    rows = []
+    for (arm, of), p in zip(others.items(), holm(p_values), strict=True):
+        gain = fmean(ours) - fmean(of)
+        answer = "not tested" if p is None else verdict(gain, p)
+        rows.append([ARMS[arm][0], f"{gain:+.2f}", "" if p is None else f"{p:.3f}", answer])
+    return markdown_table(["S2Sent's area against", "Δ", "p", ""], rows)
+
+
+def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """The two-sided p; None where a variance cannot be estimated."""
+    if min(len(first), len(second)) < 2 or max(stdev(first), stdev(second)) < LEAST_SPREAD:
+        return None
+    return float(ttest_ind(first, second, equal_var=False).pvalue)
+
+
+def draw_heat_maps(lines: Sequence[Line], path: Path) -> None:
+    """A heat map of depth and dimension for each arm, of the longest runs."""
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    steps = max(line["steps"] for line in lines)
+    runs = {
+        arm: [line for line in lines if (line["arm"], line["steps"]) == (arm, steps)]
+        for arm in ARMS
+    }
+    runs = {arm: of for arm, of in runs.items() if of}
+    depths = sorted(next(iter(runs.values()))[0]["tests"], key=int)
+    widths = sorted(next(iter(runs.values()))[0]["tests"][depths[0]], key=int)
+    grids = {
+        arm: [
+            [fmean(line["tests"][depth][width] for line in of) for width in widths]
+            for depth in depths
+        ]
+        for arm, of in runs.items()
+    }
+    low = min(value for grid in grids.values() for row in grid for value in row)
+    high = max(value for grid in grids.values() for row in grid for value in row)
+    figure, axes = pyplot.subplots(1, len(grids), figsize=(4 * len(grids), 3), squeeze=False)
+    for place, (arm, grid) in zip(axes[0], grids.items(), strict=True):
+        place.imshow(grid, vmin=low, vmax=high, aspect="auto")
+        place.set(title=ARMS[arm][0], xlabel="dimensions", ylabel="depth")
+        place.set_xticks(range(len(widths)), widths)
+        place.set_yticks(range(len(depths)), depths)
+        for row, values in enumerate(grid):
+            for column, value in enumerate(values):
+                place.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,109 @@
+"""Runs experiments: trains and scores each cell that has no result yet, and writes its result.
+
+A cell whose result is in the file is skipped, so an interrupted series continues when its command
+is given again.
+"""
+
+import logging
+import shutil
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+from training.errors import ConfigError, Interrupted
+from training.experiments.paper.cells import Cell, Series, cells, claimed, corpus_sha256, is_done
+from training.experiments.paper.plan.experiments import Experiment
+from training.experiments.paper.scoring import score_checkpoint
+from training.jsonl import append_line
+from training.recipe.recipe import Recipe, recipe_from
+from training.record import provenance, read_record
+from training.train import train as train_recipe
+
+log = logging.getLogger(__name__)
+
+VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
+INTERRUPTED = "Interrupted: give the same command again to go on."
+
+
+class Train(Protocol):
+    """Trains a recipe and leaves a checkpoint with its record: `training.train.train` does."""
+
+    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> Any: ...
+
+
+class Score(Protocol):
+    """Gives the numbers of a checkpoint: `score_checkpoint` does."""
+
+    def __call__(self, checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]: ...
+
+
+def run(
+    experiments: Sequence[Experiment],
+    series: Series,
+    *,
+    train: Train = train_recipe,
+    score: Score = score_checkpoint,
+) -> None:
+    """Train and score every cell that has no result yet.
+
+    Raises a `TrainingError` for a result of another recipe, before anything is trained, and
+    `Interrupted` when a signal ended a run.
+    """
+    todo, left_out = cells(experiments, series)
+    for name, reason in left_out.items():
+        log.info("left out: %s, as %s", name, reason)
+    sha256 = corpus_sha256(series.data, todo)
+    for cell in todo:
+        is_done(cell, sha256[cell.stem])
+    for number, cell in enumerate(todo, start=1):
+        head = f"{number} of {len(todo)}: {cell.name}"
+        with claimed(cell.lock) as owner:
+            if owner is not None:
+                log.info("%s is being run by process %d", head, owner)
+            elif is_done(cell, sha256[cell.stem]):
+                log.info("%s has its result", head)
+            else:
+                log.info("%s", head)
+                result = run_cell(cell, series, train=train, score=score)
+                log.info("%s: average %.2f", head, result["scores"]["average"])
+
+
+def run_cell(cell: Cell, series: Series, *, train: Train, score: Score) -> dict[str, Any]:
+    """Train a cell, or resume its interrupted run, score it, and write its result."""
+    checkpoint = cell.checkpoint
+    seconds = None if checkpoint.exists() else _train_cell(cell, series, train)
+    record = read_record(checkpoint)
+    if "recipe" not in record or recipe_from(record["recipe"], str(checkpoint)) != cell.recipe:
+        raise ConfigError(f"{checkpoint} is of another recipe than {cell.name}: delete it.")
+    result = {
+        "configuration": cell.configuration,
+        "objective": cell.objective,
+        "seed": cell.recipe.seed,
+        "recipe": cell.recipe.as_table(),
+        "corpus_sha256": record["corpus"]["sha256"],
+        "dev": record["dev"]["score"],
+        "step": record["dev"]["step"],
+        "curve": record["dev"]["curve"],
+        "mean_block_weights": record.get("mean_block_weights"),
+        "seconds": seconds,  # null where training had ended before an interruption
+        **score(checkpoint, series.data, transfer=cell.transfer),
+        "versions": {name: version(name) for name in VERSIONS},
+        **provenance(),
+    }
+    append_line(cell.results, result)
+    if not series.keep:
+        shutil.rmtree(checkpoint)
+    return result
+
+
+def _train_cell(cell: Cell, series: Series, train: Train) -> float:
+    """Leave the cell's checkpoint; returns the seconds of training. Raises `Interrupted`."""
+    partial = cell.checkpoint.with_name(cell.checkpoint.name + ".partial")
+    try:
+        outcome = train(cell.recipe, series.data, cell.checkpoint, resume=partial.exists())
+    except Interrupted as error:
+        raise Interrupted(INTERRUPTED) from error
+    if outcome.stopped:
+        raise Interrupted(INTERRUPTED)
+    return float(outcome.seconds)

@@ -1,0 +1,149 @@
+"""Runs the twin experiment: trains and scores what is missing, one JSON line for each score.
+
+First every cell is trained and scored on development data, then all are scored on the tests. What
+has its checkpoint or its line is not done again, so an interrupted series goes on when its command
+is given again.
+"""
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+
+from training.backbones import resolve
+from training.corpus import read_corpus
+from training.errors import Interrupted
+from training.evaluation.encoders import load_checkpoint
+from training.experiments.paper.cells import Series, backbone_name, size_of
+from training.experiments.paper.runs import INTERRUPTED, VERSIONS, Train
+from training.experiments.twins.join import joined
+from training.experiments.twins.plan import ARMS, TWIN_BUDGETS, TwinCell, new_plan
+from training.experiments.twins.scoring import score_on_development, score_on_tests
+from training.experiments.twins.tables import KEY, write_twin_tables
+from training.jsonl import append_line, read_lines
+from training.record import provenance
+from training.train import train as train_recipe
+
+log = logging.getLogger(__name__)
+
+RESULTS_FILE = "jtcse.jsonl"  # in the folder of a backbone's results
+CHECKPOINTS = "jtcse"
+PARTS = ("development", "tests")
+
+
+def reproduce_twins(
+    series: Series, *, only_tables: bool = False, train: Train = train_recipe
+) -> Path:
+    """Run what is missing of a series, and return the path of its tables.
+
+    Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
+    """
+    file = series.folder / RESULTS_FILE
+    if not only_tables:
+        _run(series, file, train)
+    return write_twin_tables(file)
+
+
+def cells_of(series: Series) -> list[TwinCell]:
+    """The cells of a series: every seed without selectors, then every seed with them."""
+    blocks, _ = size_of(resolve(series.backbone))
+    plan = new_plan(
+        series.backbone, blocks, series.budget, steps=series.steps, corpus=series.corpus
+    )
+    seeds = series.seeds or TWIN_BUDGETS[series.budget].seeds
+    return [
+        TwinCell(plan, seed, selector, _folder(series, seed, selector=selector))
+        for selector in (False, True)
+        for seed in seeds
+    ]
+
+
+def _folder(series: Series, seed: int, *, selector: bool) -> Path:
+    return series.folder / CHECKPOINTS / f"seed{seed}{'-selector' if selector else ''}"
+
+
+def _run(series: Series, file: Path, train: Train) -> None:
+    cells = cells_of(series)
+    sha256 = _corpora_sha256(cells[0], series.data)
+    for part in PARTS:
+        for cell in cells:
+            for head in _missing(cell, part, sha256, file):
+                log.info("%s: %s, %s", cell.name, head["arm"], part)
+                append_line(file, _line(head, cell, series.data, train))
+    for cell in cells:
+        if not series.keep:
+            shutil.rmtree(cell.folder, ignore_errors=True)
+
+
+def _corpora_sha256(cell: TwinCell, data: Path) -> dict[str, str]:
+    """The hash of what each run reads, which is the same for every cell."""
+    return {
+        run: read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind).sha256
+        for run, recipe in cell.recipes().items()
+    }
+
+
+def _missing(
+    cell: TwinCell, part: str, sha256: dict[str, str], file: Path
+) -> Iterator[dict[str, Any]]:
+    """The beginnings of the lines of a cell that the file does not hold."""
+    known = [{key: line.get(key) for key in KEY} for line in read_lines(file)]
+    for arm in ARMS:
+        head = {
+            "plan": {**asdict(cell.plan), "backbone": backbone_name(cell.plan.backbone)},
+            "corpus_sha256": sha256,
+            "part": part,
+            "selector": cell.selector,
+            "seed": cell.seed,
+            "arm": arm,
+        }
+        if head not in known:
+            yield head
+
+
+def _line(head: dict[str, Any], cell: TwinCell, data: Path, train: Train) -> dict[str, Any]:
+    runs = ARMS[head["arm"]][1]
+    for run in ("tower_a", "tower_b", *(("jtcse",) if head["arm"] == "distilled" else ()), *runs):
+        _train(cell, run, data, train)
+    started = time.monotonic()
+    encoder = _encoder(cell, *runs)
+    if head["part"] == "tests":
+        found = score_on_tests(encoder, data)
+    else:
+        single = len(runs) == 1 and runs[0] in ("simcse_a", "distilled")
+        start = _encoder(cell, *(("tower_a",) if single else ("tower_a", "tower_b")))
+        found = score_on_development(encoder, start, data)
+    return {
+        **head,
+        **found,
+        "seconds_scoring": round(time.monotonic() - started, 1),
+        "versions": {name: version(name) for name in VERSIONS},
+        **provenance(),
+    }
+
+
+def _encoder(cell: TwinCell, *runs: str) -> SentenceTransformer:
+    """The encoder of a run, or two runs' encoders summed."""
+    folders = [cell.checkpoint(run) for run in runs]
+    return load_checkpoint(folders[0]) if len(folders) == 1 else joined(*map(str, folders))
+
+
+def _train(cell: TwinCell, run: str, data: Path, train: Train) -> None:
+    """Leave the checkpoint of a run, unless it is there. Raises `Interrupted`."""
+    folder = cell.checkpoint(run)
+    if folder.exists():
+        return
+    log.info("%s: training %s", cell.name, run)
+    partial = folder.with_name(f"{folder.name}.partial")
+    try:
+        outcome = train(cell.recipes()[run], data, folder, resume=partial.exists())
+    except Interrupted as error:
+        raise Interrupted(INTERRUPTED) from error
+    if outcome.stopped:
+        raise Interrupted(INTERRUPTED)
