@@ -369,8 +369,8 @@ def test_18_sigterm_lets_what_was_accepted_finish() -> None:
             assert response.status_code == 200 or int(response.headers["retry-after"]) >= 1
             return response.status_code
 
-        with ThreadPoolExecutor(8) as pool:
-            asking = [pool.submit(ask, number) for number in range(8)]
+        with ThreadPoolExecutor(4) as pool:
+            asking = [pool.submit(ask, number) for number in range(4)]
             while server.waiting() < len(texts):
                 assert not all(one.done() for one in asking)
             assert process.stop() == 0
