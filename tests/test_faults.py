@@ -25,24 +25,22 @@ from service.server import listen
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
 from tests.support.server_process import running_server
+from tests.support.wrapped_encoder import WrappedEncoder
 
 Rows = NDArray[np.float32]
 KNOWN = "two happy dogs read books"
 POISON, DEADLY, BLANK = "the poison bird", "the deadly bird", "the blank bird"
 
 
-class Switchboard:
+class Switchboard(WrappedEncoder):
     """The real encoder; fails, dies or answers NaN on marked texts, and waits while closed."""
 
     def __init__(self, encoder: OnnxEncoder) -> None:
-        self._encoder = encoder
+        super().__init__(encoder)
         self._marks = {
             tuple(encoder.tokenizer.tokenize([text])[0].input_ids): text
             for text in (POISON, DEADLY, BLANK)
         }
-        self.dim, self.max_seq_length = encoder.dim, encoder.max_seq_length
-        self.provider = encoder.provider
-        self.has_block_weights = encoder.has_block_weights
         self.open = threading.Event()
         self.open.set()
         self.entered = threading.Event()
@@ -66,16 +64,6 @@ class Switchboard:
         rows[[mark == BLANK for mark in marks]] = np.nan
         self.texts_run += len(sequences)
         return rows
-
-    def block_weights(
-        self,
-        sequences: Sequence[Sequence[int]],
-        *,
-        exclusive: bool = True,
-        depth: int | None = None,
-    ) -> Rows:
-        """Those of the real encoder."""
-        return self._encoder.block_weights(sequences, exclusive=exclusive, depth=depth)
 
 
 class Stage:

@@ -112,7 +112,7 @@ class Engine:
         since = self._clock()
         try:
             self._model = model = await self._load()
-        except Exception:
+        except Exception:  # whatever it was, `state` tells it
             if self._admission.state == "starting":
                 self._admission.state = "failed"
             raise

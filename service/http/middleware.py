@@ -58,7 +58,7 @@ class ObserveRequests:
         self._metrics.requests_in_flight.inc()
         try:
             await self._app(scope, receive, send_with_id)
-        except Exception:
+        except Exception:  # the edge of a request: it gets an answer, the log the traceback
             logger.exception("unhandled error while answering a request")
             if status != CLIENT_CLOSED_REQUEST:
                 raise  # the response has begun; the server closes the connection

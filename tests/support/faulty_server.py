@@ -19,6 +19,7 @@ from service.engine.inference.model import LoadedModel
 from service.engine.types import TokenEncoder
 from service.server import serve
 from service.settings import load_settings
+from tests.support.wrapped_encoder import WrappedEncoder
 
 # Runs of a thousand that go wrong in each way, at --faults 1. A thread that dies four times in a
 # minute ends the process, as it should, so no more than two are told to die.
@@ -28,20 +29,16 @@ MOST_DEATHS = 2
 HEALTHY_RUNS = 50  # at first, so that the start succeeds
 
 
-class FaultyEncoder:
+class FaultyEncoder(WrappedEncoder):
     """An encoder whose runs go wrong at random. What it returns as good is good."""
 
     def __init__(self, encoder: TokenEncoder, *, seed: int, faults: float) -> None:
-        self._encoder = encoder
+        super().__init__(encoder)
         self._random = random.Random(seed)
         self._faults = faults
         self._lock = threading.Lock()  # one source of chance for all threads
         self._runs = self._deaths = 0
         self._spared = threading.local()  # a thread's next run, which may be its proof of health
-        self.dim = encoder.dim
-        self.max_seq_length = encoder.max_seq_length
-        self.provider = encoder.provider
-        self.has_block_weights = encoder.has_block_weights
 
     def run(
         self,
@@ -67,16 +64,6 @@ class FaultyEncoder:
         if STALL <= dice < STALL + NOT_FINITE:
             rows[len(rows) // 2] = np.nan
         return rows
-
-    def block_weights(
-        self,
-        sequences: Sequence[Sequence[int]],
-        *,
-        exclusive: bool = True,
-        depth: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Those of the real encoder."""
-        return self._encoder.block_weights(sequences, exclusive=exclusive, depth=depth)
 
 
 def main() -> int:
