@@ -1,7 +1,8 @@
 """Export of a checkpoint to an ONNX artifact, and of an artifact to int8.
 
 `checkpoint` and `requantize` are the two entry points; the other modules edit ONNX graphs or
-compare embeddings. This package needs torch, optimum and onnx, which the service does not have.
+compare embeddings. A checkpoint's export needs torch and optimum. `requantize` needs onnx alone,
+and the service runs it as a process of its own.
 """
 
 # ONNX Runtime must first be imported by this module, which switches its usage reports off.

@@ -1,6 +1,6 @@
 """The PromptBERT objective: a contrast of two templates of each sentence (arXiv 2201.04337).
 
-`model.network.prompt` builds the encoder that it trains, a sentence inside a template.
+`model.network.encoder` builds what it trains: an encoder that reads sentences inside a template.
 
 Shapes: B texts, L tokens (padded), D features.
 """
