@@ -1,7 +1,6 @@
 """A load is timed only when the server is idle again, and a cell needs enough answers."""
 
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -16,18 +15,15 @@ from benchmarks.load.window import Window, run_window
 from benchmarks.systems.running import NotMeasured, Running
 from benchmarks.systems.system import NO_CHECK, SERVICE_ROUTE, System
 from tests.support.http_embedder import EmbedderServer
+from tests.support.serving import serving
 
 SYSTEM = System("fake", "fake", ("python",), NO_CHECK, SERVICE_ROUTE)
 
 
 @pytest.fixture
 def server() -> Iterator[EmbedderServer]:
-    with EmbedderServer() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(EmbedderServer()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 from benchmarks.load import open_loop
 from benchmarks.load.open_loop import GeneratorFailed, Request, Sent, schedule, summarise
 from tests.support.scripted_http import Scene, Server
+from tests.support.serving import serving
 
 
 def need_compiler() -> None:
@@ -28,12 +29,8 @@ def need_compiler() -> None:
 @pytest.fixture
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     need_compiler()
-    with Server(getattr(request, "param", 1)) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Server(getattr(request, "param", 1))) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def send(url: str, times: Sequence[float], *bodies: int | str, drain_seconds: float = 30) -> Sent:

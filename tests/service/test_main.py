@@ -1,7 +1,6 @@
 """The command line: flags that are the settings, errors without a traceback, a health check."""
 
 import http.server
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from typer.testing import CliRunner
 from service.__main__ import app
 from service.server import listen
 from service.settings_reference import describe_fields, settings_table
+from tests.support.serving import serving
 
 run = CliRunner().invoke
 
@@ -29,15 +29,13 @@ def statuses() -> Iterator[dict[str, int]]:
         def log_message(self, *_arguments: Any) -> None:
             """Keep the test's output clean."""
 
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("S2SENT_HOST", "0.0.0.0")  # noqa: S104  # what a container sets; not bound here
-            patch.setenv("S2SENT_PORT", str(server.server_port))
-            yield statuses
-        server.shutdown()
-        thread.join()
+    with (
+        serving(http.server.HTTPServer(("127.0.0.1", 0), Handler)) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("S2SENT_HOST", "0.0.0.0")  # noqa: S104  # what a container sets; not bound here
+        patch.setenv("S2SENT_PORT", str(server.server_port))
+        yield statuses
 
 
 def test_every_setting_is_a_flag_of_serve() -> None:

@@ -29,6 +29,7 @@ from service.settings import Settings, SettingsError, load_settings
 from service.telemetry.logs import logging_to
 from tests.support.fake_engine import FakeEngine, InProcess
 from tests.support.server_process import running_server
+from tests.support.serving import serving
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
@@ -238,13 +239,9 @@ class Collector:
 @pytest.fixture
 def collector() -> Iterator[Collector]:
     receiver = Collector()
-    thread = threading.Thread(target=receiver.server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield receiver
-    receiver.gate.set()
-    receiver.server.shutdown()
-    receiver.server.server_close()
-    thread.join()
+    with serving(receiver.server):
+        yield receiver
+        receiver.gate.set()
 
 
 def test_the_last_spans_of_a_server_that_is_stopped_reach_the_collector(

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from model.artifact.reader import Artifact
 from model.network.encoder import build_encoder
 from model.network.selector_config import SelectorConfig
 from tests.support.server_process import running_server
+from tests.support.serving import serving
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import SENTENCES, write_table
 from tests.support.tiny_tasks import tiny_tasks
@@ -210,14 +210,8 @@ def answering(*answers: Answer) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Keep quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}"
 
 
 def test_a_busy_service_is_asked_again() -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import http.server
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from service.bulk.embedders import remote
 from service.bulk.embedders.remote import RemoteEmbedder
 from service.bulk.job import BulkError, Options
 from tests.support.fake_embedder import DIM, vector_of
+from tests.support.serving import serving
 
 INFO = {
     "served_model_name": "fake",
@@ -102,12 +102,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[Service]:
     """A service on a free port."""
-    with Service() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(Service()) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def embed(service: Service, texts: list[str], options: Options | None = None) -> Any:
