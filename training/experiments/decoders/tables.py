@@ -15,6 +15,7 @@ from training.evaluation.sts import AVERAGE
 from training.experiments.decoders.plan import LORA_ARMS, OURS
 from training.experiments.paper.plots import save
 from training.frozen.arms import ARMS
+from training.frozen.experiment import TUNING_SEED
 from training.frozen.opening import PAIRS, TESTS
 from training.frozen.tables import GEOMETRY, STS, frozen_tables
 from training.frozen.train import CHOSEN_ON
@@ -63,10 +64,14 @@ def _of_each(count: int) -> str:
 
 
 def weights_figure(lines: Sequence[Line]) -> Figure | None:
-    """The mean weight of each block over texts, features and seeds; None where nothing learns."""
+    """The mean weight of each block over texts, features and seeds; None where nothing learns.
+
+    Runs that choose a rate are left out.
+    """
     by_arm: dict[str, list[list[float]]] = {}
     for line in lines:
-        if line["objective"] == DRAWN and line["block_weights"] and line["schedule"]["steps"]:
+        counts = line["seed"] != TUNING_SEED and line["objective"] == DRAWN
+        if counts and line["block_weights"] and line["schedule"]["steps"]:
             by_arm.setdefault(line["arm"], []).append(line["block_weights"])
     if not by_arm:
         return None

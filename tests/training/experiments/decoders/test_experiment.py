@@ -18,7 +18,7 @@ from training.encoder import new_encoder
 from training.errors import ConfigError, Interrupted
 from training.experiments.decoders.experiment import is_decoder, reproduce_decoders, runs_of
 from training.experiments.decoders.plan import BUDGETS, LORA_ARMS, frozen_plan
-from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables
+from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables, weights_figure
 from training.experiments.paper.cells import Series
 from training.frozen.opening import TESTS
 from training.jsonl import read_lines
@@ -134,6 +134,25 @@ def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
     assert "| S2Sent, 3 blocks | 3 | 70.00 ± 0.00 | 72.30 ± 0.20 |" in scores
     assert f"| last block | 3 | +{fmean((2, 2.1, 2.2)):.2f} | 0.001 | more |" in tests
     assert "no test of one seed" in lora_tables([lines[0], lines[3]])[2]
+
+
+def test_the_figure_draws_the_mean_of_seeds_without_the_runs_that_chose_a_rate() -> None:
+    tuning, first, second = (
+        {
+            "objective": "contrastive",
+            "arm": "static-blocks-3-none",
+            "seed": seed,
+            "exit": 30,
+            "schedule": {"steps": 200},
+            "block_weights": weights,
+        }
+        for seed, weights in enumerate([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.4, 0.3, 0.3]])
+    )
+    figure = weights_figure([tuning, first, second])
+    assert figure is not None
+    drawn = {text.get_position()[0]: text.get_text() for text in figure.axes[0].texts}
+    assert drawn == {28: "0.30", 29: "0.30", 30: "0.40"}
+    assert weights_figure([tuning]) is None
 
 
 def test_every_budget_fits_a_decoder_of_thirty_blocks() -> None:
