@@ -2,6 +2,7 @@
 
     python -m benchmarks [--quick] [--texts FILE] [--rounds N] [--seconds S] [--budget MINUTES]
                          [--systems NAME ...] [--loads NAME ...] [--tei PATH] [--out FOLDER]
+                         [--weights NAME --cache FOLDER]
 
 Each round starts every system once, in another order, checks its vectors, loads it and ends it.
 Before each load the system is warmed up at that load, and has to be idle again. Needs wrk
@@ -30,7 +31,7 @@ from benchmarks.report.page import RESULTS, write_report
 from benchmarks.report.results import Results
 from benchmarks.rounds import ONE_TEXT_LOADS, OPEN_LOOP, Plan, run_round
 from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems
-from benchmarks.systems.models import prepare_models
+from benchmarks.systems.models import WEIGHTS, prepare_models
 from benchmarks.systems.peers import TEI_PROGRAM
 from benchmarks.systems.running import installed_versions
 from benchmarks.systems.system import DEFAULT_ARTIFACT, ROOT, System
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tokenizer = Tokenizer(Artifact.open(DEFAULT_ARTIFACT).tokenizer_path, MAX_TOKENS)
     texts = prepare_texts(options.texts, tokenizer)
     check_texts = texts.short[:24] + texts.long[:8]
-    models = prepare_models(options.cache, check_texts)
+    models = prepare_models(options.cache, check_texts, options.weights)
     every = all_systems(models, check_texts, options.peers, options.tei, shlex.split(options.serve))
     systems = [system for system in every if system.name in options.systems]
     results = _begin(options, texts, systems)
@@ -106,6 +107,7 @@ def _begin(options: argparse.Namespace, texts: Texts, systems: Sequence[System])
             "seconds": options.seconds,
             "answers": options.answers,
             "loads": options.loads,
+            "weights": options.weights,
         },
         "machine": describe_machine(),
         "tokens": texts.tokens,
@@ -133,6 +135,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     loads, names = (*BY_NAME, OPEN_LOOP), ", ".join(SYSTEMS)
+    add(
+        "--weights",
+        default=WEIGHTS,
+        help="of all systems but artifacts/default: a model that"
+        " averages its tokens; give it a --cache of its own",
+    )
     add("--quick", action="store_true", help="one round of 2 s a load, to see that all works")
     add("--rounds", type=int, help="3 by default")
     add("--seconds", type=float, help="of each load; 15 by default")

@@ -77,6 +77,7 @@ def _introduction(results: Results) -> str:
     minutes = f" in {settings['minutes']:.0f} minutes" if "minutes" in settings else ""
     answers = f" and {settings['answers']} answers" if "answers" in settings else ""
     commit = f"{str(results['commit'])[:10]}{changed}"
+    weights = settings.get("weights", "all-MiniLM-L6-v2").rpartition(":")[2]
     return (
         f"`{settings['command']}`, {results['date']}, commit {commit}:"
         f" medians of {rounds} round(s){minutes}, with min and max. A window is at least"
@@ -87,7 +88,7 @@ def _introduction(results: Results) -> str:
         f"{_others(results)} Short texts have"
         f" {tokens['short']['mean']:.1f} tokens on average, {tokens['short']['longest']} at most,"
         f" long ones {tokens['long']['mean']:.0f}. All systems compute in float32 but those named"
-        " int8; all but artifacts/default hold the weights of all-MiniLM-L6-v2."
+        f" int8; all but artifacts/default hold the weights of {weights}."
     )
 
 

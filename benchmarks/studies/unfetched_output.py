@@ -1,11 +1,14 @@
 """What the block weights cost a run that does not ask for them: a graph beside itself without them.
 
-    python -m benchmarks.studies.unfetched_output [--artifact FOLDER] [--pairs 2000] [--threads 1]
+    python -m benchmarks.studies.unfetched_output [--artifact FOLDER] [--sessions 16] [--pairs 400]
 
 `/embed` fetches the embedding alone, `/explain` another output of the same graph. That output, and
-what only it needs, is cut out of a copy of the graph; both sessions then run the same texts in
-turns, in an order that changes. The cost is the median, over the pairs of runs, of the ratio of
-their times, with the interval that a median of so many pairs lies in (95 %, from the ranks).
+what only it needs, is cut out of a copy of the graph; a session of each then runs the same texts in
+turns, in an order that changes. Where a session's memory lies makes one session faster than another
+of the same graph, so sessions are opened anew many times, and pairs of sessions of one graph are
+measured in the same way: their spread is what the method cannot tell apart. A cost is the median
+over a pair's runs of the ratio of their times; printed is the mean over the sessions with its 95 %
+interval (Student's t).
 """
 
 import argparse
@@ -14,13 +17,13 @@ import time
 from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
-import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import GraphProto, NodeProto
+from scipy.stats import t
 
 from benchmarks.load.texts import read_texts
 from benchmarks.systems.system import DEFAULT_ARTIFACT
@@ -34,27 +37,34 @@ WARM_UP_RUNS = 10
 
 
 def main() -> None:
-    """Measure and print a line for each size of a batch."""
+    """Measure and print a line for each size of a batch and each pair of graphs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--artifact", type=Path, default=DEFAULT_ARTIFACT)
     parser.add_argument("--texts", type=Path, help="one text a line")
-    parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--sessions", type=int, default=16)
+    parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     artifact = Artifact.open(options.artifact)
-    model = onnx.load(artifact.path / "onnx/model.onnx")
-    nodes = count_nodes(model.graph)
-    sessions = [open_session(model, options.threads)]
-    cut_output(model.graph, BLOCK_WEIGHTS_OUTPUT)
-    sessions.append(open_session(model, options.threads))
-    print(f"{nodes} nodes with the output, {count_nodes(model.graph)} without")
+    whole = onnx.load(artifact.path / "onnx/model.onnx")
+    cut = onnx.ModelProto()
+    cut.CopyFrom(whole)
+    cut_output(cut.graph, BLOCK_WEIGHTS_OUTPUT)
+    print(f"{count_nodes(whole.graph)} nodes with the output, {count_nodes(cut.graph)} without")
     tokenizer = Tokenizer(artifact.tokenizer_path, artifact.manifest.max_seq_length)
     rows = [row.input_ids for row in tokenizer.tokenize(read_texts(options.texts)[:320])]
-    for size, share in SIZES.items():
-        batches = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
-        runs = [padded_inputs(batch, artifact.manifest.inputs, 0) for batch in batches]
-        pairs = time_in_turns(sessions, runs, round(options.pairs * share))
-        print(describe(size, pairs), flush=True)
+    graphs = {"with / without": (whole, cut), "without / without": (cut, cut)}
+    costs: dict[tuple[int, str], list[float]] = {}
+    for _ in range(options.sessions):
+        for name, pair in graphs.items():
+            sessions = [open_session(graph, options.threads) for graph in pair]
+            for size, share in SIZES.items():
+                batches = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
+                runs = [padded_inputs(batch, artifact.manifest.inputs, 0) for batch in batches]
+                times = time_in_turns(sessions, runs, round(options.pairs * share))
+                costs.setdefault((size, name), []).append(cost_percent(times))
+    for (size, name), seen in costs.items():
+        print(describe(size, name, seen))
 
 
 def cut_output(graph: GraphProto, name: str) -> None:
@@ -127,16 +137,18 @@ def time_in_turns(
     return found
 
 
-def describe(size: int, pairs: Sequence[tuple[float, float]]) -> str:
-    """A sentence with the median cost in percent."""
-    costs = np.sort([100 * (with_it / without - 1) for with_it, without in pairs])
-    reach = 0.98 * sqrt(len(costs))  # ranks around the median's, 1.96 x sqrt(n) / 2
-    low = costs[max(0, round(len(costs) / 2 - reach))]
-    high = costs[min(len(costs) - 1, round(len(costs) / 2 + reach))]
-    milliseconds = 1000 * median(without for _, without in pairs)
+def cost_percent(pairs: Sequence[tuple[float, float]]) -> float:
+    """By how much the first of two sessions takes longer."""
+    return 100 * (median(first / second for first, second in pairs) - 1)
+
+
+def describe(size: int, name: str, costs: Sequence[float]) -> str:
+    """A line with the mean cost over sessions and its interval."""
+    reach = float(t.ppf(0.975, len(costs) - 1)) * stdev(costs) / sqrt(len(costs))
     return (
-        f"{size} texts a run, {milliseconds:.2f} ms: {median(costs):+.2f} % "
-        f"({low:+.2f} to {high:+.2f}), {len(pairs)} pairs"
+        f"{size} texts a run, {name}: {mean(costs):+.2f} % ({mean(costs) - reach:+.2f} to"
+        f" {mean(costs) + reach:+.2f}), {len(costs)} pairs of sessions from {min(costs):+.2f} to"
+        f" {max(costs):+.2f}"
     )
 
 

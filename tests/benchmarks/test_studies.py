@@ -6,7 +6,13 @@ import pytest
 
 from benchmarks.studies.profile import attribute, read_totals
 from benchmarks.studies.soak_memory import growth_percent
-from benchmarks.studies.unfetched_output import count_nodes, cut_output, describe, open_session
+from benchmarks.studies.unfetched_output import (
+    cost_percent,
+    count_nodes,
+    cut_output,
+    describe,
+    open_session,
+)
 from model.artifact.reader import Artifact
 from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
 
@@ -55,6 +61,7 @@ def test_a_graph_without_an_output_computes_the_others_with_fewer_nodes(
     assert count_nodes(model.graph) < nodes
 
 
-def test_a_cost_is_the_median_of_the_pairs() -> None:
-    pairs = [(1.01, 1.0), (1.02, 1.0), (1.5, 1.0)]
-    assert describe(1, pairs).startswith("1 texts a run, 1000.00 ms: +2.00 %")
+def test_a_cost_is_the_median_of_the_pairs_and_its_mean_over_sessions_has_an_interval() -> None:
+    assert cost_percent([(1.01, 1.0), (1.02, 1.0), (1.5, 1.0)]) == pytest.approx(2.0)
+    line = describe(1, "with / without", [1.0, 2.0, 3.0])  # t of two degrees of freedom is 4.303
+    assert line.startswith("1 texts a run, with / without: +2.00 % (-0.48 to +4.48), 3 pairs")

@@ -9,7 +9,7 @@ from httpx import ASGITransport, AsyncClient
 
 from benchmarks.machine import describe_machine, describe_source
 from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems
-from benchmarks.systems.models import Models, hash_exporter
+from benchmarks.systems.models import MADE_FROM, Models, begin_cache, hash_exporter
 from benchmarks.systems.peers import find_onnxruntime_library
 from benchmarks.systems.plain_fastapi import create_app
 from benchmarks.systems.raw_limit import RawLimit
@@ -122,3 +122,15 @@ def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
 def test_the_exporter_s_source_has_a_hash() -> None:
     assert hash_exporter() == hash_exporter()
     assert len(hash_exporter()) == 64
+
+
+def test_a_cache_of_other_weights_is_emptied(tmp_path: Path) -> None:
+    """Else a bench would measure one model and name another."""
+    begin_cache(tmp_path, "one")
+    made = tmp_path / "artifact/manifest.json"
+    made.parent.mkdir()
+    made.touch()
+    begin_cache(tmp_path, "one")
+    assert made.exists()
+    begin_cache(tmp_path, "another")
+    assert [path.name for path in tmp_path.iterdir()] == [MADE_FROM]

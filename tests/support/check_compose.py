@@ -84,7 +84,7 @@ def targets() -> str:
 
 def metrics() -> str:
     """What the service did is to be seen in Prometheus."""
-    texts = query("s2sent_texts_total")
+    texts = query("sum(s2sent_texts_total)")
     assert texts, "s2sent_texts_total has no data yet"
     assert float(texts[0]["value"][1]) >= len(TEXTS), texts
     answered = query('sum(s2sent_requests_total{route="/embed",status="200"})')
