@@ -82,10 +82,15 @@ def fold_int8(encoder: ModelProto) -> None:
 
 
 def _weight_axes(graph: ModelProto) -> dict[str, int]:
-    """The channel axis of every initializer that an operator reads as a weight or table."""
+    """The channel axis of every initializer that an operator reads as a weight or table.
+
+    A table is looked up by rows. One by the distance of two tokens has these on its last axis, and
+    is not rounded (`model.export.packed.encoder.ByDistance`).
+    """
     axes = {}
     for node in graph.graph.node:
-        if node.op_type in _CHANNEL_AXIS:
+        along = next((item.i for item in node.attribute if item.name == "axis"), 0)
+        if node.op_type in _CHANNEL_AXIS and not (node.op_type == "Gather" and along):
             axes.update(dict.fromkeys(node.input, _CHANNEL_AXIS[node.op_type]))
     return axes
 

@@ -85,3 +85,14 @@ def test_small_matrices_keep_their_precision() -> None:
     """A matrix below the threshold is stored as it is."""
     model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), weights={"w": a_weight(64, 2)})
     assert store_int8(model) == 0
+
+
+def test_a_table_of_distances_is_left_as_it_is() -> None:
+    """It is looked up along its last axis, as MPNet's bias of 12 heads, and was never rounded."""
+    table = a_weight(12, 257)
+    model = a_graph(
+        helper.make_node("Gather", ["table", "distances"], ["y"], axis=1),
+        weights={"table": table, "distances": np.zeros(4, np.int64)},
+    )
+    assert store_int8(model) == 0
+    assert np.array_equal(numpy_helper.to_array(model.graph.initializer[0]), table)
