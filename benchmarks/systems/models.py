@@ -93,9 +93,8 @@ def main() -> None:
     is_current = made_by.is_file() and made_by.read_text() == source
     for name, precision in precisions.items():
         if not (is_current and _opens(cache / name)):
-            _export_artifact(
-                checkpoint, cache / name, options.weights.rpartition(":")[2], precision
-            )
+            called = Path(options.weights.rpartition(":")[2]).name
+            _export_artifact(checkpoint, cache / name, called, precision)
     made_by.write_text(source)
     if not (cache / "onnx/model.onnx").is_file():
         _export_onnx(checkpoint, cache / "onnx", optimize="O2")
@@ -105,9 +104,9 @@ def main() -> None:
 
 
 def begin_cache(cache: Path, weights: str) -> None:
-    """Remove what was made from other weights."""
+    """Remove what was made from other weights; a cache that does not tell is of the default's."""
     made_from = cache / MADE_FROM
-    if made_from.is_file() and made_from.read_text() != weights:
+    if (made_from.read_text() if made_from.is_file() else WEIGHTS) != weights:
         for name in (*FOLDERS, MADE_BY, REFERENCE):
             path = cache / name
             if path.is_dir():

@@ -9,7 +9,13 @@ from httpx import ASGITransport, AsyncClient
 
 from benchmarks.machine import describe_machine, describe_source
 from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems
-from benchmarks.systems.models import MADE_FROM, Models, begin_cache, hash_exporter
+from benchmarks.systems.models import (
+    MADE_FROM,
+    WEIGHTS,
+    Models,
+    begin_cache,
+    hash_exporter,
+)
 from benchmarks.systems.peers import find_onnxruntime_library
 from benchmarks.systems.plain_fastapi import create_app
 from benchmarks.systems.raw_limit import RawLimit
@@ -125,12 +131,13 @@ def test_the_exporter_s_source_has_a_hash() -> None:
 
 
 def test_a_cache_of_other_weights_is_emptied(tmp_path: Path) -> None:
-    """Else a bench would measure one model and name another."""
-    begin_cache(tmp_path, "one")
+    """Else a bench would measure one model and name another; also one from before it was told."""
     made = tmp_path / "artifact/manifest.json"
     made.parent.mkdir()
     made.touch()
-    begin_cache(tmp_path, "one")
-    assert made.exists()
+    for same in (WEIGHTS, WEIGHTS):
+        begin_cache(tmp_path, same)
+        assert made.exists()
+    (tmp_path / MADE_FROM).unlink()
     begin_cache(tmp_path, "another")
     assert [path.name for path in tmp_path.iterdir()] == [MADE_FROM]
