@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from starlette.requests import Request
 
@@ -33,7 +34,7 @@ class Service:
     started_at: int = field(default_factory=lambda: int(time.time()))  # seconds since the epoch
     _fingerprints: dict[int | None, str] = field(default_factory=dict)  # by depth
 
-    @property
+    @cached_property
     def manifest(self) -> Manifest:
         """The manifest of the served artifact; raises NotReady while none is loaded."""
         return self.engine.artifact.manifest
@@ -43,7 +44,7 @@ class Service:
         """The model's name in answers."""
         return self.settings.served_name or self.manifest.name
 
-    @property
+    @cached_property
     def compute_type(self) -> str:
         """``gpu`` or ``cpu``, by the provider that the encoder runs on."""
         return "cpu" if self.engine.provider == "CPUExecutionProvider" else "gpu"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from service.engine.panics import panics_as_errors
+from service.engine.panics import PanicsAsErrors
 
 Result = TypeVar("Result")
 
@@ -21,7 +21,7 @@ def in_background(work: Callable[[], Result], *, name: str) -> Future[Result]:
 
     def run() -> None:
         try:
-            with panics_as_errors():
+            with PanicsAsErrors():
                 result = work()
         except BaseException as error:  # the edge of the thread: the future's owner would wait
             future.set_exception(error)

@@ -114,4 +114,5 @@ class Submission:
         self._metrics.tokenize_duration.observe(result.tokenize_seconds)
         self._metrics.queue_duration[lane].observe(result.queue_seconds)
         self._metrics.inference_duration.observe(result.inference_seconds)
-        self._metrics.truncated_texts.inc(sum(result.truncated))
+        if any(result.truncated):
+            self._metrics.truncated_texts.inc(sum(result.truncated))

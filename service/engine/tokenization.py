@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from model.runtime.tokenizer import TokenizedText, UnusableInput
 from service.engine.admission import empty_input, refuse_empty
-from service.engine.panics import panics_as_errors
+from service.engine.panics import PanicsAsErrors
 from service.engine.types import TextTokenizer
 from service.errors import InvalidInput, ServiceError
 
@@ -136,7 +136,7 @@ async def _run(
     """What ``work`` returns; raises Panic where the tokenizer panics."""
 
     def contained() -> Result:
-        with panics_as_errors():
+        with PanicsAsErrors():
             return work()
 
     if sum(map(len, items)) <= INLINE_CHARACTERS:

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
 from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from service.http.error_responses import error_response
-from service.http.middleware import REQUEST_ID_HEADER, new_request_id
+from service.http.middleware import REQUEST_ID_FIELD, new_request_id
 from service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class HttpConnection(HttpToolsProtocol):
             *self.server_state.default_headers,
             *response.raw_headers,
             (b"connection", b"close"),
-            (REQUEST_ID_HEADER.lower().encode(), new_request_id().encode()),
+            (REQUEST_ID_FIELD, new_request_id().encode()),
         ]
         head = b"".join(b"%b: %b\r\n" % field for field in fields)
         return STATUS_LINE[response.status_code] + head + b"\r\n" + bytes(response.body)

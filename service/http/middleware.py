@@ -5,7 +5,7 @@ import random
 import re
 
 from opentelemetry import trace
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.errors import InternalError
@@ -18,6 +18,7 @@ from service.telemetry.metrics import ROUTES, Metrics
 logger = logging.getLogger(__name__)
 
 REQUEST_ID_HEADER = "X-Request-Id"
+REQUEST_ID_FIELD = REQUEST_ID_HEADER.lower().encode()  # as ASGI has it
 _VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 # Aliases count as the route they stand for.
@@ -38,6 +39,8 @@ class ObserveRequests:
         self._metrics = metrics
         self._log_requests = log_requests
         self._traced = traced
+        self._in_flight = 0
+        metrics.requests_in_flight.set_function(lambda: self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,16 +49,17 @@ class ObserveRequests:
         span = trace.get_current_span() if self._traced else None
         context = RequestContext.attach(scope, _request_id(scope), span)
         token = log_fields.set(_identity(context))
+        request_id = (REQUEST_ID_FIELD, context.request_id.encode())
         status = CLIENT_CLOSED_REQUEST  # unless a response begins
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = context.request_id
+                message["headers"] = [*message["headers"], request_id]
             await send(message)
 
-        self._metrics.requests_in_flight.inc()
+        self._in_flight += 1
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:  # the edge of a request: it gets an answer, the log the traceback
@@ -67,7 +71,7 @@ class ObserveRequests:
             )
             await error_response(scope["path"], error)(scope, receive, send_with_id)
         finally:
-            self._metrics.requests_in_flight.dec()
+            self._in_flight -= 1
             seconds = context.elapsed_seconds()
             self._metrics.deferred.add(self._record, scope, context, status, seconds)
             log_fields.reset(token)

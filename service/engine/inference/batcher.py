@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from service.engine.inference.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
-from service.lanes import LANES, Lane
+from service.lanes import Lane
 
 # What waits is split between idle threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
@@ -53,7 +53,8 @@ class Batcher:
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[threading.Condition] = []  # one per waiting thread, in order of waiting
-        self._lanes = {lane: FairQueue(limits) for lane in LANES}
+        self._interactive, self._bulk = FairQueue(limits), FairQueue(limits)
+        self._lanes: dict[Lane, FairQueue] = {"interactive": self._interactive, "bulk": self._bulk}
         self._owed_to_bulk = 0.0  # tokens
         self._closed = False
 
@@ -116,7 +117,7 @@ class Batcher:
         """
         woken = threading.Condition(self._lock)
         with self._lock:
-            while not (self.texts or self._closed):
+            while not (self._has_texts or self._closed):
                 self._idle.append(woken)
                 if not woken.wait(idle_seconds) and woken in self._idle:
                     self._idle.remove(woken)
@@ -124,8 +125,8 @@ class Batcher:
             if self._closed:
                 return None
             texts = self._take()
-            exclusive = not self.texts and len(self._idle) == self._num_workers - 1
-            if self.texts:
+            exclusive = not self._has_texts and len(self._idle) == self._num_workers - 1
+            if self._has_texts:
                 self._wake()  # for its share of the rest
             return Batch(texts, exclusive)
 
@@ -136,6 +137,10 @@ class Batcher:
             while self._idle:
                 self._wake()
 
+    @property
+    def _has_texts(self) -> bool:
+        return bool(self._interactive.texts or self._bulk.texts)
+
     def _wake(self) -> None:
         """Wake the thread that has waited the shortest: its data is still in the caches."""
         if self._idle:
@@ -143,7 +148,7 @@ class Batcher:
 
     def _take(self) -> list[QueuedText]:
         """A batch of the lane whose turn it is, and what bulk is owed after it."""
-        interactive, bulk = self._lanes["interactive"], self._lanes["bulk"]
+        interactive, bulk = self._interactive, self._bulk
         if not bulk.texts:
             self._owed_to_bulk = 0.0
             return interactive.take(self._share(interactive))

@@ -18,7 +18,7 @@ from model.runtime.providers import ProviderUnavailable, TensorRTPlan
 from service.engine.background import in_background
 from service.engine.inference.parallelism import Parallelism
 from service.engine.inference.served_artifact import int8_obstacle, open_artifact
-from service.engine.panics import panics_as_errors
+from service.engine.panics import PanicsAsErrors
 from service.engine.types import Run, TextTokenizer, TokenEncoder
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -76,7 +76,7 @@ class LoadedModel:
         _check_defaults(settings, artifact)
         parallelism = Parallelism.of(settings)
         try:
-            with panics_as_errors():
+            with PanicsAsErrors():
                 encoder = OnnxEncoder(
                     artifact,
                     device=settings.device,
@@ -191,7 +191,7 @@ class LoadedModel:
 
     def _trial_tokens(self, text: str) -> list[int]:
         try:
-            with panics_as_errors():
+            with PanicsAsErrors():
                 return self.tokenizer.tokenize([text])[0].input_ids
         except Exception as error:  # the tokenizer may raise anything
             raise EngineStartFailed(

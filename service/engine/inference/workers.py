@@ -233,7 +233,8 @@ class InferenceWorkers:
             middle = len(batch) // 2
             first, second = batch[:middle], batch[middle:]
             return self._process(first, exclusive) | self._process(second, exclusive)
-        self._metrics.coalesced_texts.inc(len(batch) - len(row_of))
+        if len(row_of) < len(batch):
+            self._metrics.coalesced_texts.inc(len(batch) - len(row_of))
         return self._deliver(batch, embeddings, started, self._clock() - started)
 
     def _deliver(
@@ -244,15 +245,16 @@ class InferenceWorkers:
         seconds: float,
     ) -> bool:
         """Write the finite embeddings into their requests; return whether there were any."""
-        finite = np.isfinite(embeddings).all(axis=1)
+        finite = np.isfinite(embeddings)
+        broken: Sequence[int] = ()
         if not finite.all():
-            broken = np.flatnonzero(~finite)
+            broken = np.flatnonzero(~finite.all(axis=1)).tolist()
             logger.error("%d of %d embeddings are not finite", len(broken), len(batch))
             self._fail_texts([batch[position] for position in broken], "non_finite")
         for text, embedding in zip(batch, embeddings, strict=True):
             text.request.embeddings[text.position] = embedding
         self._post(self._answer, batch, started, seconds)
-        return bool(finite.any())
+        return len(broken) < len(batch)
 
     def _fail_texts(self, texts: Sequence[QueuedText], reason: str) -> None:
         """Fail these texts alone, or their requests, whose other texts then leave the queue."""
