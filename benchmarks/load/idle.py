@@ -37,13 +37,15 @@ class LoneClient:
         self._connection = http.client.HTTPConnection(host, timeout=timeout)
 
     def time_ms(self, count: int) -> list[float]:
-        """The latencies of ``count`` requests in ms.
+        """The latencies of ``count`` requests in ms, each after a pause.
 
+        A core that has slept answers more slowly, so what is compared has the same pauses.
         Raises `NotMeasured` when one is not answered with 200 in time.
         """
         return [self._time_one() for _ in range(count)]
 
     def _time_one(self) -> float:
+        time.sleep(PAUSE_SECONDS)
         started = time.perf_counter()
         try:
             headers = {"Content-Type": "application/json"}
@@ -89,4 +91,3 @@ def wait_until_idle(
                     f"not idle again after {timeout_seconds:g} s: a lone request takes"
                     f" {median(last):.1f} ms, and took {idle_ms:.1f} ms before any load."
                 )
-            time.sleep(PAUSE_SECONDS)
