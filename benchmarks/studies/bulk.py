@@ -1,6 +1,6 @@
 """`s2sent embed` beside the raw sessions, sentence-transformers and fastembed, and its memory.
 
-    python -m benchmarks.studies.bulk speed --texts FILE --cache FOLDER [--rows 100000] [--turns 3]
+    python -m benchmarks.studies.bulk speed --texts FILE [--rows 100000] [--only NAME...]
     python -m benchmarks.studies.bulk memory --texts FILE [--rows 1000000] [--depth 2]
 
 `speed` gives every system the same texts with the same weights (all-MiniLM-L6-v2 in float32), in
@@ -33,6 +33,7 @@ from service.settings import DEFAULT_ARTIFACT
 
 RAW_BATCH = 32
 MAX_TOKENS = 256
+OURS = "s2sent embed"
 TIMED_OUT_SECONDS = 3_600
 Measure = Callable[[Path], float]  # a file of texts -> texts per second
 
@@ -134,11 +135,11 @@ def _run_raw(session: Any, batch: Sequence[Any]) -> None:
     session.run(None, inputs)
 
 
-def measure_speed(models: Models, peers: Path, texts: Path, turns: int) -> dict[str, list[float]]:
-    """Texts per second of every system in every turn; the order alternates."""
+def find_systems(models: Models, peers: Path) -> dict[str, Measure]:
+    """What can be measured here; a library only where its environment is."""
     cores = len(os.sched_getaffinity(0))
     systems: dict[str, Measure] = {
-        "s2sent embed": embed_rate(models.artifact),
+        OURS: embed_rate(models.artifact),
         "raw, one session": raw_rate(models.artifact, 1),
         "raw, one session a core": raw_rate(models.artifact, cores),
     }
@@ -148,6 +149,11 @@ def measure_speed(models: Models, peers: Path, texts: Path, turns: int) -> dict[
     ):
         if (python := peers / library / "bin/python").exists():
             systems[library] = library_rate(python, library, folder)
+    return systems
+
+
+def measure_speed(systems: dict[str, Measure], texts: Path, turns: int) -> dict[str, list[float]]:
+    """Texts per second of every system in every turn; the order alternates."""
     rates: dict[str, list[float]] = {name: [] for name in systems}
     for turn in range(turns):
         for name in list(systems)[:: -1 if turn % 2 else 1]:
@@ -158,10 +164,13 @@ def measure_speed(models: Models, peers: Path, texts: Path, turns: int) -> dict[
 
 def print_speed(rates: dict[str, list[float]]) -> None:
     """A table: medians, and what `s2sent embed` is of each, with min and max over the turns."""
-    ours = rates["s2sent embed"]
-    best = [max(pair) for pair in zip(*(r for n, r in rates.items() if "raw" in n), strict=True)]
+    ours = rates[OURS]
+    raw = [rate for name, rate in rates.items() if name.startswith("raw")]
+    best = (
+        {"raw, the faster of both": [max(turn) for turn in zip(*raw, strict=True)]} if raw else {}
+    )
     print("| | texts/s | s2sent embed is | |\n|---|---:|---:|---|")
-    for name, theirs in (rates | {"raw, the faster of both": best}).items():
+    for name, theirs in (rates | best).items():
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
         spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
         print(f"| {name} | {median(theirs):.0f} | {median(ratios):.3f} | {spread} |")
@@ -199,6 +208,7 @@ def main() -> None:
     parser.add_argument("--artifact", type=Path, default=DEFAULT_ARTIFACT)
     parser.add_argument("--sessions", type=int, default=1, help=argparse.SUPPRESS)
     parser.add_argument("--cache", type=Path, default=Path(".bench/models"), help="for models")
+    parser.add_argument("--only", nargs="+", help="measure these beside s2sent embed; default all")
     parser.add_argument("--peers", type=Path, default=Path(".venv/peers"))
     arguments = parser.parse_args()
     if arguments.what == "raw":
@@ -216,7 +226,12 @@ def main() -> None:
         models = prepare_models(arguments.cache, ["A man is playing a guitar."])
         machine = describe_machine()
         print(f"{machine['cores']} cores of {machine['cpu']}; {arguments.rows} texts", flush=True)
-        print_speed(measure_speed(models, arguments.peers, texts, arguments.turns))
+        systems = find_systems(models, arguments.peers)
+        names = {OURS, *(arguments.only or systems)}
+        if unknown := ", ".join(names - {*systems}):
+            parser.error(f"--only {unknown} is not among {', '.join(systems)}.")
+        chosen = {name: systems[name] for name in systems if name in names}
+        print_speed(measure_speed(chosen, texts, arguments.turns))
 
 
 if __name__ == "__main__":

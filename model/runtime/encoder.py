@@ -38,6 +38,9 @@ class OnnxEncoder:
     With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
     thread, which uses the cores better than threads that work in step; an exclusive run gets all
     ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
+
+    ``keep_memory`` is for batches of one size, run after run: a session of one thread then keeps
+    what its largest batches took, and a run need not ask the system for it.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
+        keep_memory: bool = False,
         tensorrt: TensorRTPlan | None = None,
     ) -> None:
         manifest = artifact.manifest
@@ -60,10 +64,12 @@ class OnnxEncoder:
         threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
             threads.append(1)
-        sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
+        sessions = open_sessions(
+            artifact, device, threads=threads, keep_memory=keep_memory, tensorrt=tensorrt
+        )
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
-        # A session of one thread has no arena whose memory it could return.
+        # A session of one thread has no arena whose memory it could return, or is to keep it.
         self._return_memory = None if threads[0] == 1 else memory_returning_options()
         self._has_device_memory = device != "cpu"
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
