@@ -1,14 +1,15 @@
 """What the block weights cost a run that does not ask for them: a graph beside itself without them.
 
-    python -m benchmarks.studies.unfetched_output [--artifact FOLDER] [--sessions 16] [--pairs 400]
+    python -m benchmarks.studies.unfetched_output [--artifact FOLDER] [--sizes 1 32] [--sessions 16]
 
 `/embed` fetches the embedding alone, `/explain` another output of the same graph. That output, and
 what only it needs, is cut out of a copy of the graph; a session of each then runs the same texts in
-turns, in an order that changes. Where a session's memory lies makes one session faster than another
-of the same graph, so sessions are opened anew many times, and pairs of sessions of one graph are
-measured in the same way: their spread is what the method cannot tell apart. A cost is the median
-over a pair's runs of the ratio of their times; printed is the mean over the sessions with its 95 %
-interval (Student's t).
+turns, in an order that changes; a run of n texts is in an nth of the pairs. Where a session's
+memory lies makes one session faster than another of the same graph, so sessions are opened anew
+many times, in an order that changes too, and pairs of sessions of one graph are measured in the
+same way: their spread is what the method cannot tell apart. A cost is the median over a pair's runs
+of the ratio of their times; printed is the mean over the sessions with its 95 % interval (Student's
+t).
 """
 
 import argparse
@@ -31,8 +32,6 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
 from model.runtime.tokenizer import Tokenizer
 
-SIZES = {1: 1.0, 32: 0.1}  # texts in a run, and the share of the pairs that it is run in
-
 WARM_UP_RUNS = 10
 
 
@@ -41,6 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--artifact", type=Path, default=DEFAULT_ARTIFACT)
     parser.add_argument("--texts", type=Path, help="one text a line")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 32], help="texts in a run")
     parser.add_argument("--sessions", type=int, default=16)
     parser.add_argument("--pairs", type=int, default=400)
     parser.add_argument("--threads", type=int, default=1)
@@ -55,13 +55,15 @@ def main() -> None:
     rows = [row.input_ids for row in tokenizer.tokenize(read_texts(options.texts)[:320])]
     graphs = {"with / without": (whole, cut), "without / without": (cut, cut)}
     costs: dict[tuple[int, str], list[float]] = {}
-    for _ in range(options.sessions):
+    for turn in range(options.sessions):
         for name, pair in graphs.items():
-            sessions = [open_session(graph, options.threads) for graph in pair]
-            for size, share in SIZES.items():
+            step = -1 if turn % 2 else 1  # the session that is opened first may be faster
+            opened = [open_session(graph, options.threads) for graph in pair[::step]]
+            sessions = opened[::step]
+            for size in options.sizes:
                 batches = [rows[at : at + size] for at in range(0, len(rows) - size + 1, size)]
                 runs = [padded_inputs(batch, artifact.manifest.inputs, 0) for batch in batches]
-                times = time_in_turns(sessions, runs, round(options.pairs * share))
+                times = time_in_turns(sessions, runs, max(8, options.pairs // size))
                 costs.setdefault((size, name), []).append(cost_percent(times))
     for (size, name), seen in costs.items():
         print(describe(size, name, seen))
