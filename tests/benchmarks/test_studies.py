@@ -1,9 +1,13 @@
 """What the studies compute: growth of memory, where a request's time goes, a graph cut down."""
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import pytest
 
+from benchmarks.studies.bulk import high_water_mb
 from benchmarks.studies.profile import attribute, read_totals
 from benchmarks.studies.soak_memory import growth_percent
 from benchmarks.studies.unfetched_output import (
@@ -65,3 +69,14 @@ def test_a_cost_is_the_median_of_the_pairs_and_its_mean_over_sessions_has_an_int
     assert cost_percent([(1.01, 1.0), (1.02, 1.0), (1.5, 1.0)]) == pytest.approx(2.0)
     line = describe(1, "with / without", [1.0, 2.0, 3.0])  # t of two degrees of freedom is 4.303
     assert line.startswith("1 texts a run, with / without: +2.00 % (-0.48 to +4.48), 3 pairs")
+
+
+def test_the_memory_of_a_child_is_its_own() -> None:
+    held = bytearray(300_000_000)
+    code = "import sys; held = bytearray(100_000_000); print('held', flush=True); sys.stdin.read()"
+    child = [sys.executable, "-c", code]
+    with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert 100 < high_water_mb(process.pid) < 200 < len(held) / 1e6
+    assert high_water_mb(process.pid) == 0
