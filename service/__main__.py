@@ -78,7 +78,9 @@ def _serve(settings: Settings) -> None:
     artifact = in_background(partial(open_artifact, settings), name="open")
     from service.engine.inference.model import LoadedModel
 
-    model = LoadedModel.open_in_background(settings, artifact, release_memory=return_freed_memory)
+    model = LoadedModel.open_in_background(
+        settings, artifact, return_freed_memory=return_freed_memory
+    )
     from service.server import CannotListen, serve
 
     try:

@@ -25,8 +25,10 @@ BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not
 # (`model.export.long_attention`): all its scores at one time would take gigabytes.
 LONG_TEXT = 1024
 
-# Padded tokens of an exclusive run up to which the session keeps the run's memory for the next run.
-KEPT_TOKENS = 256
+# Padded tokens of a run up to which its session keeps the run's memory for the next run: of runs
+# side by side, which come in numbers, and of exclusive ones.
+KEPT_TOKENS = 1024
+KEPT_TOKENS_ALONE = 256
 
 
 class OnnxEncoder:
@@ -38,9 +40,6 @@ class OnnxEncoder:
     With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
     thread, which uses the cores better than threads that work in step; an exclusive run gets all
     ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
-
-    ``keep_memory`` is for batches of one size, run after run: a session of one thread then keeps
-    what its largest batches took, and a run need not ask the system for it.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
-        keep_memory: bool = False,
         tensorrt: TensorRTPlan | None = None,
     ) -> None:
         manifest = artifact.manifest
@@ -64,13 +62,10 @@ class OnnxEncoder:
         threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
             threads.append(1)
-        sessions = open_sessions(
-            artifact, device, threads=threads, keep_memory=keep_memory, tensorrt=tensorrt
-        )
+        sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
-        # A session of one thread has no arena whose memory it could return, or is to keep it.
-        self._return_memory = None if threads[0] == 1 else memory_returning_options()
+        self._returning_memory = memory_returning_options()
         self._has_device_memory = device != "cpu"
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
@@ -131,11 +126,16 @@ class OnnxEncoder:
         session = self._exclusive_session if exclusive else self._shared_session
         if self._has_device_memory:
             return run_bound(session, output, inputs)
-        options = (
-            self._return_memory if exclusive and inputs["input_ids"].size > KEPT_TOKENS else None
-        )
+        kept = KEPT_TOKENS if session is self._shared_session else KEPT_TOKENS_ALONE
+        options = self._returning_memory if inputs["input_ids"].size > kept else None
         values: NDArray[np.float32] = session.run([output], inputs, options)[0]
         return values
+
+    def return_memory(self) -> None:
+        """Give back what runs side by side keep on a CPU; takes one run of a short text."""
+        if not self._has_device_memory:
+            inputs = self.inputs([self.tokenizer.tokenize(["a"])[0].input_ids])
+            self._shared_session.run([POOLED_OUTPUT], inputs, self._returning_memory)
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
         """The graph's inputs for ``sequences``, as `padded_inputs` makes them."""

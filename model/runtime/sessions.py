@@ -55,20 +55,19 @@ def open_sessions(
     device: Device,
     *,
     threads: Sequence[int] = (0,),
-    keep_memory: bool = False,
     tensorrt: TensorRTPlan | None = None,
 ) -> list[ort.InferenceSession]:
     """Open a session on ``device`` for each count of ``threads``; 0 is one thread for each core.
 
-    On a CPU the sessions share their lookup tables, and those of one thread return the memory of a
-    run when it ends unless ``keep_memory`` is set. Raises ProviderUnavailable when the device
+    On a CPU the sessions share their lookup tables. Each keeps the memory of its runs for the next
+    one, except of runs with `memory_returning_options`. Raises ProviderUnavailable when the device
     cannot be used, or not for this graph.
     """
     _require_provider(device)
     require_artifact_fits(artifact.manifest, device)
     if device != "cpu":
         return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
-    options = [_session_options(artifact, count, keep_memory) for count in threads]
+    options = [_session_options(artifact, count) for count in threads]
     with closing(artifact.take_graph()) as graph:
         tables = _values(read_lookup_tables(graph.content))  # without a copy
         weights = _values(_weights_apart(artifact, graph.content))
@@ -121,16 +120,12 @@ def _require_provider(device: Device) -> None:
         )
 
 
-def _session_options(artifact: Artifact, threads: int, keep_memory: bool) -> ort.SessionOptions:
+def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     if threads == 1:
-        options.enable_mem_pattern = False
-    if threads == 1 and not keep_memory:
-        # Without an arena memory returns to the system; with one, each of the runs side by side
-        # keeps what its largest batch took.
-        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False  # one would be kept for each shape of a batch
     if artifact.manifest.depths:
         options.log_severity_level = 3  # it warns that depth has a default, which is intended
     return options
@@ -169,7 +164,7 @@ def _open_on_gpu(
     artifact: Artifact, device: Device, threads: int, tensorrt: TensorRTPlan | None
 ) -> ort.InferenceSession:
     ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
-    options = _session_options(artifact, threads, keep_memory=False)
+    options = _session_options(artifact, threads)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     with closing(artifact.take_graph()) as file:
         graph = bytes(file.content)  # TensorRT would make a path part of its cache's file names

@@ -116,7 +116,7 @@ def _open(path: Path) -> Artifact:
 def _verified_encoder(artifact: Artifact) -> OnnxEncoder:
     """An encoder whose runs take one thread each; raises BulkError unless its canary is right."""
     try:
-        encoder = OnnxEncoder(artifact, intra_op_num_threads=1, keep_memory=True)
+        encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
         LoadedModel(encoder, encoder.tokenizer, artifact).check_canary(encoder.run)
     except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
         raise BulkError(f"{artifact.path}: {error}") from None

@@ -54,8 +54,7 @@ class LoadedModel:
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
     ``remark`` is logged when the model is served: what its owner may want to be otherwise.
-    ``release_memory`` is called in a thread that has just freed much memory: by the one that has
-    opened the model, and by an inference thread that has been idle for a second.
+    ``release_memory`` is called by an inference thread that has been idle for a second.
     """
 
     encoder: TokenEncoder
@@ -97,7 +96,13 @@ class LoadedModel:
         remark = ""
         if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):
             remark = f"not served in int8: {why}"
-        return cls(encoder, encoder.tokenizer, artifact, remark=remark)
+        return cls(
+            encoder,
+            encoder.tokenizer,
+            artifact,
+            remark=remark,
+            release_memory=encoder.return_memory,
+        )
 
     @classmethod
     def open_in_background(
@@ -105,10 +110,13 @@ class LoadedModel:
         settings: Settings,
         artifact: Future[Artifact] | None = None,
         *,
-        release_memory: Callable[[], None] = _nothing,
+        return_freed_memory: Callable[[], None] = _nothing,
     ) -> Future[Self]:
-        """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another."""
-        work = partial(cls._open_and_warm_up, settings, artifact, release_memory)
+        """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another.
+
+        ``return_freed_memory`` is called in a thread that has just freed much memory.
+        """
+        work = partial(cls._open_and_warm_up, settings, artifact, return_freed_memory)
         return in_background(work, name="load")
 
     @classmethod
@@ -116,13 +124,19 @@ class LoadedModel:
         cls,
         settings: Settings,
         artifact: Future[Artifact] | None,
-        release_memory: Callable[[], None],
+        return_freed_memory: Callable[[], None],
     ) -> Self:
         since = time.monotonic()
         model = cls.open(settings, artifact.result() if artifact else None)
         model.opened_since = since
-        model.release_memory = release_memory
-        release_memory()
+        release_memory = model.release_memory
+
+        def release_all() -> None:
+            release_memory()
+            return_freed_memory()
+
+        model.release_memory = release_all
+        return_freed_memory()
         model.warm_up(settings)
         return model
 

@@ -44,11 +44,51 @@ def test_run_gives_what_encode_normalises(encoder: OnnxEncoder) -> None:
     np.testing.assert_allclose(pooled / lengths, encoder.encode(TEXTS), atol=1e-6)
 
 
-def test_a_large_batch_is_embedded_on_one_thread(encoder: OnnxEncoder) -> None:
-    """Its session has no memory arena, which a run must not ask to shrink."""
+def test_memory_of_other_runs_changes_no_bit(tiny_artifact: Artifact, encoder: OnnxEncoder) -> None:
+    """Neither what a session kept from other batches nor that it gave it back."""
+    fresh = OnnxEncoder(tiny_artifact, intra_op_num_threads=1)
     row = encoder.tokenizer.tokenize(["a " * 10 * encoder.max_seq_length])[0].input_ids
-    batch = [row] * (1 + KEPT_TOKENS // len(row))
-    np.testing.assert_allclose(encoder.run(batch), encoder.run([row] * len(batch), exclusive=False))
+    rows = [each.input_ids for each in encoder.tokenizer.tokenize(TEXTS)]
+    expected = fresh.run(rows)
+    for larger in ([row], [row] * 2, [row] * (1 + KEPT_TOKENS // len(row))):
+        encoder.run(larger)
+        np.testing.assert_array_equal(encoder.run(rows), expected)
+    encoder.return_memory()
+    np.testing.assert_array_equal(encoder.run(rows), expected)
+
+
+MEMORY = """
+import sys
+from model.artifact.reader import Artifact
+from model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
+from model.runtime.malloc import return_freed_memory
+
+def resident_mb():
+    return_freed_memory()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096 / 1e6
+
+encoder = OnnxEncoder(Artifact.open(sys.argv[1]), intra_op_num_threads=1)
+encoder.run([[0] * 64])
+print(resident_mb())
+encoder.run([[0] * 64] * (KEPT_TOKENS // 64))
+print(resident_mb())
+encoder.return_memory()
+print(resident_mb())
+encoder.run([[0] * 64] * (1 + KEPT_TOKENS // 64))
+print(resident_mb())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_batch_keeps_memory_for_the_next_until_it_is_to_be_returned() -> None:
+    """A larger one returns its memory itself."""
+    command = [sys.executable, "-c", MEMORY, str(DEFAULT_ARTIFACT)]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    before, kept, returned, larger = (float(line) for line in lines)
+    assert kept > before + 8, lines
+    assert returned < before + 6, lines
+    assert larger < before + 6, lines
 
 
 def test_a_text_of_the_longest_length_is_embedded(encoder: OnnxEncoder) -> None:

@@ -191,23 +191,6 @@ def test_tables_live_as_long_as_any_session_that_reads_them(
     assert all(table() is None for table in tables)
 
 
-@pytest.mark.parametrize("keep_memory", [False, True])
-def test_a_session_of_one_thread_keeps_memory_only_where_it_is_to(
-    tiny_artifact: Artifact, keep_memory: bool
-) -> None:
-    opened = open_sessions(tiny_artifact, "cpu", threads=(2, 1), keep_memory=keep_memory)
-    arenas = [session.get_session_options().enable_cpu_mem_arena for session in opened]
-    assert arenas == [True, keep_memory]
-
-
-def test_kept_memory_changes_no_bit(tiny_artifact: Artifact) -> None:
-    returning = OnnxEncoder(tiny_artifact, intra_op_num_threads=1)
-    keeping = OnnxEncoder(tiny_artifact, intra_op_num_threads=1, keep_memory=True)
-    batches = [rows(returning)[:size] for size in (4, 1, 3)]  # the later ones in memory used before
-    for batch in batches:
-        np.testing.assert_array_equal(keeping.run(batch), returning.run(batch))
-
-
 def test_nothing_is_shared_on_a_gpu(
     tiny_artifact: Artifact,
     monkeypatch: pytest.MonkeyPatch,
