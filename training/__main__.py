@@ -15,6 +15,7 @@ import typer
 
 from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
+from training.commands.chain import chain
 from training.commands.depths import depths
 from training.commands.frozen import frozen
 from training.commands.options import Data, whole_numbers
@@ -138,6 +139,7 @@ def report(
     print(output)
 
 
+app.command()(chain)
 app.command()(reproduce)
 app.command()(overhead)
 app.command()(depths)

@@ -30,6 +30,14 @@ def tiny_tasks(folder: Path) -> Path:
     return folder
 
 
+def write_dev_apart(folder: Path) -> Path:
+    """Write an STS-B dev whose pairs stand in no test task, where they are seven apart at most."""
+    pairs = enumerate(zip(SENTENCES, SENTENCES[20:], strict=False))
+    rows = [("tiny", str(n % 6), a, b) for n, (a, b) in pairs]
+    write_table(folder / "sts" / "stsb-dev.tsv", [STS_HEADER, *rows])
+    return folder
+
+
 def _shared(a: str, b: str) -> float:
     first, second = set(a.split()), set(b.split())
     return len(first & second) / len(first | second)

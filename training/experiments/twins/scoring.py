@@ -7,11 +7,10 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import find_selector
 from model.network.twins import TwinEncoder
 from training.evaluation.development import read_development_pairs, score_development
 from training.evaluation.encoders import BATCH_SIZE, torch_encode
-from training.evaluation.geometry import block_weights, geometry_of
+from training.evaluation.geometry import geometry_of, weight_movement
 from training.evaluation.sts import Remembered, cosines, distinct, score, with_average
 
 
@@ -69,10 +68,6 @@ def _towers(encoder: SentenceTransformer) -> tuple[SentenceTransformer, ...]:
 def _weight_movement(
     encoder: SentenceTransformer, start: SentenceTransformer, texts: list[str]
 ) -> float | None:
-    moved = []
-    for after, before in zip(_towers(encoder), _towers(start), strict=True):
-        if find_selector(after) is not None:
-            weights = [block_weights(tower, texts) for tower in (after, before)]
-            first, second = (of.mean.mean(1) for of in weights if of is not None)
-            moved.append(float(np.abs(first - second).max()))
-    return max(moved, default=None)
+    towers = zip(_towers(encoder), _towers(start), strict=True)
+    moved = [weight_movement(after, before, texts) for after, before in towers]
+    return max((each for each in moved if each is not None), default=None)

@@ -9,7 +9,7 @@ import pytest
 from model.network.twins import is_twin_checkpoint
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import SENTENCES, tiny_data, write_table
-from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
+from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
 from training.encoder import new_encoder
 from training.errors import ConfigError, EncoderError
 from training.experiments.paper.cells import Series
@@ -38,16 +38,10 @@ class Untrained:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tiny_data(tiny_tasks(tmp_path_factory.mktemp("twins")))
+    folder = write_dev_apart(tiny_data(tiny_tasks(tmp_path_factory.mktemp("twins"))))
     rows = [("1", a, b) for a, b in zip(SENTENCES[:20], SENTENCES[20:40], strict=True)]
     header = ("label", "sentence1", "sentence2")
     write_table(folder / "corpus" / "pan-paraphrase.tsv.gz", [header, *rows])
-    # No pair of dev stands in a test task, whose pairs are up to seven sentences apart.
-    dev = [
-        ("tiny", str(n % 6), a, b)
-        for n, (a, b) in enumerate(zip(SENTENCES, SENTENCES[20:], strict=False))
-    ]
-    write_table(folder / "sts" / "stsb-dev.tsv", [STS_HEADER, *dev])
     return folder
 
 

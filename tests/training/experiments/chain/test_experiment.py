@@ -1,0 +1,174 @@
+"""A chain of recipes: every seed is every recipe's, and each goes on from what it names."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import tiny_data
+from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
+from training.encoder import new_encoder
+from training.errors import ConfigError, Interrupted
+from training.experiments.chain.experiment import ChainSeries, run_chain
+from training.experiments.chain.plan import WITH, WITHOUT, Chain, read_chain
+from training.experiments.chain.tables import write_chain_tables
+from training.jsonl import append_line, read_lines
+from training.recipe.objectives import Distillation
+from training.recipe.recipe import Recipe
+
+FIRST = """
+seed = 1
+[backbone]
+name = "{backbone}"
+[[corpus]]
+source = "wikisplit"
+[objective]
+name = "simcse"
+"""
+SECOND = """
+seed = 1
+[backbone]
+name = "runs/contrast"
+[selector]
+reduction = 4
+[[corpus]]
+source = "captions"
+[objective]
+name = "distillation"
+teachers = ["runs/contrast", "{backbone}"]
+"""
+
+
+class Untrained:
+    """Leaves the encoder that a recipe starts from as if it had been trained."""
+
+    stopped = False
+
+    def __init__(self) -> None:
+        self.recipes: list[Recipe] = []
+        self.folders: list[Path] = []
+
+    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> "Untrained":
+        self.recipes.append(recipe)
+        self.folders.append(output)
+        new_encoder(recipe).save(str(output), create_model_card=False)
+        return self
+
+
+class Stopped(Untrained):
+    """A run in whose last step a signal came."""
+
+    stopped = True
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_dev_apart(tiny_data(tiny_tasks(tmp_path_factory.mktemp("chain"))))
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("recipes")
+    backbone = tiny_backbone(folder / "tiny")
+    contents = {"a-1-contrast.toml": FIRST, "a.toml": SECOND}
+    for name, content in contents.items():
+        (folder / name).write_text(content.format(backbone=backbone), encoding="utf-8")
+    return [folder / name for name in contents]
+
+
+@pytest.fixture(scope="module")
+def chain(files: list[Path]) -> Chain:
+    return read_chain(files)
+
+
+@pytest.fixture(scope="module")
+def series(
+    chain: Chain, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ChainSeries, Untrained]:
+    """A series that has run to its end, and what was trained."""
+    series = ChainSeries(chain, (1, 2), data, tmp_path_factory.mktemp("out"), tests=True)
+    train = Untrained()
+    run_chain(series, train=train)
+    return series, train
+
+
+def test_each_seed_is_every_recipes(series: tuple[ChainSeries, Untrained]) -> None:
+    """The first recipe is run once a seed, the last with and without its selector."""
+    output, train = series[0].output, series[1]
+    assert [recipe.seed for recipe in train.recipes] == [1, 1, 1, 2, 2, 2]
+    assert [recipe.selector is not None for recipe in train.recipes] == [False, True, False] * 2
+    names = ["contrast", "a", "a-without-selector"]
+    assert train.folders == [output / f"seed{seed}" / name for seed in (1, 2) for name in names]
+
+
+def test_a_recipe_goes_on_from_its_own_seeds_checkpoint(
+    series: tuple[ChainSeries, Untrained],
+) -> None:
+    """In its backbone and its teachers; what is no run of the chain stays as it is."""
+    last = series[1].recipes[-1]
+    contrast = str(series[0].output / "seed2" / "contrast")
+    assert last.backbone.name == contrast
+    assert isinstance(last.objective, Distillation)
+    assert list(last.objective.teachers)[0] == contrast
+    assert list(last.objective.teachers)[1].endswith("tiny")
+
+
+def test_all_is_scored_on_development_data_before_the_tests_are_opened(
+    series: tuple[ChainSeries, Untrained],
+) -> None:
+    lines = read_lines(series[0].output / "chain.jsonl")
+    assert [(line["part"], line["seed"], line["arm"]) for line in lines] == [
+        (part, seed, arm)
+        for part in ("development", "tests")
+        for seed in (1, 2)
+        for arm in (WITH, WITHOUT)
+    ]
+    moved = [line["weight_moved"] for line in lines[:4]]
+    assert moved == [pytest.approx(0, abs=1e-3), None] * 2  # gates start at random, near a mean
+
+
+def test_what_is_there_is_not_run_again(
+    series: tuple[ChainSeries, Untrained], chain: Chain
+) -> None:
+    output = series[0].output
+    before = (output / "chain.jsonl").read_text(encoding="utf-8")
+    train = Untrained()
+    run_chain(series[0], train=train)
+    assert train.recipes == []
+    assert (output / "chain.jsonl").read_text(encoding="utf-8") == before
+
+
+def test_a_signal_ends_the_series(chain: Chain, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted, match="give the same command again"):
+        run_chain(ChainSeries(chain, (1,), data, tmp_path), train=Stopped())
+    assert read_lines(tmp_path / "chain.jsonl") == []
+
+
+def test_results_of_other_recipes_are_not_mixed(
+    series: tuple[ChainSeries, Untrained], files: list[Path], data: Path
+) -> None:
+    shorter = read_chain(files[:1])
+    with pytest.raises(ConfigError, match="has results of other recipes: choose another --output"):
+        run_chain(ChainSeries(shorter, (1,), data, series[0].output), train=Untrained())
+
+
+def test_a_recipe_whose_start_is_not_in_the_chain_is_refused(files: list[Path]) -> None:
+    with pytest.raises(ConfigError, match="begins from runs/contrast, which no recipe before it"):
+        read_chain(files[1:])
+    with pytest.raises(ConfigError, match="a second time: rename it"):
+        read_chain([files[0], files[0]])
+
+
+def test_a_selector_that_has_not_moved_is_not_tested(tmp_path: Path) -> None:
+    """A difference by seeds is tested and bounded, and the selector is said to have stood still."""
+    file = tmp_path / "chain.jsonl"
+    for seed, (ours, theirs) in enumerate([(80.1, 80.0), (80.0, 80.0), (80.2, 80.1)], start=1):
+        for arm, score, moved in ((WITH, ours, 0.001), (WITHOUT, theirs, None)):
+            scores = {"STS-B dev": 1.0, "STS-B dev without STS12-16": score}
+            head = {"chain_sha256": "x", "part": "development", "seed": seed, "arm": arm}
+            append_line(file, {**head, "scores": scores, "kept_steps": [5], "weight_moved": moved})
+    text = write_chain_tables(file).read_text(encoding="utf-8")
+    assert "| with the selector | mean of 3 |  | 1.00 ± 0.00 | 80.10 ± 0.10 |" in text
+    assert "The selector adds +0.07 in STS-B dev without STS12-16 (n = 3" in text
+    assert "Its weights moved by 0.001 at most, below 0.05" in text
+    assert "not tested" in text
