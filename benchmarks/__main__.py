@@ -157,6 +157,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", type=Path, default=ROOT / ".venv/peers", help="the peers' environments")
     add("--tei", default=TEI_PROGRAM, metavar="PATH", help="text-embeddings-inference's router")
     options = parser.parse_args(arguments)
+    options.peers, options.cache = options.peers.resolve(), options.cache.resolve()
     for name, value in (QUICK if options.quick else FULL).items():
         if getattr(options, name) is None:
             setattr(options, name, value)
