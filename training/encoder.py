@@ -13,7 +13,7 @@ from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of
 from training.errors import ConfigError
-from training.loop.lora import add_lora
+from training.loop.low_rank import add_lora, update_projections
 from training.objectives.families import family_of
 from training.recipe.recipe import Recipe
 
@@ -34,6 +34,8 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     _require_depths(selector, recipe, encoder)
     if recipe.training.lora_rank:
         add_lora(encoder, recipe.training)
+    if recipe.elastic is not None and recipe.elastic.project_rank:
+        update_projections(encoder, recipe.elastic.project_rank)
     if recipe.training.round_matrices:
         _round_matrices(encoder)
     if recipe.training.freeze_backbone:

@@ -35,7 +35,7 @@ from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from training.frozen.lookup import remembered
 from training.loop.callbacks import stop_at_signal
-from training.loop.lora import has_lora, merge_lora
+from training.loop.low_rank import has_updates, merge_updates
 from training.loop.projections import start_projections
 from training.loop.trainer import (
     DEV_METRIC,
@@ -118,7 +118,7 @@ def train(
 
 def _start_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Corpus) -> None:
     """Fit new projections of exits to texts of the corpus, at equal steps through it."""
-    if recipe.elastic is None or not recipe.elastic.project:
+    if recipe.elastic is None or not recipe.elastic.project or recipe.elastic.project_rank:
         return
     projections = get_selector(encoder).projections.values()
     if all(torch.equal(each, torch.eye(len(each), device=each.device)) for each in projections):
@@ -207,8 +207,8 @@ def _save(
     """Write the checkpoint; it is moved to ``output`` once it scored as it did in training."""
     scratch = output.with_name(output.name + ".unchecked")
     shutil.rmtree(scratch, ignore_errors=True)
-    if has_lora(encoder):
-        merge_lora(encoder)
+    if has_updates(encoder):
+        merge_updates(encoder)
     with reading(encoder, recipe.backbone.max_seq_length):
         if family_of(recipe).ENDS_IN_NORMALIZE:
             encoder.append(Normalize())

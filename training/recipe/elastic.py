@@ -17,6 +17,8 @@ class Elastic:
         of the pooled features, "cosine" 1 - cosine; full depth gets no gradient from it.
     project: multiply what each exit pools by a matrix of its own, which starts as the least-squares
         solution towards the embedding of full depth.
+    project_rank: above 0, each matrix starts as the identity and changes by a product of two of
+        this rank, trained at the selector's rate: a residual head on what the exit pools.
     share_selector: weigh every depth's blocks by the gate of full depth.
     """
 
@@ -26,6 +28,7 @@ class Elastic:
     align: Literal["none", "squared", "cosine"] = "none"
     align_weight: float = 1.0
     project: bool = False
+    project_rank: int = 0
     share_selector: bool = False
 
     def __post_init__(self) -> None:
@@ -36,6 +39,11 @@ class Elastic:
             raise ValueError("depths must name at least one depth below the backbone's")
         if self.align_weight <= 0:
             raise ValueError("align_weight must be above 0; align = 'none' leaves the term out")
+        if self.project_rank < 0 or (self.project_rank and not self.project):
+            raise ValueError(
+                f"project_rank = {self.project_rank} must be 0, for whole matrices, or above 0 "
+                "with project = true"
+            )
         if self.project and self.share_selector:
             raise ValueError(
                 "project needs a selector of its own at each exit: drop share_selector"

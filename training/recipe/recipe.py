@@ -172,6 +172,11 @@ class Recipe:
             f"not {objective.name}",
         )
         require(
+            self.selector is not None or not self.elastic.project,
+            "elastic has project = true, whose matrices are part of a selector: add [selector]; "
+            "num_blocks = 1 with spatial_selection = 'avg' pools the last block alone",
+        )
+        require(
             not getattr(objective, "projection", False),
             "elastic compares the first features, which projection = true would mix: drop it",
         )

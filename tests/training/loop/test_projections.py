@@ -4,16 +4,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from model.network.encoder import get_selector, load_encoder
+from tests.support.interruption import interrupted_at
 from training.encoder import new_encoder
+from training.errors import Interrupted
 from training.evaluation.depths.embeddings import encode_exits
 from training.loop.projections import least_squares, start_projections
 from training.recipe.elastic import Elastic
 from training.recipe.recipe import Recipe
 from training.train import train
 
+LAST = {"num_blocks": 1, "spatial_selection": "avg"}
 TEXTS = [f"text {number} of {number % 7} and {number % 5} more" for number in range(300)]
 
 
@@ -63,3 +67,27 @@ def test_a_recipe_adds_projections_to_trained_gates_and_goes_on_from_its_own(
     for depth, matrix in projections.items():
         assert not torch.equal(matrix, torch.eye(len(matrix)))
         assert torch.equal(get_selector(new_encoder(again)).projections[depth], matrix)
+
+
+def test_a_low_rank_head_starts_as_the_last_block_and_is_saved_as_a_matrix(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """An interrupted run ends with the same matrices: the identity plus one of that rank."""
+    rank = 3
+    sizes = Elastic(depths=[2, 3], dimensions=[8], project=True, project_rank=rank)
+    head = replace(recipe, selector=LAST, elastic=sizes)
+    plain = replace(recipe, selector=None, elastic=replace(sizes, project=False, project_rank=0))
+    start, last = (encode_exits(new_encoder(each), TEXTS, [2, 3]) for each in (head, plain))
+    for depth in (2, 3, 4):
+        np.testing.assert_allclose(start[depth], last[depth], atol=1e-6)
+    train(head, data, tmp_path / "whole")
+    with interrupted_at(3), pytest.raises(Interrupted):
+        train(head, data, tmp_path / "parted")
+    train(head, data, tmp_path / "parted", resume=True)
+    matrices = dict(get_selector(load_encoder(tmp_path / "whole")).projections)
+    again = dict(get_selector(load_encoder(tmp_path / "parted")).projections)
+    assert [*matrices] == ["2", "3"]
+    for name, matrix in matrices.items():
+        change = matrix.detach() - torch.eye(len(matrix))
+        assert torch.linalg.matrix_rank(change, atol=1e-5) == rank
+        assert torch.equal(matrix, again[name])

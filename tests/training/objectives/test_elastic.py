@@ -222,6 +222,7 @@ def test_an_elastic_recipe_trains_each_exits_gate(
         ({"depths": [2], "dimensions": [8], "mode": "3d"}, "choose one of starbucks, 2dmse"),
         ({"depths": [2], "dimensions": [8], "align": "l1"}, "choose one of none, squared, cosine"),
         ({"depths": [2], "dimensions": [8], "align_weight": 0}, "align_weight must be above 0"),
+        ({"depths": [2], "dimensions": [8], "project_rank": 4}, "above 0 with project = true"),
     ],
 )
 def test_a_table_that_means_nothing_is_refused(
@@ -236,6 +237,8 @@ def test_an_objective_that_cannot_be_elastic_is_refused(recipe: Recipe) -> None:
         replace(recipe, objective=PromptBERT(), elastic=ELASTIC)
     with pytest.raises(ValueError, match="projection = true would mix"):
         replace(recipe, objective=SimCSE(projection=True), elastic=ELASTIC)
+    with pytest.raises(ValueError, match=r"are part of a selector: add \[selector\]"):
+        replace(recipe, selector=None, elastic=replace(ELASTIC, project=True))
 
 
 def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, data: Path) -> None:

@@ -17,7 +17,7 @@ from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
 from training.errors import ConfigError
 from training.evaluation.encoders import open_encoder
-from training.loop.lora import merge_lora
+from training.loop.low_rank import merge_updates
 from training.objectives.sfp import TwoStageLoss
 from training.recipe.objectives import SFP
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
@@ -146,7 +146,7 @@ def test_low_rank_updates_train_alone_and_begin_without_effect(
     trained = {name for name, value in encoder[0].named_parameters() if value.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)
-    merge_lora(encoder)
+    merge_updates(encoder)
     assert not any("lora_" in name for name in encoder.state_dict())
 
 

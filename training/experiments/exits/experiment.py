@@ -1,19 +1,26 @@
 """Runs control X4: trains and scores what has no line in the file of results yet."""
 
+import json
 import logging
 import shutil
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
+from model.runtime.encoder import OnnxEncoder
 from training.backbones import resolve
 from training.errors import ConfigError, Interrupted
 from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
-from training.evaluation.sts import TASKS, read_sentence_pairs, spearman
-from training.experiments.exits.plan import ARMS, DIMENSIONS, ExitRun
-from training.experiments.exits.tables import write_exit_tables
+from training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
+from training.experiments.exits.plan import ARMS, DIMENSIONS, ExitRun, head_rank
+from training.experiments.exits.tables import TIMES_FILE, write_exit_tables
 from training.experiments.paper.cells import Series, backbone_name, size_of
 from training.experiments.paper.runs import INTERRUPTED
 from training.jsonl import append_line, read_lines
@@ -24,6 +31,8 @@ log = logging.getLogger(__name__)
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 DEFAULT_STEPS = 300
+TIMED_ARM, TIMED_ROUNDS = "s2sent", 200
+TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
 
 Train = Callable[..., Any]  # as `training.train.train`
 
@@ -51,7 +60,7 @@ def reproduce_exits(
 
 def runs_of(series: Series, depths: Sequence[int] = ()) -> list[ExitRun]:
     """The runs of a series, every arm of a seed before the next seed."""
-    blocks, _ = size_of(resolve(series.backbone))
+    blocks, width = size_of(resolve(series.backbone))
     exits = tuple(depths) or tuple(range(2, blocks))
     if wrong := [depth for depth in exits if not 2 <= depth < blocks]:
         raise ConfigError(f"depth {wrong[0]} is no exit: choose from 2 to {blocks - 1}.")
@@ -65,6 +74,7 @@ def runs_of(series: Series, depths: Sequence[int] = ()) -> list[ExitRun]:
             corpus=series.corpus,
             batch_size=64 if series.budget != "smoke" else 8,
             folder=series.folder / "x4",
+            head_rank=head_rank(width),
         )
         for seed in series.seeds or (1, 2, 3)
         for arm in ARMS
@@ -86,9 +96,28 @@ def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
         if outcome.stopped:
             raise Interrupted(INTERRUPTED)
     grids = score_depth_grid(run.checkpoint, run.depths, series.data)
+    times = series.folder / TIMES_FILE
+    if run.arm == TIMED_ARM and not times.exists():
+        found = _milliseconds(run, full=max(map(int, grids["tests"])))
+        times.write_text(json.dumps(found), encoding="utf-8")
     if not series.keep:
         shutil.rmtree(run.checkpoint)
     return {**run.key, "name": backbone_name(run.backbone), **grids, **provenance()}
+
+
+def _milliseconds(run: ExitRun, full: int) -> dict[int, float]:
+    """The median time of a text alone at each depth, by the artifact of a run's checkpoint."""
+    chosen = {**{depth: depth for depth in run.depths}, full: None}
+    with TemporaryDirectory() as folder:
+        options = ExportOptions(depths=run.depths)
+        encoder = OnnxEncoder(export_checkpoint(run.checkpoint, Path(folder, "artifact"), options))
+        times: dict[int, list[float]] = {}
+        for _ in range(TIMED_ROUNDS):
+            for depth, asked in chosen.items():
+                started = time.perf_counter()
+                encoder.encode([TIMED_TEXT], depth=asked)
+                times.setdefault(depth, []).append(1e3 * (time.perf_counter() - started))
+    return {depth: round(statistics.median(of), 3) for depth, of in times.items()}
 
 
 def score_depth_grid(checkpoint: Path, depths: Sequence[int], data: Path) -> dict[str, Any]:
@@ -101,12 +130,15 @@ def score_depth_grid(checkpoint: Path, depths: Sequence[int], data: Path) -> dic
     dev = read_development_pairs(data / "sts").without_overlap
     sets = {task: read_sentence_pairs(data / "sts" / file) for task, file in TASKS.items()}
     found: dict[str, dict[str, dict[str, float]]] = {"tests": {}, "dev": {}}
+    texts = distinct(*(side for of in (dev, *sets.values()) for side in (of.first, of.second)))
+    place = {text: number for number, text in enumerate(texts)}
+    rows = encode_exits(encoder, texts, depths)
     for task, pairs in {WITHOUT_OVERLAP: dev, **sets}.items():
-        first, second = (encode_exits(encoder, t, depths) for t in (pairs.first, pairs.second))
-        for depth in first:
+        first, second = ([place[text] for text in side] for side in (pairs.first, pairs.second))
+        for depth, of_depth in rows.items():
             for dimension in (*(each for each in DIMENSIONS if each < width), width):
                 value = spearman(
-                    first[depth][:, :dimension], second[depth][:, :dimension], pairs.gold
+                    of_depth[first, :dimension], of_depth[second, :dimension], pairs.gold
                 )
                 part, share = ("dev", 1.0) if task == WITHOUT_OVERLAP else ("tests", 1 / len(sets))
                 row = found[part].setdefault(str(depth), {})

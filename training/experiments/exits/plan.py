@@ -4,18 +4,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.recipe.recipe import Recipe, recipe_from
+from model.network.selector import S2SentSelector
+from model.network.selector_config import SelectorConfig
+from training.recipe.recipe import TRAINING_OPTIONS, Recipe, recipe_from
 
 DIMENSIONS = (32, 64, 128, 256)  # and the full width
 
-SELECTOR = {"num_blocks": 3, "reduction": 12, "weight_norm": "softmax_logits"}
+SELECTOR = {
+    "num_blocks": 3,
+    "reduction": 12,
+    "weight_norm": "softmax_logits",
+    "initial_bias": 3.0,  # at full depth, as the default model's; exits start from the mean
+}
+LAST = {"num_blocks": 1, "spatial_selection": "avg"}
 ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "last": ("last block alone", None),
     "mean": ("mean of the last min(3, k)", {"num_blocks": 3, "spatial_selection": "avg"}),
     "static": ("static weights, one per block", {**SELECTOR, "static": "blocks"}),
     "s2sent": ("S2Sent", SELECTOR),
+    "low-rank": ("low-rank head on the last block", LAST),
 }
-LOW_RANK = "low-rank head on the last block"  # the fifth arm, which no checkpoint can hold yet
+
+
+def head_rank(width: int) -> int:
+    """The rank of the low-rank head that has about as many parameters as a gate."""
+    options = {key: value for key, value in SELECTOR.items() if key not in TRAINING_OPTIONS}
+    gate = S2SentSelector(SelectorConfig.preset("default", width=width, **options))
+    return max(1, round(sum(each.numel() for each in gate.parameters()) / (2 * width)))
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,7 @@ class ExitRun:
     corpus: str
     batch_size: int
     folder: Path
+    head_rank: int  # of the low-rank head
 
     @property
     def key(self) -> dict[str, Any]:
@@ -55,11 +71,14 @@ class ExitRun:
         All arms have the same data in the same order, and the same rates.
         """
         _, selector = ARMS[self.arm]
+        elastic: dict[str, Any] = {"depths": [*self.depths], "dimensions": [*DIMENSIONS]}
+        if self.arm == "low-rank":
+            elastic |= {"project": True, "project_rank": self.head_rank}
         table: dict[str, Any] = {
             "seed": self.seed,
             "backbone": {"name": self.backbone},
             "corpus": [{"source": self.corpus, "limit": self.steps * self.batch_size}],
-            "elastic": {"depths": list(self.depths), "dimensions": list(DIMENSIONS)},
+            "elastic": elastic,
             "objective": {
                 "name": "distillation",
                 "teachers": [self.backbone],
@@ -76,6 +95,7 @@ class ExitRun:
                 "max_seq_length": 48,
                 "group_by_length": True,
                 "eval_every": max(1, self.steps // 2),
+                "dev_pairs": 500,
                 "precision": "bf16",
             },
         }

@@ -1,5 +1,6 @@
 """The tables and figures of control X4: a grid per arm, its area, and Welch tests of S2Sent."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -11,11 +12,13 @@ from scipy.stats import ttest_ind
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.statistics import holm, verdict
-from training.experiments.exits.plan import ARMS, LOW_RANK
+from training.experiments.exits.plan import ARMS
 from training.jsonl import read_lines
 
 Line = Mapping[str, Any]
 TABLES_FILE, FIGURE_FILE = "x4.md", "x4.svg"
+TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
+QUALITY_FILE = "x4-times.svg"
 OURS = "s2sent"
 LEAST_SPREAD = 1e-6  # of areas; runs of less are the same run
 
@@ -36,6 +39,9 @@ def write_exit_tables(file: Path) -> Path:
         }
         parts += [f"## {steps} steps", _exit_table(runs), _test_table(runs)]
     draw_heat_maps(lines, file.with_name(FIGURE_FILE))
+    if (times := file.with_name(TIMES_FILE)).is_file():
+        milliseconds = json.loads(times.read_text(encoding="utf-8"))
+        draw_quality_by_time(lines, milliseconds, file.with_name(QUALITY_FILE))
     target = file.with_name(TABLES_FILE)
     target.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     return target
@@ -58,7 +64,7 @@ def _preface(lines: Sequence[Line]) -> str:
         f"{first['name']} distilled into its own exits {first['depths']}, {first['batch_size']} "
         f"texts of {first['corpus']} a step; all weights trained, the arms differ in the head "
         "alone. Spearman x 100, mean of the seven STS tests and of the seeds, at full width; the "
-        f"area is the mean over depths and dimensions. Not tested: {LOW_RANK}."
+        "area is the mean over depths and dimensions."
     )
 
 
@@ -101,17 +107,41 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
     return float(ttest_ind(first, second, equal_var=False).pvalue)
 
 
-def draw_heat_maps(lines: Sequence[Line], path: Path) -> None:
-    """A heat map of depth and dimension for each arm, of the longest runs."""
-    matplotlib.use("svg")
-    from matplotlib import pyplot
-
+def _longest(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """The runs of most steps, by arm."""
     steps = max(line["steps"] for line in lines)
     runs = {
         arm: [line for line in lines if (line["arm"], line["steps"]) == (arm, steps)]
         for arm in ARMS
     }
-    runs = {arm: of for arm, of in runs.items() if of}
+    return {arm: of for arm, of in runs.items() if of}
+
+
+def draw_quality_by_time(
+    lines: Sequence[Line], milliseconds: Mapping[str, float], path: Path
+) -> None:
+    """The score of each depth over the time of a text alone there, of the longest runs."""
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4))
+    for arm, of in _longest(lines).items():
+        depths = sorted(of[0]["tests"], key=int)
+        scores = [fmean(at_depth(line, depth) for line in of) for depth in depths]
+        axes.plot([milliseconds[depth] for depth in depths], scores, "o-", label=ARMS[arm][0])
+    axes.set(xlabel="milliseconds of a text alone", ylabel="mean of the seven STS tests")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def draw_heat_maps(lines: Sequence[Line], path: Path) -> None:
+    """A heat map of depth and dimension for each arm, of the longest runs."""
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    runs = _longest(lines)
     depths = sorted(next(iter(runs.values()))[0]["tests"], key=int)
     widths = sorted(next(iter(runs.values()))[0]["tests"][depths[0]], key=int)
     grids = {

@@ -1,5 +1,6 @@
 """Control X4: arms that differ in the head alone, results that are kept, tables by hand."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,19 @@ import pytest
 from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
+from model.network.encoder import get_selector
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint
 from tests.support.tiny_tasks import tiny_tasks
+from training.encoder import new_encoder
 from training.errors import ConfigError, EncoderError, Interrupted
 from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
 from training.evaluation.retrieval import retrieval_scores
 from training.evaluation.sts import DEV_FILE
 from training.experiments.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
 from training.experiments.exits.plan import ARMS
-from training.experiments.exits.tables import area
+from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area
 from training.experiments.paper.cells import Series
 from training.jsonl import read_lines
 from training.recipe.recipe import Recipe
@@ -40,7 +43,9 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
 
 
 def without_head(recipe: Recipe) -> Recipe:
-    return replace(recipe, selector=None)
+    assert recipe.elastic is not None
+    elastic = replace(recipe.elastic, project=False, project_rank=0)
+    return replace(recipe, selector=None, elastic=elastic)
 
 
 def test_arms_differ_in_their_head_alone(series: Series) -> None:
@@ -50,6 +55,15 @@ def test_arms_differ_in_their_head_alone(series: Series) -> None:
     recipes = [run.recipe() for run in runs if run.seed == 1]
     assert all(without_head(recipe) == without_head(recipes[0]) for recipe in recipes)
     assert len({str(recipe.selector) for recipe in recipes}) == len(ARMS)
+
+
+def test_the_low_rank_head_has_about_as_many_parameters_as_a_gate(series: Series) -> None:
+    by_arm = {run.arm: run.recipe() for run in runs_of(series)}
+    ours, head = (get_selector(new_encoder(by_arm[arm])) for arm in ("s2sent", "low-rank"))
+    gate = sum(each.numel() for each in ours.exits["3"].parameters())
+    trained = sum(each.numel() for each in head.parameters() if each.requires_grad)
+    width = head.config.width
+    assert abs(trained / len(head.config.exits) - gate) <= width  # half a row and a column
 
 
 def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) -> None:
@@ -77,8 +91,11 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     )
     page = target.read_text()
     assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
-    assert "Not tested: low-rank head" in page
     assert target.with_suffix(".svg").is_file()
+    milliseconds = json.loads((target.parent / TIMES_FILE).read_text())
+    assert [*milliseconds] == ["2", "3", "4"]
+    assert min(milliseconds.values()) > 0
+    assert (target.parent / QUALITY_FILE).is_file()
     with pytest.raises(ConfigError, match="has no results"):
         reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
