@@ -159,6 +159,10 @@ class TokenEncoder(Protocol):
         """Return the selector's weights [blocks, dim] per sequence; as `run`."""
         ...
 
+    def return_memory(self) -> None:
+        """Give back the memory that runs keep for the next one."""
+        ...
+
 
 class Run(Protocol):
     """`TokenEncoder.run`, or a function that wraps it."""

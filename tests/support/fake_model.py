@@ -117,6 +117,7 @@ class FakeEncoder:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.batches: list[list[str]] = []
+        self.returns: list[str] = []  # names of the threads that gave memory back
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)
@@ -158,6 +159,9 @@ class FakeEncoder:
         """One block, whose weights are the embedding and one more."""
         return 1 + self.run(sequences, exclusive=exclusive, depth=depth)[:, None]
 
+    def return_memory(self) -> None:
+        self.returns.append(threading.current_thread().name)
+
     async def until_entered(self) -> None:
         assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_SECONDS)
 
@@ -181,11 +185,9 @@ class Harness:
         self.encoder = FakeEncoder(clock)
         self.tokenizer = FakeTokenizer()
         self.fatal: list[str] = []
-        self.releases: list[str] = []  # names of the threads that released memory
         model: Future[LoadedModel] = Future()
         parts = LoadedModel(self.encoder, tokenizer or self.tokenizer, artifact)
         parts.is_verified = tokenizer is not None
-        parts.release_memory = lambda: self.releases.append(threading.current_thread().name)
         model.set_result(parts)
         self.settings = Settings(**(limits | settings))
         self.engine = Engine(

@@ -27,3 +27,7 @@ class WrappedEncoder:
     ) -> NDArray[np.float32]:
         """Those of the real encoder."""
         return self._encoder.block_weights(sequences, exclusive=exclusive, depth=depth)
+
+    def return_memory(self) -> None:
+        """As the real encoder."""
+        self._encoder.return_memory()

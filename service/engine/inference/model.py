@@ -45,7 +45,7 @@ class WrongShape(Exception):
 
 
 def _nothing() -> None:
-    """The default of ``release_memory``."""
+    """The default of ``return_freed_memory``."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class LoadedModel:
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
     ``remark`` is logged when the model is served: what its owner may want to be otherwise.
-    ``release_memory`` is called by an inference thread that has been idle for a second.
+    ``return_freed_memory`` hands what the process has freed back to the operating system.
     """
 
     encoder: TokenEncoder
@@ -63,7 +63,7 @@ class LoadedModel:
     opened_since: float | None = None
     is_verified: bool = False
     remark: str = ""
-    release_memory: Callable[[], None] = _nothing
+    return_freed_memory: Callable[[], None] = _nothing
 
     @classmethod
     def open(cls, settings: Settings, artifact: Artifact | None = None) -> Self:
@@ -96,13 +96,7 @@ class LoadedModel:
         remark = ""
         if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):
             remark = f"not served in int8: {why}"
-        return cls(
-            encoder,
-            encoder.tokenizer,
-            artifact,
-            remark=remark,
-            release_memory=encoder.return_memory,
-        )
+        return cls(encoder, encoder.tokenizer, artifact, remark=remark)
 
     @classmethod
     def open_in_background(
@@ -112,10 +106,7 @@ class LoadedModel:
         *,
         return_freed_memory: Callable[[], None] = _nothing,
     ) -> Future[Self]:
-        """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another.
-
-        ``return_freed_memory`` is called in a thread that has just freed much memory.
-        """
+        """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another."""
         work = partial(cls._open_and_warm_up, settings, artifact, return_freed_memory)
         return in_background(work, name="load")
 
@@ -129,14 +120,8 @@ class LoadedModel:
         since = time.monotonic()
         model = cls.open(settings, artifact.result() if artifact else None)
         model.opened_since = since
-        release_memory = model.release_memory
-
-        def release_all() -> None:
-            release_memory()
-            return_freed_memory()
-
-        model.release_memory = release_all
-        return_freed_memory()
+        model.return_freed_memory = return_freed_memory
+        return_freed_memory()  # what opening took
         model.warm_up(settings)
         return model
 
@@ -180,6 +165,11 @@ class LoadedModel:
         if values.shape != expected:
             raise WrongShape(f"the encoder returned {values.shape} instead of {expected}")
         return values
+
+    def release_memory(self) -> None:
+        """Give back what runs keep; an inference thread calls it when it has nothing to do."""
+        self.encoder.return_memory()
+        self.return_freed_memory()
 
     def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
         """Numbers of a text in the result of `run`."""

@@ -695,11 +695,11 @@ async def test_a_model_that_was_proved_is_not_proved_again() -> None:
 async def test_an_idle_thread_gives_memory_back_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "REST_SECONDS", 0.01)
     async with serving() as harness:
-        await harness.until(lambda: len(harness.releases) == 1)  # what the warm-up took
+        await harness.until(lambda: len(harness.encoder.returns) == 1)  # what the warm-up took
         await harness.send("one")
-        await harness.until(lambda: len(harness.releases) == 2)
+        await harness.until(lambda: len(harness.encoder.returns) == 2)
         await asyncio.sleep(0.1)  # and then it waits without waking
-        assert harness.releases == ["inference", "inference"]
+        assert harness.encoder.returns == ["inference", "inference"]
 
 
 # --- draining ---
