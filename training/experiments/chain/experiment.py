@@ -5,30 +5,26 @@ checkpoint or its line is not done again, so an interrupted series goes on when 
 again.
 """
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from training.encoder import new_encoder
-from training.errors import ConfigError, Interrupted
+from training.errors import ConfigError
 from training.evaluation.development import read_development_pairs, score_development
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.geometry import weight_movement
 from training.evaluation.sts import Remembered, distinct, score, with_average
 from training.experiments.chain.plan import Chain
 from training.experiments.chain.tables import DEVELOPMENT, TESTS, write_chain_tables
+from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.jsonl import append_line, read_lines
 from training.record import provenance, read_record
 from training.train import train as train_recipe
 
-log = logging.getLogger(__name__)
-
 RESULTS_FILE = "chain.jsonl"
 RETRIEVAL = Path("retrieval", "packages-dev.tsv")  # in the data; left out where it is not there
-
-Train = Callable[..., Any]  # as `training.train.train`
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,7 @@ def _found(series: ChainSeries, part: str, seed: int, arm: str, train: Train) ->
     """The scores of a seed's last checkpoint, which is trained unless it is there."""
     runs = series.chain.with_seed(seed, arm, series.output)
     for folder, recipe in runs.items():
-        _train(folder, recipe, series.data, train)
+        ensure_checkpoint(folder, recipe, series.data, train)
     folder, recipe = list(runs.items())[-1]
     encoder = load_checkpoint(folder)
     encode = Remembered(torch_encode(encoder))
@@ -81,13 +77,3 @@ def _found(series: ChainSeries, part: str, seed: int, arm: str, train: Train) ->
         "weight_moved": weight_movement(encoder, new_encoder(recipe), texts),
         **provenance(),
     }
-
-
-def _train(folder: Path, recipe: Any, data: Path, train: Train) -> None:
-    """Leave the checkpoint of a recipe, unless it is there. Raises `Interrupted`."""
-    if folder.exists():
-        return
-    log.info("training %s", folder)
-    partial = folder.with_name(f"{folder.name}.partial")
-    if train(recipe, data, folder, resume=partial.exists()).stopped:
-        raise Interrupted("Interrupted: give the same command again to go on.")

@@ -7,16 +7,15 @@ run trained and scored before the next.
 import logging
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from training.backbones import resolve
-from training.errors import Interrupted
 from training.evaluation.development import read_development_pairs
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import Remembered, distinct, spearman
+from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.decoders.plan import (
     BUDGETS,
     LoraRun,
@@ -27,7 +26,6 @@ from training.experiments.decoders.plan import (
 )
 from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, write_decoder_tables
 from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.experiments.paper.runs import INTERRUPTED
 from training.frozen.experiment import run_plan
 from training.frozen.opening import TESTS, open_tests, read_tests, scores_on
 from training.frozen.setting import read_setting
@@ -39,8 +37,6 @@ from training.train import train as train_recipe
 log = logging.getLogger(__name__)
 
 SCRATCH = "sfp"  # the folder of states, heads and checkpoints, beside the results
-
-Train = Callable[..., Any]  # as `training.train.train`
 
 
 def reproduce_decoders(
@@ -111,15 +107,8 @@ def is_decoder(backbone: str) -> bool:
 def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
     """The result of a run, which is trained unless its checkpoint is there."""
     log.info("sfp: %s, seed %d, %d steps", run.arm, run.seed, run.steps)
-    started, partial = time.monotonic(), run.checkpoint.with_name(f"{run.checkpoint.name}.partial")
-    if not run.checkpoint.exists():
-        try:
-            outcome = train(run.recipe(), series.data, run.checkpoint, resume=partial.exists())
-        except Interrupted as error:
-            raise Interrupted(INTERRUPTED) from error
-        if outcome.stopped:
-            raise Interrupted(INTERRUPTED)
-    trained = time.monotonic()
+    seconds = ensure_checkpoint(run.checkpoint, run.recipe(), series.data, train)
+    started = time.monotonic()
     found = score_lora(run.checkpoint, series.data, run.test_pairs)
     record = read_record(run.checkpoint)
     if not series.keep:
@@ -129,8 +118,8 @@ def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
         "name": backbone_name(run.backbone),
         "dev": record.get("dev"),
         **found,
-        "seconds_training": round(trained - started, 1),
-        "seconds_scoring": round(time.monotonic() - trained, 1),
+        "seconds_training": seconds,  # null where training had ended before an interruption
+        "seconds_scoring": round(time.monotonic() - started, 1),
         **provenance(),
     }
 

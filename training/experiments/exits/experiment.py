@@ -5,7 +5,7 @@ import logging
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,15 +14,15 @@ from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
 from model.runtime.encoder import OnnxEncoder
 from training.backbones import resolve
-from training.errors import ConfigError, Interrupted
+from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
+from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.exits.plan import ARMS, DIMENSIONS, ExitRun, head_rank
 from training.experiments.exits.tables import TIMES_FILE, write_exit_tables
 from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.experiments.paper.runs import INTERRUPTED
 from training.jsonl import append_line, read_lines
 from training.record import provenance
 from training.train import train as train_recipe
@@ -33,8 +33,6 @@ RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 DEFAULT_STEPS = 300
 TIMED_ARM, TIMED_ROUNDS = "s2sent", 200
 TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
-
-Train = Callable[..., Any]  # as `training.train.train`
 
 
 def reproduce_exits(
@@ -84,17 +82,8 @@ def runs_of(series: Series, depths: Sequence[int] = ()) -> list[ExitRun]:
 def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
     """The result of a run, which is trained unless its checkpoint is there."""
     log.info("x4: %s, seed %d, %d steps", run.arm, run.seed, run.steps)
-    if not run.checkpoint.exists():
-        partial = run.checkpoint.with_name(f"{run.checkpoint.name}.partial")
-        cache = series.folder / "x4" / "cache"
-        try:
-            outcome = train(
-                run.recipe(), series.data, run.checkpoint, cache=cache, resume=partial.exists()
-            )
-        except Interrupted as error:
-            raise Interrupted(INTERRUPTED) from error
-        if outcome.stopped:
-            raise Interrupted(INTERRUPTED)
+    cache = series.folder / "x4" / "cache"
+    ensure_checkpoint(run.checkpoint, run.recipe(), series.data, train, cache=cache)
     grids = score_depth_grid(run.checkpoint, run.depths, series.data)
     times = series.folder / TIMES_FILE
     if run.arm == TIMED_ARM and not times.exists():

@@ -11,25 +11,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.errors import ConfigError, Interrupted
+from training.errors import ConfigError
+from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.paper.cells import Cell, Series, cells, claimed, corpus_sha256, is_done
 from training.experiments.paper.plan.experiments import Experiment
 from training.experiments.paper.scoring import score_checkpoint
 from training.jsonl import append_line
-from training.recipe.recipe import Recipe, recipe_from
+from training.recipe.recipe import recipe_from
 from training.record import provenance, read_record
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
-INTERRUPTED = "Interrupted: give the same command again to go on."
-
-
-class Train(Protocol):
-    """Trains a recipe and leaves a checkpoint with its record: `training.train.train` does."""
-
-    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> Any: ...
 
 
 class Score(Protocol):
@@ -72,7 +66,7 @@ def run(
 def run_cell(cell: Cell, series: Series, *, train: Train, score: Score) -> dict[str, Any]:
     """Train a cell, or resume its interrupted run, score it, and write its result."""
     checkpoint = cell.checkpoint
-    seconds = None if checkpoint.exists() else _train_cell(cell, series, train)
+    seconds = ensure_checkpoint(checkpoint, cell.recipe, series.data, train)
     record = read_record(checkpoint)
     if "recipe" not in record or recipe_from(record["recipe"], str(checkpoint)) != cell.recipe:
         raise ConfigError(f"{checkpoint} is of another recipe than {cell.name}: delete it.")
@@ -95,15 +89,3 @@ def run_cell(cell: Cell, series: Series, *, train: Train, score: Score) -> dict[
     if not series.keep:
         shutil.rmtree(checkpoint)
     return result
-
-
-def _train_cell(cell: Cell, series: Series, train: Train) -> float:
-    """Leave the cell's checkpoint; returns the seconds of training. Raises `Interrupted`."""
-    partial = cell.checkpoint.with_name(cell.checkpoint.name + ".partial")
-    try:
-        outcome = train(cell.recipe, series.data, cell.checkpoint, resume=partial.exists())
-    except Interrupted as error:
-        raise Interrupted(INTERRUPTED) from error
-    if outcome.stopped:
-        raise Interrupted(INTERRUPTED)
-    return float(outcome.seconds)

@@ -18,10 +18,10 @@ from sentence_transformers import SentenceTransformer
 
 from training.backbones import resolve
 from training.corpus import read_corpus
-from training.errors import Interrupted
 from training.evaluation.encoders import load_checkpoint
+from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.experiments.paper.runs import INTERRUPTED, VERSIONS, Train
+from training.experiments.paper.runs import VERSIONS
 from training.experiments.twins.join import joined
 from training.experiments.twins.plan import ARMS, TWIN_BUDGETS, TwinCell, new_plan
 from training.experiments.twins.scoring import score_on_development, score_on_tests
@@ -110,7 +110,7 @@ def _missing(
 def _line(head: dict[str, Any], cell: TwinCell, data: Path, train: Train) -> dict[str, Any]:
     runs = ARMS[head["arm"]][1]
     for run in ("tower_a", "tower_b", *(("jtcse",) if head["arm"] == "distilled" else ()), *runs):
-        _train(cell, run, data, train)
+        ensure_checkpoint(cell.checkpoint(run), cell.recipes()[run], data, train)
     started = time.monotonic()
     encoder = _encoder(cell, *runs)
     if head["part"] == "tests":
@@ -132,18 +132,3 @@ def _encoder(cell: TwinCell, *runs: str) -> SentenceTransformer:
     """The encoder of a run, or two runs' encoders summed."""
     folders = [cell.checkpoint(run) for run in runs]
     return load_checkpoint(folders[0]) if len(folders) == 1 else joined(*map(str, folders))
-
-
-def _train(cell: TwinCell, run: str, data: Path, train: Train) -> None:
-    """Leave the checkpoint of a run, unless it is there. Raises `Interrupted`."""
-    folder = cell.checkpoint(run)
-    if folder.exists():
-        return
-    log.info("%s: training %s", cell.name, run)
-    partial = folder.with_name(f"{folder.name}.partial")
-    try:
-        outcome = train(cell.recipes()[run], data, folder, resume=partial.exists())
-    except Interrupted as error:
-        raise Interrupted(INTERRUPTED) from error
-    if outcome.stopped:
-        raise Interrupted(INTERRUPTED)

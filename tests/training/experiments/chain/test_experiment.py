@@ -1,6 +1,7 @@
 """A chain of recipes: every seed is every recipe's, and each goes on from what it names."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,12 +44,13 @@ class Untrained:
     """Leaves the encoder that a recipe starts from as if it had been trained."""
 
     stopped = False
+    seconds = 0.0
 
     def __init__(self) -> None:
         self.recipes: list[Recipe] = []
         self.folders: list[Path] = []
 
-    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> "Untrained":
+    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> "Untrained":
         self.recipes.append(recipe)
         self.folders.append(output)
         new_encoder(recipe).save(str(output), create_model_card=False)

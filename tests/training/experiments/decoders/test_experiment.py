@@ -47,14 +47,14 @@ class Untrained:
         self.outputs: list[str] = []
         self.interrupt_at = interrupt_at
 
-    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> Any:
+    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
         self.outputs.append(output.name)
         if len(self.outputs) == self.interrupt_at:
             raise Interrupted("stop")
         encoder = new_encoder(replace(recipe, training=replace(recipe.training, lora_rank=0)))
         TwoStageLoss(encoder)  # every arm can be trained by it
         encoder.save(str(output), create_model_card=False)
-        return SimpleNamespace(stopped=False)
+        return SimpleNamespace(stopped=False, seconds=1.0)
 
 
 def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series) -> None:

@@ -75,7 +75,7 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         if len(trained) == 3:
             raise Interrupted("stop")
         shutil.copytree(source, output)
-        return SimpleNamespace(stopped=False)
+        return SimpleNamespace(stopped=False, seconds=1.0)
 
     with pytest.raises(Interrupted, match="give the same command again"):
         reproduce_exits(series, train=train)

@@ -38,7 +38,9 @@ class StandIn:
         self.corpus = corpus
         self.interrupt = False
 
-    def train(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> Any:
+    def train(
+        self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool
+    ) -> Any:
         if self.interrupt:
             output.with_name(output.name + ".partial").mkdir(parents=True)
             raise Interrupted("Interrupted at step 1.")

@@ -30,7 +30,7 @@ class Untrained:
     def __init__(self) -> None:
         self.recipes: list[Recipe] = []
 
-    def __call__(self, recipe: Recipe, data: Path, output: Path, *, resume: bool) -> "Untrained":
+    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> "Untrained":
         self.recipes.append(recipe)
         new_encoder(recipe).save(str(output), create_model_card=False)
         return self

@@ -1,0 +1,40 @@
+"""Trains the checkpoint that a run of an experiment needs, unless it is there."""
+
+import logging
+from pathlib import Path
+from typing import Any, Protocol
+
+from training.errors import Interrupted
+from training.recipe.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+
+class Train(Protocol):
+    """Trains a recipe and leaves a checkpoint with its record: `training.train.train` does."""
+
+    def __call__(
+        self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool
+    ) -> Any: ...
+
+
+def ensure_checkpoint(
+    folder: Path, recipe: Recipe, data: Path, train: Train, *, cache: Path | None = None
+) -> float | None:
+    """Leave the checkpoint of a recipe in ``folder``; the seconds of training, or None.
+
+    It is None where the checkpoint was there. An interrupted run goes on. Raises `Interrupted` when
+    a signal ends this one.
+    """
+    if folder.exists():
+        return None
+    log.info("training %s", folder)
+    partial = folder.with_name(f"{folder.name}.partial")
+    again = "Interrupted: give the same command again to go on."
+    try:
+        outcome = train(recipe, data, folder, cache=cache, resume=partial.exists())
+    except Interrupted as error:
+        raise Interrupted(again) from error
+    if outcome.stopped:
+        raise Interrupted(again)
+    return float(outcome.seconds)
