@@ -6,6 +6,7 @@ Under torchrun the processes share each batch.
 import atexit
 import logging
 import os
+import re
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,7 +26,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PrinterCallback
 
-from model.network.selector import S2SentSelector
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
@@ -199,8 +199,8 @@ def _arguments(
     training = recipe.training
     on_gpu = torch.cuda.is_available()
     rates = {}
-    has_selector = any(isinstance(part, S2SentSelector) for part in encoder.modules())
-    if training.selector_learning_rate and has_selector:
+    learns = any(re.search(SELECTOR_WEIGHTS, name) for name, _ in encoder.named_parameters())
+    if training.selector_learning_rate and learns:
         rates = {SELECTOR_WEIGHTS: training.selector_learning_rate}
     return SentenceTransformerTrainingArguments(
         output_dir=str(partial),

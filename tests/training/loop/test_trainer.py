@@ -107,6 +107,14 @@ def test_the_selector_can_have_a_learning_rate_of_its_own(
     assert max(backbone.values()) == pytest.approx(1e-4, rel=0.05)
 
 
+def test_a_selector_without_weights_has_no_learning_rate_of_its_own(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    mean = {"num_blocks": 3, "spatial_selection": "avg"}
+    training = replace(QUICK, steps=1, eval_every=1, selector_learning_rate=1e-2)
+    assert train(replace(recipe, selector=mean, training=training), data, tmp_path / "out").curve
+
+
 @pytest.fixture(scope="module")
 def gradients_by_processes(
     backbone: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
