@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from sentence_transformers import SentenceTransformer
+
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
 from model.runtime.encoder import OnnxEncoder
@@ -18,6 +20,7 @@ from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
+from training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
 from training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
 from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.exits.plan import ARMS, DIMENSIONS, ExitRun, head_rank
@@ -30,6 +33,7 @@ from training.train import train as train_recipe
 log = logging.getLogger(__name__)
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
+RETRIEVAL = Path("retrieval", "packages-dev.tsv")  # in the data; left out where it is not there
 DEFAULT_STEPS = 300
 TIMED_ARM, TIMED_ROUNDS = "s2sent", 200
 TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
@@ -84,7 +88,10 @@ def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
     log.info("x4: %s, seed %d, %d steps", run.arm, run.seed, run.steps)
     cache = series.folder / "x4" / "cache"
     ensure_checkpoint(run.checkpoint, run.recipe(), series.data, train, cache=cache)
-    grids = score_depth_grid(run.checkpoint, run.depths, series.data)
+    encoder = load_checkpoint(run.checkpoint)
+    grids = score_depth_grid(encoder, run.depths, series.data)
+    if (packages := series.data / RETRIEVAL).is_file():
+        grids["retrieval"] = score_recall(encoder, run.depths, packages)
     times = series.folder / TIMES_FILE
     if run.arm == TIMED_ARM and not times.exists():
         found = _milliseconds(run, full=max(map(int, grids["tests"])))
@@ -109,12 +116,23 @@ def _milliseconds(run: ExitRun, full: int) -> dict[int, float]:
     return {depth: round(statistics.median(of), 3) for depth, of in times.items()}
 
 
-def score_depth_grid(checkpoint: Path, depths: Sequence[int], data: Path) -> dict[str, Any]:
+def score_recall(
+    encoder: SentenceTransformer, depths: Sequence[int], file: Path
+) -> dict[str, float]:
+    """R@1 x 100 of a file's queries among its documents, by depth at full width."""
+    queries, documents = (encode_exits(encoder, side, depths) for side in read_retrieval(file))
+    return {
+        str(depth): retrieval_scores(queries[depth], documents[depth])[RECALL] for depth in queries
+    }
+
+
+def score_depth_grid(
+    encoder: SentenceTransformer, depths: Sequence[int], data: Path
+) -> dict[str, Any]:
     """Spearman x 100 by depth and dimension: the mean of the STS tasks of ``data``, and dev.
 
     Tasks whose file is missing are left out, and named.
     """
-    encoder = load_checkpoint(checkpoint)
     width = int(encoder.get_embedding_dimension() or 0)
     dev = read_development_pairs(data / "sts").without_overlap
     sets = {task: read_sentence_pairs(data / "sts" / file) for task, file in TASKS.items()}

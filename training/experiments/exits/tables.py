@@ -38,6 +38,8 @@ def write_exit_tables(file: Path) -> Path:
             for arm in ARMS
         }
         parts += [f"## {steps} steps", _exit_table(runs), _test_table(runs)]
+        if any("retrieval" in line for of in runs.values() for line in of):
+            parts.append(_recall_table(runs))
     draw_heat_maps(lines, file.with_name(FIGURE_FILE))
     if (times := file.with_name(TIMES_FILE)).is_file():
         milliseconds = json.loads(times.read_text(encoding="utf-8"))
@@ -83,6 +85,17 @@ def _exit_table(runs: Mapping[str, Sequence[Line]]) -> str:
         for arm, of in runs.items()
     ]
     return markdown_table(["", "seeds", *(f"depth {depth}" for depth in depths), "area"], rows)
+
+
+def _recall_table(runs: Mapping[str, Sequence[Line]]) -> str:
+    """R@1 on packages-dev at full width; no arm or step was chosen by it."""
+    scored = {arm: [line["retrieval"] for line in of] for arm, of in runs.items() if of}
+    depths = sorted(next(iter(scored.values()))[0], key=int)
+    rows = [
+        [ARMS[arm][0], *(f"{fmean(each[depth] for each in of):.2f}" for depth in depths)]
+        for arm, of in scored.items()
+    ]
+    return markdown_table(["R@1, packages-dev", *(f"depth {depth}" for depth in depths)], rows)
 
 
 def _test_table(runs: Mapping[str, Sequence[Line]]) -> str:

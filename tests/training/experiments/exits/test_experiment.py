@@ -24,7 +24,7 @@ from training.errors import ConfigError, EncoderError, Interrupted
 from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
 from training.evaluation.retrieval import retrieval_scores
 from training.evaluation.sts import DEV_FILE
-from training.experiments.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
+from training.experiments.exits.experiment import RESULTS_FILE, RETRIEVAL, reproduce_exits, runs_of
 from training.experiments.exits.plan import ARMS
 from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area
 from training.experiments.paper.cells import Series
@@ -38,6 +38,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     data = tiny_tasks(tiny_data(folder / "data"))
     with (data / "sts" / DEV_FILE).open("a") as dev:  # pairs that no test holds
         dev.writelines(f"tiny\t{n}\t{'cat ' * n}\t{'dog ' * n}reads\n" for n in range(1, 5))
+    (data / RETRIEVAL).parent.mkdir()
+    (data / RETRIEVAL).write_text("query\tdocument\na cat\ta black cat\ndogs\ttwo dogs\n")
     checkpoint = elastic_checkpoint(folder)
     return Series(data, folder / "out", str(checkpoint.with_name("backbone")), seeds=(1, 2))
 
@@ -92,6 +94,9 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     page = target.read_text()
     assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
     assert target.with_suffix(".svg").is_file()
+    assert [*lines[0]["retrieval"]] == ["2", "3", "4"]
+    assert {*lines[0]["retrieval"].values()} <= {0.0, 50.0, 100.0}
+    assert "| R@1, packages-dev | depth 2 |" in page
     milliseconds = json.loads((target.parent / TIMES_FILE).read_text())
     assert [*milliseconds] == ["2", "3", "4"]
     assert min(milliseconds.values()) > 0
