@@ -166,8 +166,12 @@ def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
 
 
 def makers_of(graph: GraphProto, values: Sequence[str]) -> set[int]:
-    """The positions of the nodes that ``values`` are made by, one after another."""
+    """The positions of the nodes that ``values`` are made by, one after another.
+
+    An empty name stands for an optional input or output that is left out.
+    """
     maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
+    maker.pop("", None)
     needed: set[int] = set()
     names = [*values]
     while names:
@@ -182,8 +186,8 @@ def constants_of(graph: GraphProto) -> set[str]:
     """The values that depend on no input: weights, and what they are unfolded to."""
     constant = {tensor.name for tensor in graph.initializer}
     for node in graph.node:
-        if constant.issuperset(node.input):
-            constant.update(node.output)
+        if constant.issuperset(filter(None, node.input)):
+            constant.update(filter(None, node.output))
     return constant
 
 
@@ -193,7 +197,7 @@ def dependents_of(graph: GraphProto, value: str) -> set[int]:
     for position, node in enumerate(graph.node):
         if not known.isdisjoint(node.input):
             dependent.add(position)
-            known.update(node.output)
+            known.update(filter(None, node.output))
     return dependent
 
 

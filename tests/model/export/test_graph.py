@@ -77,3 +77,18 @@ def test_a_selector_in_pooled_form_is_split_and_joined() -> None:
     assert [value.name for value in whole.graph.output] == ["y"]
     assert {value.name for value in whole.graph.input} == {"ids", "attention_mask"}
     onnx.checker.check_model(whole)
+
+
+def test_an_output_that_is_left_out_connects_no_nodes() -> None:
+    """Its name is empty, and so is that of an input that is left out, to which it is not joined."""
+    nodes = [
+        helper.make_node("Dropout", ["ids"], ["kept", ""]),
+        helper.make_node("Clip", ["kept", "", "most"], ["clipped"]),
+        helper.make_node("Clip", ["mask", "", "most"], ["other"]),
+        helper.make_node("Clip", ["least", "", "most"], ["weight"]),
+    ]
+    weights = [numpy_helper.from_array(np.float32(1), name) for name in ("least", "most")]
+    parts = helper.make_graph(nodes, "test", [], [], weights)
+    assert graph.makers_of(parts, ["other"]) == {2}
+    assert graph.dependents_of(parts, "ids") == {0, 1}
+    assert graph.constants_of(parts) == {"least", "most", "weight"}
