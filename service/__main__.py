@@ -6,14 +6,14 @@ The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 import http.client
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
 
 from service.bulk.command import embed
-from service.process import tune_process
+from service.process import end_process, tune_process
 from service.settings import Settings, SettingsError, load_settings
 from service.settings_reference import describe_fields, settings_table
 
@@ -83,12 +83,16 @@ def _serve(settings: Settings) -> None:
     )
     from service.server import CannotListen, serve
 
+    problems: Sequence[str] = ()
     try:
-        raise typer.Exit(serve(settings, model))
+        code = serve(settings, model)
     except CannotListen as error:
-        _stop(str(error), code=1)
+        problems, code = [str(error)], 1
     except SettingsError as error:
-        _stop(*error.problems, code=2)
+        problems, code = error.problems, 2
+    for sentence in problems:
+        typer.echo(sentence, err=True)
+    end_process(code)
 
 
 app.command("serve")(_with_settings(_serve))

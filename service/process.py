@@ -1,10 +1,13 @@
-"""Process-wide tuning, which only the ``serve`` command applies; library code changes nothing.
+"""How the process of the ``serve`` command is tuned and ends; library code changes nothing of it.
 
 Imports the standard library only: the tuning has to be in place before numpy is imported.
 """
 
 import gc
 import os
+import sys
+import threading
+from typing import NoReturn
 
 # Containers created, less those freed, before Python looks for reference cycles. Its default of 700
 # is passed again and again while requests are answered, at 0.05 ms a request. With 20,000, what
@@ -30,3 +33,16 @@ def tune_garbage_collector() -> None:
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process, at once where a thread is still at work, as while a model is being opened.
+
+    Python would end a daemon thread as it comes back from native code, and the runtime's C++
+    answers that with SIGABRT (https://github.com/python/cpython/issues/87135).
+    """
+    if any(thread.daemon for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

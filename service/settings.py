@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AnyHttpUrl, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AnyHttpUrl,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ENV_PREFIX = "S2SENT_"
@@ -185,10 +193,16 @@ class Settings(BaseSettings):
 
     @field_validator("api_keys", "cors_allow_origins", mode="before")
     @classmethod
-    def _split_at_commas(cls, value: object) -> object:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
+    def _split_at_commas(cls, value: object, info: ValidationInfo) -> object:
+        if not isinstance(value, str):
+            return value
+        parts = [part.strip() for part in value.removesuffix(",").split(",")]
+        if info.field_name == "api_keys" and value.strip() and not all(parts):
+            raise ValueError(
+                f"key {parts.index('') + 1} of {len(parts)} is empty. Write keys with a comma"
+                " between them, or nothing for no keys."
+            )
+        return tuple(filter(None, parts))
 
     @model_validator(mode="before")
     @classmethod

@@ -6,7 +6,7 @@ options share.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -120,18 +120,24 @@ class Tokenizer:
         """
         keep_left = truncation_direction == "left"
         most = windows.most if windows else 1
-        strings = [
-            self._bounded(self._framed(prompt + text), index, most, truncate, keep_left)
-            for index, text in enumerate(texts)
-            if isinstance(text, str)
-        ]
+        strings: list[str] = []
+        cut: list[int] = []  # the texts of which not all characters are tokenised
+        for index, text in enumerate(texts):
+            if isinstance(text, str):
+                framed = self._framed(prompt + text)
+                strings.append(self._bounded(framed, index, most, truncate, keep_left))
+                if len(strings[-1]) < len(framed):
+                    cut.append(index)
         encoded = iter(self._encode(strings))
-        return [
+        rows = [
             self._fitted(next(encoded), index, prompt, windows, truncate, keep_left)
             if isinstance(text, str)
             else self._cut(*self._checked(text, index), truncate, keep_left)
             for index, text in enumerate(texts)
         ]
+        for index in cut:
+            rows[index] = replace(rows[index], truncated=True)
+        return rows
 
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
         """Every token of a text, which is not truncated; a template's are special too."""

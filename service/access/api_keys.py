@@ -87,9 +87,10 @@ class KeyFile:
             logger.info("the API keys were read again: %d", len(self._keys))
 
 
-def digest_of(key: str) -> bytes:
-    """The SHA-256 of a key; bytes that are not UTF-8 are hashed unchanged."""
-    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+def digest_of(key: str | bytes) -> bytes:
+    """The SHA-256 of a key in UTF-8; bytes are hashed as they are."""
+    sent = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
+    return hashlib.sha256(sent).digest()
 
 
 def new_key() -> str:

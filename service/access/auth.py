@@ -48,7 +48,7 @@ class ApiKeys:
     def find(self, authorization: str | None) -> Key | None:
         """The accepted key in an ``Authorization: Bearer <key>`` header, or None."""
         scheme, _, given = (authorization or "").partition(" ")
-        digest = digest_of(given.strip())
+        digest = digest_of(given.strip(" \t").encode("latin-1"))  # as Starlette decodes headers
         accepted = self._keys + (self._file.current() if self._file else ())
         # Compares with every key: stopping at a match would reveal its position by the time taken.
         found = [key for key in accepted if hmac.compare_digest(digest, key.digest)]

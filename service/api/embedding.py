@@ -12,7 +12,7 @@ from model.artifact.manifest import Manifest
 from model.runtime.windows import Windows
 from service.api.schemas.options import EmbedOptions
 from service.api.schemas.texts import Text
-from service.engine.types import EmbeddingEngine, EmbedResult
+from service.engine.types import EmbeddingEngine, EmbedResult, TextsAtDepth
 from service.errors import InvalidInput
 from service.http.body import BodyReader, unless_disconnected
 from service.http.context import context_of
@@ -157,22 +157,25 @@ async def embed(
     texts: Sequence[Text],
     options: EmbedOptions,
     *,
+    others: TextsAtDepth | None = None,
     weights: bool = False,
     skip_failed: bool = False,
 ) -> EmbedResult:
     """The embeddings of ``texts`` [n, dim], not normalised; cancelled when the client disconnects.
 
-    With ``weights`` their block weights are given instead. With ``skip_failed`` a text that cannot
-    be embedded has its error in the result.
+    Those of ``others`` follow. With ``weights`` their block weights are given instead. With
+    ``skip_failed`` a text that cannot be embedded has its error in the result.
     Raises what the engine raises, InvalidInput for an unknown prompt, depth or lane, or
     an overlap that is too large, and ClientDisconnect.
     """
     service, context = service_of(request), context_of(request)
     depth = service.depth(options.depth)
     settings = service.settings
+    every = [*texts, *others.texts] if others else texts
+    count = len(every)
     context.lane = lane_of(
         request.headers.get(PRIORITY),
-        len(texts),
+        count,
         key=context.key_lane,
         interactive_texts=settings.interactive_texts,
     )
@@ -184,14 +187,15 @@ async def embed(
         windows=service.windows(options),
         lane=context.lane,
         depth=depth,
+        others=others,
         weights=weights,
         skip_failed=skip_failed,
         timeout_seconds=remaining_seconds(request),
     )
-    context.characters += sum(map(len, texts))
+    context.characters += sum(map(len, every))
     context.depth = depth
     if context.span is not None:
-        context.span.set_attribute("s2sent.texts", len(texts))
+        context.span.set_attribute("s2sent.texts", count)
     began_ns = time.time_ns()
     context.result = await unless_disconnected(request, work)
     if context.span is not None:

@@ -120,10 +120,10 @@ class Admission:
         if self._batcher.is_full(lane):
             raise self._queue_full(lane)
 
-    def submit(self, request: PendingRequest) -> None:
-        """Queue all tokens of the request; raises Overloaded when they do not fit."""
-        if not self._batcher.submit(request):
-            raise self._queue_full(request.lane)
+    def submit(self, parts: Sequence[PendingRequest]) -> None:
+        """Queue all tokens of a request's parts; raises Overloaded when they do not fit."""
+        if parts and not self._batcher.submit(*parts):
+            raise self._queue_full(parts[0].lane)
 
     def _queue_full(self, lane: Lane) -> Overloaded:
         waiting, limit = self._batcher.tokens_in(lane), self._settings.max_queue_tokens

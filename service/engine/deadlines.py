@@ -57,11 +57,15 @@ class InFlightRequests:
                 scope.reschedule(now)
 
     async def is_idle_within(self, timeout_seconds: float) -> bool:
-        """Wait until nothing is in flight; return whether that came to be in time."""
-        self._idle.clear()
-        if self._scopes:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+        """Wait until nothing is in flight; return whether that came to be in time.
+
+        A request that leaves one scope and enters the next is in flight all the time.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_seconds):
+                while self._scopes:
+                    self._idle.clear()
+                    await self._idle.wait()
         return not self._scopes
 
     def out_of_time(self, stage: str) -> ServiceError:

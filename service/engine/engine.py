@@ -25,9 +25,9 @@ from service.engine.inference.model import LoadedModel
 from service.engine.inference.parallelism import Parallelism
 from service.engine.inference.throughput import ThroughputEstimate
 from service.engine.inference.workers import InferenceWorkers
-from service.engine.submission import Submission
+from service.engine.submission import Part, Submission
 from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
-from service.engine.types import EmbedResult, Readiness
+from service.engine.types import EmbedResult, Readiness, TextsAtDepth, joined
 from service.lanes import Lane
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -133,6 +133,7 @@ class Engine:
         windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
+        others: TextsAtDepth | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
@@ -141,38 +142,48 @@ class Engine:
 
         With ``windows`` a text that is too long is split and its embedding is the mean of theirs
         (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
-        None runs all. With ``weights`` the selector's block weights are given instead of the
-        embeddings. With ``skip_failed`` the errors of single texts are in the result and the others
-        are embedded.
+        None runs all. ``others`` are further texts, at a depth of their own, whose embeddings
+        follow. With ``weights`` the selector's block weights are given instead of the embeddings.
+        With ``skip_failed``, which takes no ``others``, the errors of single texts are in the
+        result and the rest is embedded.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
         """
-        self._admission.check_embedding(texts, lane, allow_empty=skip_failed)
-        request: PendingRequest | None = None
+        every = [*texts, *others.texts] if others else texts
+        self._admission.check_embedding(every, lane, allow_empty=skip_failed)
+        requests: list[PendingRequest] = []
         try:
-            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(request)):
+            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(requests)):
                 tokenized = await self._tokenization.token_ids(
                     self._loaded.tokenizer,
-                    texts,
+                    every,
                     skip_failed=skip_failed,
                     prompt=prompt,
                     truncate=truncate,
                     truncation_direction=truncation_direction,
                     windows=windows,
                 )
-                request = self._submission.submit(
-                    tokenized,
-                    dim=self._loaded.row_length(depth, weights=weights),
-                    lane=lane,
-                    depth=depth,
-                    weights=weights,
-                    now=self._clock(),
+                depths = [depth, others.depth] if others else [depth]
+                parts = [
+                    Part(part, at, self._loaded.row_length(at, weights=weights))
+                    for part, at in zip(tokenized.split(len(texts)), depths, strict=True)
+                ]
+                requests = self._submission.submit(
+                    parts, lane=lane, weights=weights, now=self._clock()
                 )
-                await request.future
+                for request in requests:
+                    await request.future
         finally:
-            if request:
+            for request in requests:
                 self._batcher.drop(request)
-        return self._submission.finish(request, tokenized, counted=windows is not None)
+                if not request.future.cancel() and not request.future.cancelled():
+                    request.future.exception()  # seen, also where the other part failed first
+        return joined(
+            *(
+                self._submission.finish(request, part.tokenized, counted=windows is not None)
+                for request, part in zip(requests, parts, strict=True)
+            )
+        )
 
     async def tokenize(
         self,
@@ -235,7 +246,8 @@ class Engine:
         """Refuse new work, finish what was accepted, then stop the threads.
 
         What is not finished after ``timeout_seconds`` is answered with NotReady. Returns whether
-        everything was finished and the threads have ended. May be called again, or before `start`.
+        everything was finished. A thread that outlives its request has a second to end. May be
+        called again, or before `start`.
         """
         if self._admission.state != "failed":
             self._admission.state = "draining"
@@ -246,8 +258,9 @@ class Engine:
             await in_flight.is_idle_within(STOP_TIMEOUT_SECONDS)
         self._batcher.close()
         self._tokenization.shut_down()
-        ended = self._workers is None or await self._workers.ended(STOP_TIMEOUT_SECONDS)
-        return finished and ended
+        if self._workers:
+            await self._workers.ended(STOP_TIMEOUT_SECONDS)
+        return finished
 
     @property
     def _loaded(self) -> LoadedModel:

@@ -1,7 +1,9 @@
 """Tokenised requests on their way to the batcher, past the cache, and their results."""
 
 import asyncio
+from collections.abc import Sequence
 from itertools import chain
+from typing import NamedTuple
 
 from service.engine.admission import Admission
 from service.engine.cache import EmbeddingCache
@@ -11,6 +13,14 @@ from service.engine.types import EmbedResult
 from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
 from service.lanes import Lane
 from service.telemetry.metrics import Metrics
+
+
+class Part(NamedTuple):
+    """Texts of a request that run to one depth, None for full depth, and the length of a row."""
+
+    tokenized: Tokenized
+    depth: int | None
+    dim: int
 
 
 class Submission:
@@ -30,51 +40,48 @@ class Submission:
         return 0 if self._cache is None else self._cache.bytes
 
     def submit(
-        self,
-        tokenized: Tokenized,
-        *,
-        dim: int,
-        lane: Lane,
-        depth: int | None,
-        weights: bool = False,
-        now: float,
-    ) -> PendingRequest:
-        """Return the request whose future is set once all its embeddings are there.
+        self, parts: Sequence[Part], *, lane: Lane, weights: bool = False, now: float
+    ) -> list[PendingRequest]:
+        """Queue all parts of a request or none; the future of each is set once it is embedded.
 
         ``weights`` as in `PendingRequest`; they are not kept in the cache. Texts that have an error
         already are not queued.
         Raises PayloadTooLarge for too many windows, and Overloaded when its tokens do not fit into
         the queue.
         """
-        rows, errors = tokenized.rows, tokenized.errors
-        sequences = sequences_of(rows)
-        self._admission.check_windows(len(rows), len(sequences))
         cache = None if weights else self._cache
-        known = {} if cache is None else cache.find(sequences, depth=depth)
-        settled = {**known, **errors} if errors else known
-        missing = [position for position in range(len(sequences)) if position not in settled]
-        future = asyncio.get_running_loop().create_future()
-        request = PendingRequest(
-            sequences,
-            dim,
-            future,
-            positions=missing,
-            lane=lane,
-            depth=depth,
-            weights=weights,
-            arrival=now,
-            errors=errors,
+        requests, found = [], 0
+        for tokenized, depth, dim in parts:
+            sequences, errors = sequences_of(tokenized.rows), tokenized.errors
+            known = {} if cache is None else cache.find(sequences, depth=depth)
+            settled = {**known, **errors} if errors else known
+            request = PendingRequest(
+                sequences,
+                dim,
+                asyncio.get_running_loop().create_future(),
+                positions=[at for at in range(len(sequences)) if at not in settled],
+                lane=lane,
+                depth=depth,
+                weights=weights,
+                arrival=now,
+                errors=errors,
+            )
+            for position, embedding in known.items():
+                request.embeddings[position] = embedding
+            requests.append(request)
+            found += len(known)
+        self._admission.check_windows(
+            sum(len(part.tokenized.rows) for part in parts),
+            sum(len(request.sequences) for request in requests),
         )
-        for position, embedding in known.items():
-            request.embeddings[position] = embedding
-        if missing:
-            self._admission.submit(request)
-        else:
-            future.set_result(None)
+        self._admission.submit([request for request in requests if request.positions])
+        for request in requests:
+            if not request.positions:
+                request.future.set_result(None)
         if cache is not None:
-            self._metrics.cache_hits.inc(len(known))
-            self._metrics.cache_misses.inc(len(missing))
-        return request
+            self._metrics.cache_hits.inc(found)
+            self._metrics.cache_misses.inc(sum(len(request.positions) for request in requests))
+        return requests
 
     def finish(
         self,

@@ -38,6 +38,15 @@ class Tokenized:
     errors: dict[int, ServiceError] | None  # by position; None where an error ends the request
     seconds: float
 
+    def split(self, count: int) -> "list[Tokenized]":
+        """The first ``count`` texts, and the rest, if any, which has no texts with errors."""
+        if count == len(self.rows):
+            return [self]
+        return [
+            Tokenized(self.rows[:count], self.errors, self.seconds),
+            Tokenized(self.rows[count:], None, 0.0),
+        ]
+
 
 class TokenizationThreads:
     """The threads that tokenise: ``threads`` for texts to embed, and one for token spans.

@@ -36,11 +36,13 @@ class EmbedResult:
     windows: Sequence[int] | None = None  # per text; None where no text could be split
 
 
-def joined(first: EmbedResult, second: EmbedResult) -> EmbedResult:
+def joined(first: EmbedResult, second: EmbedResult | None = None) -> EmbedResult:
     """Two results without errors as one: the texts of the first, then those of the second.
 
     Tokenising is the sum of both, waiting and running are means over all texts.
     """
+    if second is None:
+        return first
     count = len(first.tokens), len(second.tokens)
 
     def mean(one: float, other: float) -> float:
@@ -56,6 +58,14 @@ def joined(first: EmbedResult, second: EmbedResult) -> EmbedResult:
         token_ids=[*first.token_ids, *second.token_ids],
         windows=[*(first.windows or ()), *(second.windows or ())] or None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TextsAtDepth:
+    """Texts, or lists of token ids, and the last block that is run for them; None for all."""
+
+    texts: Sequence[str | Sequence[int]]
+    depth: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ class EmbeddingEngine(Protocol):
         windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
+        others: TextsAtDepth | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,

@@ -1,15 +1,21 @@
 """HTTP/1.1 connection handling: checks made before a request reaches the application.
 
-Extends uvicorn's httptools protocol with a limit on the size and the time of a request's head,
-error responses in the service's own envelope for bytes that are not HTTP, and the body of a request
-that offers an upgrade (https://github.com/Kludex/uvicorn/issues/2722).
+Extends uvicorn's httptools protocol with a limit on the size and the time of a request's head, an
+end of connections whose client reads no answer, error responses in the service's own envelope for
+bytes that are not HTTP, and the body of a request that offers an upgrade
+(https://github.com/Kludex/uvicorn/issues/2722).
 """
 
 import asyncio
 import logging
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
 from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
@@ -28,11 +34,16 @@ LINGER_SECONDS = 2.0
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One client connection. A head must be complete within uvicorn's keep-alive timeout."""
+    """One client connection, for requests one after the other.
+
+    Within uvicorn's keep-alive timeout a head must be complete, and some of a waiting answer read.
+    """
 
     _in_head = False
     _head_bytes = 0  # of the head, without those of the read it began in
     _refused = False
+    _answering: RequestResponseCycle | None = None  # the last request that the application got
+    _reader_timeout: asyncio.TimerHandle | None = None  # set while an answer waits to be read
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start the keep-alive timeout, which also bounds the first head."""
@@ -45,17 +56,23 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the work of this client."""
         super().connection_lost(exc)
+        if self._answering is not None:
+            _give_up(self._answering)
+        self._stop_expecting()
         self._disconnect.fire()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, whose callbacks below start requests."""
-        if self._refused:
-            return
+        while data and not self._refused:
+            data = self._feed(data)
+
+    def _feed(self, data: bytes) -> bytes:
+        """Feed the parser; returns what it has to be fed next."""
         headers = self.headers  # every head gets a new list
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
+            return self._without_upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(_reason(error))
         else:
@@ -63,6 +80,49 @@ class HttpConnection(HttpToolsProtocol):
                 self._head_bytes += len(data)
                 if self._head_bytes > MAX_HEAD_BYTES:
                     self._refuse(_head_too_large())
+        return b""
+
+    # --- answers that are not read ---
+
+    def pause_writing(self) -> None:
+        """An answer is larger than the socket takes: somebody has to read it."""
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        """Somebody reads."""
+        super().resume_writing()
+        self._stop_expecting()
+        self._expect_reader()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, while the answer of this one is read."""
+        super().on_response_complete()
+        self._expect_reader()
+
+    def _expect_reader(self) -> None:
+        """Close the connection when its client reads nothing for the keep-alive timeout.
+
+        The transport would keep the answer, also after `close`, until the last byte is sent.
+        """
+        unread = self.transport.get_write_buffer_size()
+        if unread and self._reader_timeout is None:
+            self._reader_timeout = self.loop.call_later(
+                self.timeout_keep_alive, self._abort_unless_read, self._answering, unread
+            )
+
+    def _abort_unless_read(self, answering: RequestResponseCycle | None, unread: int) -> None:
+        self._reader_timeout = None
+        left = self.transport.get_write_buffer_size()
+        if left >= unread and self._answering is answering:  # and not of a later answer
+            self.transport.abort()
+        else:
+            self._expect_reader()
+
+    def _stop_expecting(self) -> None:
+        if self._reader_timeout is not None:
+            self._reader_timeout.cancel()
+            self._reader_timeout = None
 
     # --- callbacks of the parser; an exception in one becomes HttpParserCallbackError ---
 
@@ -89,10 +149,14 @@ class HttpConnection(HttpToolsProtocol):
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
     # --- refusals ---
 
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Parse the head again without its upgrade, which a server may ignore (RFC 9110, 7.8).
+    def _without_upgrade(self, rest: bytes) -> bytes:
+        """The head again without its upgrade, which a server may ignore (RFC 9110, 7.8).
 
         httptools stops parsing HTTP where an upgrade begins, before the body.
         """
@@ -101,25 +165,42 @@ class HttpConnection(HttpToolsProtocol):
         )  # fmt: skip
         fields = [b"%b: %b" % field for field in self.headers if field[0] != b"upgrade"]
         self.parser = httptools.HttpRequestParser(self)
-        self.data_received(b"\r\n".join([line, *fields, b"", rest]))
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
+        return b"\r\n".join([line, *fields, b"", rest])
 
     def _refuse(self, error: ServiceError) -> None:
         """Answer bytes that are not a valid request, and ignore what follows on this connection.
 
-        If a complete request is being answered, its response is sent instead.
+        If complete requests wait for their answers, the last of these ends the connection instead.
         """
         self._refused = True
         logger.info("invalid request refused: %s", error.message)
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_complete and not cycle.more_body:
-            cycle.keep_alive = False
+        broken = self._unended()
+        if broken is not None and self.pipeline:
+            self.pipeline.popleft()  # the newest is on the left
+        last = self.pipeline[0][0] if self.pipeline else self._answering
+        if last is not None and last is not broken and not last.response_complete:
+            last.keep_alive = False
+            return
+        if broken is not None:
+            _give_up(broken)
+        if broken is not None and broken.response_started:
+            self.transport.close()  # the client waits for the rest of an answer
             return
         metrics: Metrics | None = self.app_state.get(METRICS_STATE)
         if metrics:
             metrics.requests.labels("other", error.status).inc()
         self.transport.write(self._response(error))
         self.transport.write_eof()
+        self._expect_reader()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    def _unended(self) -> RequestResponseCycle | None:
+        """The newest request, if its body has not ended and no answer to it has."""
+        newest: RequestResponseCycle | None = self.cycle
+        if newest is None or newest.response_complete or not newest.more_body:
+            return None
+        return newest
 
     def _response(self, error: ServiceError) -> bytes:
         response = error_response(getattr(self, "url", b"").decode("latin-1"), error)
@@ -131,6 +212,13 @@ class HttpConnection(HttpToolsProtocol):
         ]
         head = b"".join(b"%b: %b\r\n" % field for field in fields)
         return STATUS_LINE[response.status_code] + head + b"\r\n" + bytes(response.body)
+
+
+def _give_up(cycle: RequestResponseCycle) -> None:
+    """Tell the application that the client of its request is gone."""
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
 
 
 def _reason(error: httptools.HttpParserError) -> ServiceError:

@@ -67,7 +67,7 @@ async def on_client_disconnect(_request: Request, _error: Exception) -> Response
 def _methods(request: Request) -> str:
     """Every method of a path; the framework's own Allow has those of its first route only."""
     path = request.scope["path"]
-    routes = (route for route in request.app.routes if route.path == path)
+    routes = (route for route in request.app.routes if route.path_regex.match(path))
     return ", ".join(sorted({method for route in routes for method in route.methods or ()}))
 
 

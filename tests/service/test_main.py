@@ -1,6 +1,8 @@
 """The command line: flags that are the settings, errors without a traceback, a health check."""
 
 import http.server
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,12 +60,19 @@ def test_switches_have_two_sides() -> None:
     assert "metrics_require_key is set without api_keys" in result.stderr
 
 
-def test_a_taken_port_is_a_sentence_and_exit_1() -> None:
+def test_a_start_that_fails_while_the_model_is_opened_is_a_sentence_and_its_exit_code() -> None:
+    """Threads that are in native code then do not end the process with a signal."""
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
-        result = run(app, ["serve", "--port", str(port)])
-    assert result.exit_code == 1
-    assert f"127.0.0.1:{port}" in result.stderr
+        for flags, code, part in (
+            (["--port", str(port)], 1, f"127.0.0.1:{port}"),
+            (["--port", "0", "--api-keys-file", "/nowhere"], 2, "/nowhere"),
+        ):
+            command = [sys.executable, "-m", "service", "serve", *flags]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == code
+            assert part in done.stderr
+            assert len(done.stderr.splitlines()) == 1
 
 
 def test_settings_prints_the_table() -> None:

@@ -51,6 +51,13 @@ def test_lists_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.cors_allow_origins == ("https://a.example",)
 
 
+@pytest.mark.parametrize("keys", [",", " , ", ",second", "first,,second"])
+def test_an_empty_key_is_refused(monkeypatch: pytest.MonkeyPatch, keys: str) -> None:
+    """``$KEY1,$KEY2`` with variables that are not set must not open the service to everybody."""
+    monkeypatch.setenv("S2SENT_API_KEYS", keys)
+    assert re.match(r"api_keys: .*key \d of \d is empty", problems_of()[0])
+
+
 def test_keys_are_not_shown() -> None:
     assert "hunter2" not in repr(load_settings(api_keys="hunter2"))
     assert "hunter2" not in " ".join(problems_of(api_keys=["hunter2", 3]))

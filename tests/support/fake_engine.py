@@ -18,7 +18,7 @@ from model.runtime.token_spans import TokenSpan
 from model.runtime.tokenizer import TruncationDirection
 from model.runtime.windows import Windows
 from service.app import create_app
-from service.engine.types import EmbedResult, Readiness
+from service.engine.types import EmbedResult, Readiness, TextsAtDepth
 from service.errors import NotReady, ServiceError
 from service.lanes import Lane
 from service.settings import Settings
@@ -88,13 +88,16 @@ class FakeEngine:
         windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
+        others: TextsAtDepth | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """The vectors of the texts; ``errors`` are those of an engine that skips failed texts."""
-        how = truncate, truncation_direction, prompt, timeout_seconds, depth, skip_failed
-        self.calls.append(Call([*texts], *how, lane, windows))
+        for part in (TextsAtDepth(texts, depth), *([others] if others else [])):
+            how = truncate, truncation_direction, prompt, timeout_seconds, part.depth, skip_failed
+            self.calls.append(Call([*part.texts], *how, lane, windows))
+        texts = [*texts, *(others.texts if others else ())]
         if self.error:
             raise self.error
         self.in_flight += 1

@@ -23,9 +23,8 @@ from service.api.vectors import (
     ranked_cosines,
     to_unit,
 )
-from service.engine.types import EmbedResult, joined
+from service.engine.types import EmbedResult, TextsAtDepth
 from service.errors import InvalidInput
-from service.http.context import context_of
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 
@@ -156,11 +155,8 @@ async def _embed_sides(
         return result, [row_of[text] for text in sources], [row_of[text] for text in others]
     row_of = {text: row for row, text in enumerate(dict.fromkeys(sources))}
     row_of_other = {text: row for row, text in enumerate(dict.fromkeys(others), len(row_of))}
-    of_others = options.model_copy(update={"depth": options.documents_depth})
-    result = joined(
-        await embed(request, [*row_of], options), await embed(request, [*row_of_other], of_others)
-    )
-    context_of(request).result = result
+    at_other_depth = TextsAtDepth([*row_of_other], others_depth)
+    result = await embed(request, [*row_of], options, others=at_other_depth)
     return result, [row_of[text] for text in sources], [row_of_other[text] for text in others]
 
 

@@ -6,9 +6,10 @@ request that is refused as a whole is halved until it is accepted, or one text i
 """
 
 import base64
+import contextlib
 import http.client
+import socket
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +29,7 @@ MAX_FAULTS = 8  # in a row, without an answer: a minute and a half
 TRY_LATER = (429, 503)
 REFUSED_TEXT = (400, 413, 422, 424)
 
-Sleep = Callable[[float], None]
+Sleep = Callable[[float], object]
 
 
 class Refused(Exception):
@@ -39,7 +40,7 @@ class RemoteEmbedder:
     """A service at ``url``; raises BulkError when it does not answer or has another model."""
 
     def __init__(
-        self, url: str, options: Options, *, key: str | None = None, sleep: Sleep = time.sleep
+        self, url: str, options: Options, *, key: str | None = None, sleep: Sleep | None = None
     ) -> None:
         self._url = urllib.parse.urlsplit(url.rstrip("/"))
         if self._url.scheme not in ("http", "https") or not self._url.hostname:
@@ -47,10 +48,10 @@ class RemoteEmbedder:
         self._headers = {"Content-Type": "application/json", PRIORITY: "bulk"}
         if key:
             self._headers["Authorization"] = f"Bearer {key}"
-        self._sleep = sleep
         self._own = threading.local()  # a connection for each thread
         self._connections: list[http.client.HTTPConnection] = []  # of all threads, to close them
         self._closed = threading.Event()
+        self._sleep = sleep or self._closed.wait
         info = orjson.loads(self._ask("GET", "/info", b""))
         full_depth = info.get("full_depth")  # an earlier service does not have it
         self.model = Model(
@@ -61,6 +62,7 @@ class RemoteEmbedder:
             info["prompts"],
         )
         options.check(self.model)
+        self._fingerprint = self._vector_fingerprint(options.depth or full_depth)
         self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
         # Cut and normalised here, as local embeddings are; the service may have other defaults.
         self._options: dict[str, bool | int | str] = {
@@ -88,11 +90,21 @@ class RemoteEmbedder:
         return requests
 
     def close(self) -> None:
-        """Drop the requests that have not begun; those that wait to be sent again give up."""
+        """Drop the requests that have not begun; those that wait give up."""
         self._closed.set()
+        for connection in self._connections:
+            with contextlib.suppress(AttributeError, OSError):  # it is not open
+                connection.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it
         self._executor.shutdown(cancel_futures=True)
         while self._connections:
             self._connections.pop().close()
+
+    def _vector_fingerprint(self, depth: int | None) -> str | None:
+        """What the answers have as ``model_fingerprint``; None of a service that does not tell."""
+        (served,) = orjson.loads(self._ask("GET", "/v1/models", b""))["data"]
+        by_depth: dict[str, str] = served.get("fingerprints_by_depth", {})
+        fingerprint: str | None = served.get("fingerprint")
+        return fingerprint if depth is None else by_depth.get(str(depth))
 
     def _slices(self, texts: list[str]) -> list[tuple[int, int]]:
         slices, start, size = [], 0, 0
@@ -115,7 +127,14 @@ class RemoteEmbedder:
             self._embed(texts[:half], first, embedded)
             self._embed(texts[half:], first + half, embedded)
             return
-        rows = zip(answer["embeddings"], answer["details"]["texts"], strict=True)
+        details = answer["details"]
+        if self._fingerprint and details["model_fingerprint"] != self._fingerprint:
+            raise BulkError(
+                f"{self._url.geturl()} has another model than when the run began: its vectors are"
+                f" {details['model_fingerprint']} and were {self._fingerprint}. Serve the model of"
+                " the run and give the same command with --resume, or begin again."
+            )
+        rows = zip(answer["embeddings"], details["texts"], strict=True)
         for at, (row, text) in enumerate(rows, start=first):
             embedded.tokens[at], embedded.truncated[at] = text["tokens"], text["truncated"]
             if row is None:

@@ -27,6 +27,7 @@ from service.bulk.input.formats import (
     Record,
     as_text,
     check_text,
+    is_utf8,
     open_json_lines,
     open_lines,
     open_parquet,
@@ -243,8 +244,11 @@ class RowReader:
 
     def _row(self, record: Record) -> InputRow:
         place = f"{self._file.name}, row {self._position}"
+        problem = None
         try:
             text, row_id = self._parse(record)
         except BadRow as bad:
-            return InputRow("", bad.row_id, place, str(bad))
-        return InputRow(text, row_id, place, check_text(text))
+            text, row_id, problem = "", bad.row_id, str(bad)
+        if row_id is not None and not is_utf8(row_id):
+            text, row_id, problem = "", None, "the id is not UTF-8"
+        return InputRow(text, row_id, place, problem or check_text(text))

@@ -27,6 +27,15 @@ class BadRow(Exception):
         self.row_id = row_id
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be written in UTF-8: it has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_text(text: str) -> str | None:
     """Why a text cannot be embedded, or None."""
     if not text:
@@ -213,7 +222,7 @@ class ParquetRecords:
         )
         for batch in batches:
             texts = _strings(batch.column(self._columns[0]))
-            ids = batch.column(self._columns[-1]).to_pylist() if self._columns[1:] else None
+            ids = _strings(batch.column(self._columns[-1])) if self._columns[1:] else None
             yield from zip(texts, ids or [None] * len(texts), strict=True)
 
 

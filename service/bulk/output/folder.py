@@ -136,8 +136,9 @@ class OutputFolder:
         for record in records:
             self._require_there(record)
         write_file(self.path / MANIFEST, _as_bytes(self._manifest() | {"parts": records}))
-        self._remove_temporaries()
         write_file(self.path / SUCCESS, b"")
+        if self._is_alone():
+            self._remove_temporaries()
         return True
 
     def _record_path(self, part: int) -> Path:
@@ -220,6 +221,14 @@ class OutputFolder:
         self._flock(LOCK, fcntl.LOCK_EX if shard.count == 1 else fcntl.LOCK_SH)
         if shard.count > 1:
             self._flock(f"{LOCK}-{shard.index}-of-{shard.count}", fcntl.LOCK_EX)
+
+    def _is_alone(self) -> bool:
+        """Whether no other shard has the folder, whose temporary files may be about to be named."""
+        try:
+            fcntl.flock(self._locks[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
 
     def _flock(self, name: str, kind: int) -> None:
         descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o666)

@@ -91,16 +91,19 @@ class Batcher:
             oldest = self._lanes[lane].oldest
             return 0.0 if oldest is None else self._clock() - oldest.arrival
 
-    def submit(self, request: PendingRequest) -> bool:
-        """Queue all texts of ``request``; return False, and queue none, when they do not fit.
+    def submit(self, *parts: PendingRequest) -> bool:
+        """Queue all texts of a request, whose parts are of one lane; False when they do not fit.
 
-        An empty lane takes a request of any size, which would never be served otherwise.
+        Then none is queued. An empty lane takes a request of any size, which would never be served
+        otherwise.
         """
         with self._lock:
-            queue = self._lanes[request.lane]
-            if queue.tokens and queue.tokens + request.tokens > self._max_queue_tokens:
+            queue = self._lanes[parts[0].lane]
+            tokens = sum(part.tokens for part in parts)
+            if queue.tokens and queue.tokens + tokens > self._max_queue_tokens:
                 return False
-            queue.push(request)
+            for part in parts:
+                queue.push(part)
             self._wake()
             return True
 

@@ -89,11 +89,11 @@ class PendingRequest:
         self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
 
 
-def stage_of(request: PendingRequest | None) -> str:
-    """How far a request is that ends now; without one here, its texts are being tokenised."""
-    if request is None:
+def stage_of(parts: Sequence[PendingRequest]) -> str:
+    """How far a request is that ends now; without parts here, its texts are being tokenised."""
+    if not parts:
         return "tokenize"
-    return "inference" if request.started else "queue"
+    return "inference" if any(part.started for part in parts) else "queue"
 
 
 class QueuedText(NamedTuple):

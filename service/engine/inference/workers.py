@@ -189,7 +189,7 @@ class InferenceWorkers:
             verify()
             self._post(self._serving)
             while taken := self._next_batch():
-                batch = taken
+                batch, taken = taken, None  # so that no request outlives its answer
                 if not self._process(batch.texts, batch.exclusive):
                     self._verify()  # whether the texts are at fault or the encoder
                 batch = NO_BATCH

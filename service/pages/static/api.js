@@ -42,7 +42,8 @@ export const callJson = async (...args) => (await call(...args)).json();
 async function failure(response) {
   let message = `The server answered ${response.status}.`;
   try {
-    message = (await response.json()).error || message;
+    const { error } = await response.json();
+    message = error?.message || error || message; // OpenAI's routes answer an object
   } catch {
     // A proxy in between may answer with something else than JSON.
   }

@@ -103,6 +103,16 @@ def test_the_work_for_an_endless_text_is_bounded(tokenizer: Tokenizer) -> None:
         tokenizer.tokenize([text], truncate=False)
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_whose_characters_are_cut_is_truncated_whatever_is_left(
+    tokenizer: Tokenizer, side: Any
+) -> None:
+    text = "a" + " " * MAX_CHARACTERS_PER_TOKEN * 6 + "b"
+    short, long = tokenizer.tokenize(["a b", text], truncation_direction=side)
+    assert (short.input_ids, short.truncated) == ([CLS, A, B, SEP], False)
+    assert (long.input_ids, long.truncated) == ([CLS, A if side == "right" else B, SEP], True)
+
+
 def test_requests_with_different_wishes_do_not_disturb_each_other(tokenizer: Tokenizer) -> None:
     """Truncation is no state of the shared tokenizer: threads that differ get their own answer."""
 

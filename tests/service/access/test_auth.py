@@ -40,6 +40,14 @@ def test_any_of_the_keys_and_nothing_else_is_accepted(
     assert (ApiKeys(["first", "second"]).find(authorization) is not None) is accepted
 
 
+async def test_a_key_beyond_ascii_is_accepted_in_utf_8() -> None:
+    client = client_of(FakeEngine(), api_keys="schlüssel")
+    for encoding, status in (("utf-8", 200), ("latin-1", 401)):
+        header = b"Bearer " + "schlüssel".encode(encoding)
+        response = await client.get("/info", headers={b"Authorization": header})
+        assert response.status_code == status
+
+
 @pytest.mark.parametrize("path", PROTECTED)
 async def test_without_a_key_protected_paths_answer_401(path: str) -> None:
     client = client_of(FakeEngine(), api_keys="k1,k2")

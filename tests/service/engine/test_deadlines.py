@@ -31,6 +31,20 @@ async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment
     assert len(in_flight) == 0
 
 
+async def test_a_request_that_goes_from_one_scope_to_the_next_is_waited_for() -> None:
+    in_flight = InFlightRequests(Metrics())
+
+    async def two_steps() -> None:
+        for _ in range(2):
+            async with in_flight.track(1_000, stage=lambda: "queue"):
+                await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(two_steps())
+    await asyncio.sleep(0)
+    assert await in_flight.is_idle_within(10)
+    await asyncio.wait_for(task, 0.01)
+
+
 async def test_idle_is_noticed_when_the_last_one_leaves() -> None:
     in_flight = InFlightRequests(Metrics())
     assert await in_flight.is_idle_within(0)

@@ -22,7 +22,7 @@ from service.engine.inference import workers as worker
 from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.panics import Panic
 from service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
-from service.engine.types import EmbedResult
+from service.engine.types import EmbedResult, TextsAtDepth
 from service.errors import (
     DeadlineExceeded,
     EmptyInput,
@@ -508,6 +508,43 @@ async def test_texts_of_two_depths_are_not_run_together() -> None:
         assert harness.encoder.batches == [["held"], *[["same", "other"]] * 3]
 
 
+async def test_one_request_for_two_depths_is_admitted_once() -> None:
+    async with serving(max_concurrent_requests=2) as harness:
+        held = await harness.hold()
+        two = asyncio.create_task(
+            harness.engine.embed(["a", "b"], depth=2, others=TextsAtDepth(["b", "c"], None))
+        )
+        await harness.queued(4)
+        draining = asyncio.create_task(harness.engine.drain(PATIENCE_SECONDS))
+        await asyncio.sleep(0)
+        harness.encoder.gate.set()
+        result = await two
+        assert result.embeddings.tolist() == [
+            *(vector(text, 2) for text in "ab"),
+            *(vector(text) for text in "bc"),
+        ]
+        assert result.tokens == [len(ids) for ids in result.token_ids]
+        assert await draining
+        await held
+
+
+async def test_a_request_for_two_depths_that_does_not_fit_leaves_nothing_behind() -> None:
+    """An empty queue takes it whatever its size."""
+    texts, others = ["a" * 30], TextsAtDepth(["b" * 30, "c" * 30], None)
+    async with serving(max_queue_tokens=64) as harness:
+        held = await harness.hold()
+        waiting = harness.send("waiting")
+        await harness.queued(1)
+        refused = harness.engine.embed(texts, depth=2, others=others)
+        assert isinstance(await outcome(asyncio.create_task(refused)), Overloaded)
+        harness.encoder.gate.set()
+        await asyncio.gather(held, waiting)
+        assert harness.encoder.batches == [["held"], ["waiting"]]
+        result = await harness.engine.embed(texts, depth=2, others=others)
+        expected = [vector("a" * 30, 2), vector("b" * 30), vector("c" * 30)]
+        assert result.embeddings.tolist() == expected
+
+
 async def test_without_a_cache_every_text_is_run() -> None:
     async with serving() as harness:
         await harness.engine.embed(["again"])
@@ -748,6 +785,14 @@ async def test_drain_that_takes_too_long_answers_those_who_wait_for_tokens_too()
         assert not await harness.engine.drain(0.01)
         assert [type(await outcome(task)) for task in (held, behind)] == [NotReady, NotReady]
         assert harness.value("requests_failed_total", reason="stopped") == 2
+
+
+async def test_a_run_that_nobody_waits_for_does_not_spoil_a_drain() -> None:
+    async with serving() as harness:
+        (await harness.hold()).cancel()
+        await asyncio.sleep(0)
+        assert await harness.engine.drain(PATIENCE_SECONDS)
+        harness.encoder.gate.set()
 
 
 async def test_drain_that_takes_too_long_answers_everybody_all_the_same() -> None:

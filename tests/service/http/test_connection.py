@@ -1,11 +1,13 @@
-"""A connection is closed when the head or the rest of a request does not arrive in time."""
+"""One connection: heads, bodies and answers have their time, and requests their order."""
 
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service.http.connection import HttpConnection
 from service.server import listen
@@ -13,6 +15,9 @@ from tests.support.wire import request
 
 KEEP_ALIVE_SECONDS = 0.2
 GET = request(path=b"/", method=b"GET")
+POST = request(path=b"/")
+BROKEN = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+LARGE = 24_000_000  # bytes, more than the sockets between hold
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -25,8 +30,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-@pytest.fixture
-async def port() -> AsyncIterator[int]:
+@contextlib.asynccontextmanager
+async def served(app: ASGIApp) -> AsyncIterator[int]:
+    """The port at which ``app`` answers."""
     config = uvicorn.Config(app, http=HttpConnection, lifespan="off", log_config=None)
     config.timeout_keep_alive = KEEP_ALIVE_SECONDS  # type: ignore[assignment]  # any number of seconds will do
     server = uvicorn.Server(config)
@@ -35,6 +41,12 @@ async def port() -> AsyncIterator[int]:
         yield listener.getsockname()[1]
         server.should_exit = True
         await serving
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    async with served(app) as port:
+        yield port
 
 
 async def all_of(port: int, *pieces: bytes) -> bytes:
@@ -82,3 +94,99 @@ async def test_a_body_that_nobody_waits_for_closes_its_connection(port: int) -> 
         await asyncio.wait([closed], timeout=KEEP_ALIVE_SECONDS / 10)
     writer.close()
     assert closed.exception() or closed.result().endswith(b"ok")
+
+
+@pytest.mark.parametrize("before", [[POST], [POST, POST], [POST, GET]])
+async def test_complete_requests_before_a_broken_one_are_answered(
+    port: int, before: list[bytes]
+) -> None:
+    """Then the connection ends: an answer of 400 would be taken for that of another request."""
+    said = await all_of(port, b"".join([*before, BROKEN]))
+    assert said.count(b"HTTP/1.1 200 OK") == len(before)
+    assert said.endswith(b"\r\n\r\nok")
+    assert b"connection: close" in said.rpartition(b"HTTP/1.1")[2]
+
+
+async def test_a_broken_body_is_refused_once() -> None:
+    """Its application hears that the client is gone, and what it says is not sent."""
+    heard: list[str] = []
+
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        while not heard or heard[-1] != "http.disconnect":
+            heard.append((await receive())["type"])
+        await app({**scope, "method": "GET"}, receive, send)
+
+    async with served(late) as port:
+        said = await all_of(port, BROKEN)
+    assert said.startswith(b"HTTP/1.1 400 Bad Request")
+    assert said.count(b"HTTP/1.1 ") == 1
+    assert heard[-1] == "http.disconnect"
+
+
+async def test_a_request_hears_that_its_client_left_also_with_another_behind_it() -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        while (message := await receive())["type"] != "http.disconnect":
+            await heard.put(message["type"])
+        await heard.put(message["type"])
+
+    async with served(waiting) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(POST + POST)
+        assert await heard.get() == "http.request"
+        writer.close()
+        assert await asyncio.wait_for(heard.get(), 5) == "http.disconnect"
+    assert heard.empty()  # the second request was not begun
+
+
+async def test_any_number_of_offered_upgrades_is_ignored(port: int) -> None:
+    offer = b"Connection: upgrade\r\nUpgrade: h2c\r\n"
+    upgrade = request(path=b"/", method=b"GET", fields=offer)
+    said = await all_of(port, upgrade * 1_500)
+    assert said.count(b"HTTP/1.1 200 OK") == 1_500
+
+
+async def large(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers with many bytes, and ends the connection if it is asked to."""
+    fields = [(b"content-length", b"%d" % LARGE)]
+    if scope["path"] == "/last":
+        fields.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": 200, "headers": fields})
+    await send({"type": "http.response.body", "body": bytes(LARGE)})
+
+
+def small_window(port: int) -> socket.socket:
+    """A connection whose client holds little that it has not read."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    client.connect(("127.0.0.1", port))
+    client.setblocking(False)  # the standard library's
+    return client
+
+
+@pytest.mark.parametrize("path", [b"/", b"/last"])
+async def test_an_answer_that_nobody_reads_closes_its_connection(path: bytes) -> None:
+    async with served(large) as port:
+        reader, writer = await asyncio.open_connection(sock=small_window(port), limit=1)
+        writer.write(request(path=path, method=b"GET"))
+        await asyncio.sleep(4 * KEEP_ALIVE_SECONDS)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):
+            while data := await reader.read(1 << 20):
+                received += len(data)
+        writer.close()
+    assert received < LARGE
+
+
+@pytest.mark.parametrize("path", [b"/", b"/last"])
+async def test_an_answer_that_is_read_slowly_arrives(path: bytes) -> None:
+    async with served(large) as port:
+        reader, writer = await asyncio.open_connection(sock=small_window(port), limit=1 << 20)
+        writer.write(request(path=path, method=b"GET"))
+        received, began = 0, asyncio.get_running_loop().time()
+        while received < LARGE:
+            received += len(await reader.read(LARGE // 40))
+            await asyncio.sleep(KEEP_ALIVE_SECONDS / 10)
+        assert asyncio.get_running_loop().time() - began > 3 * KEEP_ALIVE_SECONDS
+        writer.close()

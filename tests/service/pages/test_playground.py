@@ -141,3 +141,8 @@ async def test_where_keys_are_needed_the_start_page_tells_nothing_of_the_model()
     assert response.status_code == 200
     assert "asks for an API key" in response.text
     assert "tiny-s2sent" not in response.text
+
+
+async def test_other_methods_of_a_file_are_refused_with_those_it_has() -> None:
+    response = await client_of(FakeEngine()).post("/static/playground.js")
+    assert (response.status_code, response.headers["allow"]) == (405, "GET, HEAD")

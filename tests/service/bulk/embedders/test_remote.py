@@ -2,6 +2,8 @@
 
 import base64
 import http.server
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,10 +25,11 @@ INFO = {
     "prompts": {"query": "query: "},
     "max_client_batch_size": 8,
 }
+MODELS = {"data": [{"fingerprint": "f" * 64, "fingerprints_by_depth": {"2": "f" * 64}}]}
 BROKEN = 0  # instead of a status: the connection is closed without an answer
 
 
-def embedded(body: dict[str, Any]) -> dict[str, Any]:
+def embedded(body: dict[str, Any], fingerprint: str) -> dict[str, Any]:
     """The answer of /embed to a request for details; texts that have "null" in them fail."""
     assert body["details"] is True
     assert body["on_error"] == "null"
@@ -38,7 +41,7 @@ def embedded(body: dict[str, Any]) -> dict[str, Any]:
             for text, null in zip(body["inputs"], failed, strict=True)
         ],
         "details": {
-            "model_fingerprint": "f" * 64,
+            "model_fingerprint": fingerprint,
             "texts": [
                 {"tokens": 0, "truncated": False, "error": "Input 0.", "error_type": "Backend"}
                 if null
@@ -58,6 +61,8 @@ class Service(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.info = INFO
         self.faults: list[int] = []
+        self.gate = threading.Event()  # answers wait for it
+        self.gate.set()
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.url = f"http://127.0.0.1:{self.server_port}/base/"
@@ -70,7 +75,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._answer(200 if self.path == "/base/info" else 404, orjson.dumps(self.server.info))
+        answers = {"/base/info": self.server.info, "/base/v1/models": MODELS}
+        answer = answers.get(self.path)
+        self._answer(200 if answer else 404, orjson.dumps(answer))
 
     def do_POST(self) -> None:
         body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -85,7 +92,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self._answer(424, b'{"error":"A text is bad."}')
         else:
             self.server.bodies.append(body)
-            self._answer(200, orjson.dumps(embedded(body)))
+            self.server.gate.wait(30)
+            changed = any("changed" in text for text in body["inputs"])
+            self._answer(200, orjson.dumps(embedded(body, ("e" if changed else "f") * 64)))
 
     def _answer(self, status: int, content: bytes) -> None:
         self.send_response(status)
@@ -185,6 +194,26 @@ def test_a_key_that_is_not_known_ends_the_run(service: Service) -> None:
     service.faults = [401]
     with pytest.raises(BulkError, match="/embed answered 401 Not now"):
         embed(service, TEXTS[:5])
+
+
+def test_an_answer_of_another_model_ends_the_run(service: Service) -> None:
+    with pytest.raises(BulkError, match=f"another model .* are {'e' * 64} and were {'f' * 64}"):
+        embed(service, [*TEXTS, "changed"])
+
+
+@pytest.mark.parametrize("waits_for", ["its next try", "an answer"])
+def test_closing_ends_what_waits(service: Service, waits_for: str) -> None:
+    embedder = RemoteEmbedder(service.url, Options())
+    if waits_for == "an answer":
+        service.gate.clear()
+    else:
+        service.faults = [503] * 100
+    pending = embedder.start(TEXTS[:5])
+    assert not pending.wait(0.2)
+    started = time.monotonic()
+    embedder.close()
+    assert time.monotonic() - started < 5  # Retry-After is 7 s, the gate waits for 30
+    service.gate.set()
 
 
 def test_long_texts_make_smaller_requests(

@@ -140,6 +140,18 @@ def test_a_bad_row_is_named_and_the_others_are_read(tmp_path: Path, name: str) -
     assert rows[1].place == f"{path}, row 2"
 
 
+def test_an_id_that_is_not_utf_8_is_an_error_of_its_row(tmp_path: Path) -> None:
+    table = tmp_path / "a.csv"
+    table.write_bytes(b"id,text\n1,good\ncaf\xe9,good\n")
+    parquet = tmp_path / "a.parquet"
+    ids = pa.array([b"1", b"caf\xe9"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"id": ids, "text": ["good", None]}), parquet)
+    for path in (table, parquet):
+        good, bad = read(path, id_column="id")
+        assert good == InputRow("good", "1", f"{path}, row 1", None)
+        assert bad == InputRow("", None, f"{path}, row 2", "the id is not UTF-8")
+
+
 def test_missing_values_and_bad_bytes_in_parquet_are_errors_of_their_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     raw = pa.array([b"good", None, b"\xff", b"good"], pa.binary())
