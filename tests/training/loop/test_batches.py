@@ -8,10 +8,9 @@ from training.loop.batches import LengthBatches
 ROWS = Dataset.from_dict({"anchor": ["x" * (1 + row * 7 % 97) for row in range(330)]})
 
 
-def batches(*, epoch: int = 0, drop_last: bool = True) -> list[list[int]]:
-    sampler = LengthBatches(
-        ROWS, batch_size=8, drop_last=drop_last, generator=torch.Generator(), seed=5
-    )
+def batches(*, epoch: int = 0, drop_last: bool = True, seed: int = 5) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    sampler = LengthBatches(ROWS, batch_size=8, drop_last=drop_last, generator=generator)
     sampler.set_epoch(epoch)
     return [*sampler]
 
@@ -36,3 +35,4 @@ def length(row: int) -> int:
 def test_a_seed_gives_one_order_and_each_epoch_another() -> None:
     assert batches() == batches()
     assert batches() != batches(epoch=1)
+    assert batches() != batches(seed=7)

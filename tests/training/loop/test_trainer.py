@@ -107,6 +107,27 @@ def test_the_selector_can_have_a_learning_rate_of_its_own(
     assert max(backbone.values()) == pytest.approx(1e-4, rel=0.05)
 
 
+@pytest.mark.parametrize("group_by_length", [False, True])
+def test_the_recipe_s_seed_orders_the_rows(
+    recipe: Recipe,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    group_by_length: bool,
+) -> None:
+    first_rows: list[list[list[int]]] = []
+
+    def watched(_self: Trainer, _model: Any, inputs: dict[str, Any], *_: Any) -> torch.Tensor:
+        first_rows.append(inputs["anchor_input_ids"].tolist())
+        return torch.zeros(())
+
+    monkeypatch.setattr(Trainer, "training_step", watched)
+    training = replace(QUICK, steps=1, eval_every=1, group_by_length=group_by_length)
+    for number, seed in enumerate((1, 1, 2)):
+        train(replace(recipe, seed=seed, training=training), data, tmp_path / str(number))
+    assert first_rows[0] == first_rows[1] != first_rows[2]
+
+
 def test_a_selector_without_weights_has_no_learning_rate_of_its_own(
     recipe: Recipe, data: Path, tmp_path: Path
 ) -> None:
