@@ -160,7 +160,8 @@ def export(
         str, typer.Option(help="The name that the service gives the model.")
     ] = "s2sent",
     sentences: Annotated[
-        Path | None, typer.Option(help="File of sentences to check parity on, one a line.")
+        Path | None,
+        typer.Option(help="File of sentences to check parity on, one a line.", exists=True),
     ] = None,
     depths: Annotated[
         str, typer.Option(help="Blocks after which it can also stop, such as 2,4.")
@@ -205,7 +206,8 @@ def convert(
         str, typer.Option(help="The name that the service gives the model; the old one by default.")
     ] = "",
     sentences: Annotated[
-        Path | None, typer.Option(help="File of sentences to measure and check on, one a line.")
+        Path | None,
+        typer.Option(help="File of sentences to measure and check on, one a line.", exists=True),
     ] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:

@@ -18,6 +18,7 @@ corpus that is silently smaller than intended.
 import csv
 import gzip
 import hashlib
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +108,8 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind)
         taken = _spread(fresh, limit)
         seen.update(taken)
         name = part.source if part.join == 1 else f"{part.source}, {part.join} joined"
+        if name in found:
+            raise DataError(f"The corpus names {name} twice: name it once, with one limit.")
         found[name] = _join(taken, part.join, kind)
         if not found[name]:
             raise DataError(f"{folder} gave no rows of {part.source}: name another source.")
@@ -229,5 +232,5 @@ def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]
         ) from None
     except csv.Error as error:
         raise DataError(f"{path}, line {number} is not CSV ({error}): correct it.") from None
-    except (gzip.BadGzipFile, EOFError):
+    except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(f"{path} is not a whole gzip file: fetch it again.") from None

@@ -29,7 +29,7 @@ from model.network.encoder import get_selector
 from training.backbones import origin
 from training.corpus import Corpus, read_corpus
 from training.encoder import new_encoder
-from training.errors import ConfigError, DataError, Interrupted
+from training.errors import ConfigError, DataError, Interrupted, TrainingError
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
@@ -48,7 +48,7 @@ from training.loop.trainer import (
 )
 from training.objectives.families import family_of, make_loss
 from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation, SupervisedSimCSE
+from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
 from training.recipe.recipe import Recipe
 from training.record import read_record, write_record
 
@@ -132,7 +132,7 @@ def _remembered(
     encoder: SentenceTransformer, recipe: Recipe, cache: Path | None
 ) -> AbstractContextManager[Any]:
     """A frozen backbone runs once for each row of tokens, unless its dropout makes the views."""
-    without_dropout = isinstance(recipe.objective, SFP | SupervisedSimCSE | PairDistillation)
+    without_dropout = isinstance(recipe.objective, SFP | PairDistillation)
     if cache is None or not recipe.training.freeze_backbone or not without_dropout:
         return nullcontext()
     return remembered(encoder, cache)
@@ -166,7 +166,12 @@ def _outcome(
         for step, score in sorted(scores.items())
         if step % every == 0 or step == state.max_steps
     ]
-    step = int(state.best_global_step or 0)
+    if state.best_global_step is None:
+        raise TrainingError(
+            "No step has a score on STS-B dev that is a number: the training diverged, or all"
+            " pairs have one score. Lower [training] learning_rate, or look at the file."
+        )
+    step = int(state.best_global_step)
     record = {
         "recipe": recipe.as_table(),
         "seed": recipe.seed,
@@ -216,7 +221,7 @@ def _save(
     saved = load_checkpoint(scratch)
     by_depth = dev_evaluator(recipe, dev).by_depth(saved)
     score = statistics.fmean(by_depth.values())
-    if abs(score - outcome.dev) > DEV_TOLERANCE:
+    if not abs(score - outcome.dev) <= DEV_TOLERANCE:  # also where it is NaN
         raise RuntimeError(f"the saved checkpoint scores {score:.4f}, not {outcome.dev:.4f}")
     if recipe.elastic is not None:
         outcome.record["dev"]["by_depth"] = {d: round(s, 4) for d, s in by_depth.items()}

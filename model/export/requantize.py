@@ -67,6 +67,7 @@ def convert_to_int8(
             name=name or source.manifest.name,
             precision="int8",
             scores={},
+            by_depth={},
             files={},
             versions=source.manifest.versions | {"onnxruntime": version("onnxruntime")},
         )

@@ -144,7 +144,7 @@ def _as_exported(twins: SentenceTransformer, options: ExportOptions) -> Sentence
 
 
 def _write_canary(twins: SentenceTransformer, folder: Path) -> None:
-    vector = _encode(twins, [CANARY_TEXT])[0]
+    vector = _encode(twins, [CANARY_TEXT], prompt="")[0]
     canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
     (folder / CANARY).write_text(json.dumps(canary))
 
@@ -164,9 +164,15 @@ def _describe(towers: Sequence[Manifest], checkpoint: Path, *, normalize: bool) 
     )
 
 
-def _encode(encoder: SentenceTransformer, sentences: Sequence[str]) -> NDArray[np.float32]:
-    """Embeddings [n, dim] float32, L2-normalised, by torch."""
+def _encode(
+    encoder: SentenceTransformer, sentences: Sequence[str], *, prompt: str | None = None
+) -> NDArray[np.float32]:
+    """Embeddings [n, dim] float32, L2-normalised, by torch; None is the default prompt."""
     embeddings = encoder.encode(
-        list(sentences), normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+        list(sentences),
+        prompt=prompt,
+        normalize_embeddings=True,
+        convert_to_numpy=True,
+        show_progress_bar=False,
     )
     return cast(NDArray[np.float32], embeddings.astype(np.float32))

@@ -54,6 +54,7 @@ def build_encoder(
     require_width(config, width, backbone)
     if max_seq_length is not None:
         transformer.max_seq_length = max_seq_length
+    _fit_positions(transformer)
     modules: list[nn.Module] = [
         transformer,
         S2SentSelector(config),
@@ -75,6 +76,7 @@ def build_plain_encoder(
     transformer = load_transformer(str(backbone), attn_implementation=None)
     if max_seq_length is not None:
         transformer.max_seq_length = max_seq_length
+    _fit_positions(transformer)
     pooled = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     modules: list[nn.Module] = [transformer, pooled]
     return assemble([*modules, Normalize()] if normalize else modules)
@@ -257,10 +259,16 @@ def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> No
 
 def _fit_positions(transformer: Any) -> None:
     """Lower ``max_seq_length`` to the rows of the position table where a checkpoint says more."""
-    table = position_table(transformer.auto_model)
-    if table is not None and not isinstance(transformer, TemplateTransformer):
-        rows = table.num_embeddings - first_position(table)
+    if (rows := max_positions(transformer)) is not None:
         transformer.max_seq_length = min(transformer.max_seq_length or rows, rows)
+
+
+def max_positions(transformer: Any) -> int | None:
+    """How many tokens a transformer has positions for; None where no table or a template says."""
+    if isinstance(transformer, TemplateTransformer):
+        return None
+    table = position_table(transformer.auto_model)
+    return None if table is None else table.num_embeddings - first_position(table)
 
 
 def _align(encoder: SentenceTransformer) -> None:

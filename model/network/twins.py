@@ -106,14 +106,16 @@ def join_towers(
     The encoders become its towers; they are not copied. Raises `CheckpointError` where they are not
     built alike.
     """
-    towers = [
-        assemble([module for module in tower if not isinstance(module, Normalize)])
+    settings = [
+        {"prompts": tower.prompts, "default_prompt_name": tower.default_prompt_name}
         for tower in (tower_a, tower_b)
     ]
+    towers = [
+        assemble([module for module in tower if not isinstance(module, Normalize)], **prompts)
+        for tower, prompts in zip((tower_a, tower_b), settings, strict=True)
+    ]
     twins: list[torch.nn.Module] = [TwinEncoder(*towers)]
-    modules = [*twins, Normalize()] if normalize else twins
-    prompts = {name: getattr(tower_a, name) for name in ("prompts", "default_prompt_name")}
-    return assemble(modules, **prompts)
+    return assemble([*twins, Normalize()] if normalize else twins, **settings[0])
 
 
 def is_twin_checkpoint(checkpoint: str | Path) -> bool:

@@ -76,6 +76,13 @@ def test_a_text_of_one_source_is_left_out_of_the_next(tmp_path: Path) -> None:
     assert corpus.parts == {"one.txt": [("a",), ("b",)], "two.txt": [("c",)]}
 
 
+def test_a_source_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("a\nb\n")
+    part = CorpusPart(source="one.txt", limit=1)
+    with pytest.raises(DataError, match=r"names one\.txt twice"):
+        read_corpus(tmp_path, [part, part], kind="texts")
+
+
 def test_single_texts_are_put_together_into_longer_ones(tmp_path: Path) -> None:
     """A text stands in one of them at most, and not also among the single ones of another part."""
     write_table(
@@ -184,6 +191,11 @@ def test_a_missing_broken_or_foreign_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"wikisplit\.tsv\.gz is not a file"):
         read(tmp_path, {"wikisplit": 1})
     (tmp_path / "wikisplit.tsv.gz").write_bytes(b"not gzip")
+    with pytest.raises(DataError, match="not a whole gzip file"):
+        read(tmp_path, {"wikisplit": 1})
+    packed = bytearray(gzip.compress(b"".join(b"%d\n" % number for number in range(5000))))
+    packed[60:100] = bytes(255 - byte for byte in packed[60:100])
+    (tmp_path / "wikisplit.tsv.gz").write_bytes(packed)
     with pytest.raises(DataError, match="not a whole gzip file"):
         read(tmp_path, {"wikisplit": 1})
     write_table(tmp_path / "wikisplit.tsv.gz", [PAN])

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from model.network.encoder import find_selector, load_encoder
+from model.network.encoder import find_selector, load_encoder, max_positions
 from tests.support.interruption import interrupted_at
 from tests.support.tiny_recipes import QUICK, every_objective, with_objective
 from training.encoder import new_encoder
-from training.errors import ConfigError, DataError, Interrupted
+from training.errors import ConfigError, DataError, Interrupted, TrainingError
 from training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
 from training.evaluation.sts import read_sentence_pairs, spearman
 from training.loop.trainer import Trainer
 from training.recipe.objectives import PromptBERT, SimCSE
-from training.recipe.recipe import BackboneConfig, Recipe
+from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 from training.record import source_sha256
 from training.train import train
 
@@ -122,6 +122,34 @@ def test_what_is_resumed_must_be_what_was_begun(
         train(replace(recipe, seed=9), data, tmp_path / "out", resume=True)
     train(recipe, data, tmp_path / "out", resume=True)  # from the start: no state was saved
     assert (tmp_path / "out" / "training.json").is_file()
+
+
+def test_a_run_that_diverges_leaves_no_checkpoint(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    steep = replace(QUICK, learning_rate=1e20)
+    with pytest.raises(TrainingError, match="diverged"):
+        train(replace(recipe, training=steep), data, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_texts_are_cut_where_the_positions_of_the_backbone_end(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """Whatever the recipe says, in training and in what is saved."""
+    with (data / "corpus" / "long.txt").open("w") as file:
+        file.writelines(f"{'a dog ' * 300}{number}\n" for number in range(16))
+    recipe = replace(
+        recipe,
+        backbone=replace(recipe.backbone, max_seq_length=5000),
+        corpus=[CorpusPart(source="long.txt")],
+        training=replace(QUICK, max_seq_length=5000, steps=1),
+    )
+    train(recipe, data, tmp_path / "out")
+    encoder = load_checkpoint(tmp_path / "out")
+    positions = max_positions(encoder[0])
+    assert positions is not None
+    assert encoder.max_seq_length == positions < 300
 
 
 def test_the_checkpoint_is_the_best_on_dev_not_the_last(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from training.commands.options import Data, whole_numbers
+from training.commands.options import Data, positive_numbers, whole_numbers
 
 if TYPE_CHECKING:
     from training.frozen.experiment import Plan
@@ -95,7 +95,7 @@ def _plan(
         exits,
         seeds,
         Schedule(steps, 0.0, min(250, max(1, steps // 4)), batch_size),
-        [float(rate) for rate in rates.split(",")],
+        positive_numbers(rates, "learning rates"),
         checked_arms(arms or (DECODER_ARMS if decoder else ENCODER_ARMS)),
         checked_objectives(objectives or ENCODER_OBJECTIVES),
     )

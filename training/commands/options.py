@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -14,3 +15,14 @@ def whole_numbers(text: str, what: str) -> list[int]:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a list of {what} such as 2,4.") from None
+
+
+def positive_numbers(text: str, what: str) -> list[float]:
+    """The numbers above 0 of a comma-separated option; ``what`` names them in the error."""
+    try:
+        numbers = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        numbers = []
+    if not numbers or not all(0 < number < math.inf for number in numbers):
+        raise typer.BadParameter(f"{text!r} is not a list of {what} such as 1e-3,1e-2.")
+    return numbers

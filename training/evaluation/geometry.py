@@ -168,7 +168,7 @@ def block_weights(encoder: "SentenceTransformer", texts: list[str]) -> BlockWeig
     mean = total / len(texts)
     deviation = (squares / len(texts) - mean**2).clamp(min=0).sqrt()
     return BlockWeights(
-        tuple(selector.block_numbers(depth)), mean.numpy(), deviation.mean(1).numpy()
+        tuple(selector.block_numbers(depth)), mean.cpu().numpy(), deviation.mean(1).cpu().numpy()
     )
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.corpus import read_table
-from training.errors import DataError
+from training.errors import DataError, EncoderError
 from training.evaluation.sts import Encode
 
 COLUMNS = ("query", "document")
@@ -34,9 +34,11 @@ def retrieval_scores(
     """The scores of embeddings [n, dim] whose row i of ``documents`` answers row i of ``queries``.
 
     A document's rank is one more than the number of documents with a higher cosine, so documents
-    with equal text share a rank.
+    with equal text share a rank. Raises `EncoderError` for embeddings without a cosine.
     """
     cosine = _unit(queries) @ _unit(documents).T
+    if not np.isfinite(cosine).all():
+        raise EncoderError("Some embeddings are zero or not finite: the encoder is broken.")
     ranks = 1 + (cosine > np.diagonal(cosine)[:, None]).sum(1)
     return {
         RECALL: 100 * float((ranks == 1).mean()),
@@ -45,5 +47,6 @@ def retrieval_scores(
 
 
 def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
-    unit: NDArray[np.floating] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):  # of zeros, which the caller refuses
+        unit: NDArray[np.floating] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit

@@ -5,6 +5,7 @@ subsets of a year are concatenated and ranked once. Texts are their whitespace-s
 joined by single spaces; only the encoder's own limit truncates them.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -74,9 +75,11 @@ def read_sentence_pairs(path: Path) -> SentencePairs:
         try:
             gold.append(float(row[1]))
         except ValueError:
-            raise DataError(
-                f"{path}, line {number} has the score {row[1]}: write a number."
-            ) from None
+            gold.append(math.nan)
+        if not math.isfinite(gold[-1]):
+            raise DataError(f"{path}, line {number} has the score {row[1]}: write a number.")
+    if not gold:
+        raise DataError(f"{path} has no rows under its header: add pairs.")
     return SentencePairs([row[2] for row in rows], [row[3] for row in rows], gold)
 
 

@@ -4,8 +4,9 @@ import logging
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.errors import Interrupted
-from training.recipe.recipe import Recipe
+from training.errors import ConfigError, Interrupted
+from training.recipe.recipe import Recipe, recipe_from
+from training.record import read_record
 
 log = logging.getLogger(__name__)
 
@@ -24,9 +25,14 @@ def ensure_checkpoint(
     """Leave the checkpoint of a recipe in ``folder``; the seconds of training, or None.
 
     It is None where the checkpoint was there. An interrupted run goes on. Raises `Interrupted` when
-    a signal ends this one.
+    a signal ends this one, and `ConfigError` where the checkpoint is another recipe's.
     """
     if folder.exists():
+        made_by = read_record(folder).get("recipe")
+        if made_by is None or recipe_from(made_by, str(folder)) != recipe:
+            raise ConfigError(
+                f"{folder} is of another recipe: delete it, or name another --output."
+            )
         return None
     log.info("training %s", folder)
     partial = folder.with_name(f"{folder.name}.partial")

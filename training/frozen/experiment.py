@@ -30,7 +30,10 @@ log = logging.getLogger(__name__)
 TUNING_SEED = 0
 HEADS = "heads"  # the folder of trained heads in the cache
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy")
-KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
+KEY = (
+    *("backbone", "corpus_sha256", "reading", "exit", "objective", "teacher"),
+    *("arm", "seed", "schedule"),
+)
 
 OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp", "teacher")
 ENCODER_OBJECTIVES: tuple[Objective, ...] = OBJECTIVES[:2]
@@ -137,10 +140,12 @@ def _head_line(
     setting: Setting, depth: int, objective: Objective, arm: Arm, schedule: Schedule, seed: int
 ) -> Line:
     """The part of a line that says which run it is."""
+    follows = {"teacher": setting.teacher_name} if objective == "teacher" else {}
     return {
         **setting.describe(),
         "exit": depth,
         "objective": objective,
+        **follows,
         "arm": arm.name,
         "seed": seed,
         "schedule": asdict(schedule),

@@ -65,7 +65,7 @@ class RememberedStates:
         if self._used + len(row) > len(self._file):
             return
         lines = states.movedim(0, 1).reshape(len(row), -1)
-        self._file[self._used : self._used + len(row)] = lines.float().numpy()
+        self._file[self._used : self._used + len(row)] = lines.float().cpu().numpy()
         self._places[row] = self._used
         self._used += len(row)
 
@@ -100,7 +100,7 @@ def remembered(
                 found[row] = computed
                 states.put(row, computed)
         present = [kept for row in rows if (kept := found[row]) is not None]
-        return features | _as_outputs(present, mask.shape[1], numbers, full)
+        return features | _as_outputs(present, mask, numbers, full)
 
     backbone.forward = forward
     try:
@@ -137,10 +137,11 @@ def _computed(
 
 
 def _as_outputs(
-    rows: Sequence[Tensor], length: int, numbers: Sequence[int], full: int
+    rows: Sequence[Tensor], mask: Tensor, numbers: Sequence[int], full: int
 ) -> dict[str, Any]:
-    """What a Transformer adds to its features, padded to ``length``; None for blocks not kept."""
-    padded = torch.zeros(len(rows), length, *rows[0].movedim(0, 1).shape[1:])  # [B, L, n, D]
+    """What a Transformer adds to its features, padded as ``mask``; None for blocks not kept."""
+    shape = (*mask.shape, *rows[0].movedim(0, 1).shape[1:])  # [B, L, n, D]
+    padded = torch.zeros(shape, device=mask.device)
     for at, row in enumerate(rows):
         padded[at, : row.shape[1]] = row.movedim(0, 1)
     by_number = dict(zip(numbers, padded.unbind(2), strict=True))

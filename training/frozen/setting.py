@@ -85,6 +85,7 @@ class Setting:
     corpus_sha256: str
     reading: Reading | None = None
     teacher: Tensor | None = None  # [P, 2, E], of the pairs
+    teacher_name: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """What says, in a run's line, which setting it was."""
@@ -130,6 +131,7 @@ def read_setting(
         corpus_sha256=rows.sha256,
         reading=reading,
         teacher=taught,
+        teacher_name=teacher,
     )
 
 

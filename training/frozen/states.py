@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import batch_to_device
 from torch import Tensor
 
 from model.network.encoder import find_template
@@ -175,16 +176,17 @@ def _description(
 ) -> dict[str, Any]:
     weights = hashlib.sha256()
     for name, value in encoder[0].state_dict().items():
-        bits = value.detach().cpu().contiguous().view(torch.uint8) if value.dim() else value
+        held = value.detach().cpu().contiguous()
+        bits = held.view(torch.uint8) if held.dim() else held
         weights.update(name.encode() + bits.numpy().tobytes())
-    held = hashlib.sha256("\0".join(texts).encode())
+    of_texts = hashlib.sha256("\0".join(texts).encode())
     squeeze, template = plan.squeeze, find_template(encoder)
     token_frequencies = squeeze.token_frequencies.tolist()
     return {
         "backbone": backbone,
         "weights_sha256": weights.hexdigest(),
         "texts": len(texts),
-        "texts_sha256": held.hexdigest(),
+        "texts_sha256": of_texts.hexdigest(),
         "max_seq_length": encoder.max_seq_length,
         "pooling": squeeze.config.pooling,
         "dct_grid": squeeze.config.dct_grid,
@@ -231,8 +233,10 @@ def block_states(
     """The arrays [B, N, D] of a batch of texts, and how many tokens [B] the squeeze sees."""
     encoder.eval()
     whole = {"task": VIEWS[0]} if plan.with_second else {}  # the template with both stages
-    features = encoder[0](encoder.preprocess(list(texts), **whole))
-    blocks = [block.float() for block in features["all_layer_embeddings"][-plan.num_blocks :]]
+    inputs = batch_to_device(encoder.preprocess(list(texts), **whole), encoder.device)
+    features = batch_to_device(encoder[0](inputs), torch.device("cpu"))
+    every = features["all_layer_embeddings"][-plan.num_blocks :]
+    blocks = [block.float().cpu() for block in every]  # the tuple of blocks stays where it is
     mask, read = features["attention_mask"].float(), features.get("read_positions")
     config = plan.config
     scope = scope_mask(mask, config.squeeze_scope, read)

@@ -1,5 +1,7 @@
 """The tables of a frozen experiment: means over seeds, and S2Sent against each control."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -30,17 +32,57 @@ Key = tuple[int, str]  # exit, objective
 def frozen_tables(file: Path) -> str:
     """Markdown: a table of scores for each exit and objective, and one of comparisons.
 
-    Holm's correction is over all comparisons. Raises `ConfigError` for a file without runs.
+    Runs of other texts or steps have tables of their own. Holm's correction is over all
+    comparisons of such a part. Raises `ConfigError` for a file without runs.
     """
     lines = read_lines(file)
     if not lines:
         raise ConfigError(f"{file} has no runs: run the experiment first.")
-    settings = sorted({(line["exit"], line["objective"]) for line in lines})
-    parts = []
+    parts = _experiments(lines)
+    tables = [_tables(runs) for runs in parts.values()]
+    if len(parts) == 1:
+        return tables[0]
+    return "\n\n".join(f"### {title}\n\n{of}" for title, of in zip(parts, tables, strict=True))
+
+
+def _experiments(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """The runs that can be compared, by what they have in common.
+
+    Where nothing is learned there are no steps, and the run belongs to every length.
+    """
+    learned = [line for line in lines if ARMS[line["arm"]].learns] or lines
+    found: dict[str, list[Line]] = {_title(line): [] for line in learned}
+    for line in lines:
+        for title, of in found.items():
+            if title == _title(line) or (
+                not ARMS[line["arm"]].learns and title.endswith(_texts(line))
+            ):
+                of.append(line)
+    return found
+
+
+def _title(line: Line) -> str:
+    schedule = line["schedule"]
+    return f"{schedule['steps']} steps of {schedule['batch_size']} pairs, {_texts(line)}"
+
+
+def _texts(line: Line) -> str:
+    read = json.dumps([line["backbone"], line.get("reading")])
+    reading = hashlib.sha256(read.encode()).hexdigest()[:8]
+    return f"corpus {line['corpus_sha256'][:8]}, read as {reading}"
+
+
+def _tables(lines: Sequence[Line]) -> str:
+    settings = sorted({(line["exit"], _objective(line)) for line in lines})
+    parts: list[str] = []
     for setting in settings:
         runs = _runs(lines, setting)
         parts += [f"**Exit {setting[0]}, {setting[1]}**", _scores_table(runs)]
     return "\n\n".join([*parts, _comparisons_table(lines, settings)])
+
+
+def _objective(line: Line) -> str:
+    return f"teacher {line['teacher']}" if line.get("teacher") else str(line["objective"])
 
 
 def _runs(lines: Iterable[Line], setting: Key) -> dict[str, list[Line]]:
@@ -48,7 +90,7 @@ def _runs(lines: Iterable[Line], setting: Key) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for line in lines:
         counts = line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns
-        if (line["exit"], line["objective"]) == setting and counts:
+        if (line["exit"], _objective(line)) == setting and counts:
             found.setdefault(line["arm"], []).append(line)
     return {arm: sorted(found[arm], key=lambda run: run["seed"]) for arm in ARMS if arm in found}
 

@@ -26,6 +26,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PrinterCallback
 
+from model.network.encoder import max_positions
+from model.network.twins import TwinEncoder
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
@@ -143,13 +145,20 @@ class DevEvaluator(SentenceEvaluator):
 
 @contextmanager
 def reading(encoder: SentenceTransformer, limit: int) -> Iterator[None]:
-    """Cut texts at ``limit`` tokens within the block."""
+    """Cut texts at ``limit`` tokens within the block, or where the encoder's positions end."""
     before = encoder.max_seq_length
-    encoder.max_seq_length = limit
+    encoder.max_seq_length = _fitting(encoder, limit)
     try:
         yield
     finally:
         encoder.max_seq_length = before
+
+
+def _fitting(encoder: SentenceTransformer, limit: int) -> int:
+    module = encoder[0]
+    towers = module.towers if isinstance(module, TwinEncoder) else (encoder,)
+    rows = (max_positions(tower[0]) for tower in towers)
+    return min([limit, *(each for each in rows if each is not None)])
 
 
 @contextmanager
@@ -178,7 +187,7 @@ def new_trainer(
     partial: Path,
 ) -> Trainer:
     """The trainer of a recipe, which keeps its state in ``partial``. Raises `ConfigError`."""
-    encoder.max_seq_length = recipe.training.max_seq_length
+    encoder.max_seq_length = _fitting(encoder, recipe.training.max_seq_length)
     trainer: Trainer = Trainer(
         model=encoder,
         args=_arguments(recipe, encoder, partial),

@@ -10,6 +10,7 @@ from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 from torch.nn import functional
 
+from model.network.transformer import padding_id
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive
@@ -63,7 +64,7 @@ class DistillationLoss(nn.Module):
         super().__init__()
         self.model = model
         self.gather = gather
-        self.padding = int(model.tokenizer.pad_token_id)
+        self.padding = padding_id(model.tokenizer)
         self.register_buffer("teacher", teacher, persistent=False)
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:

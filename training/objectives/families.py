@@ -8,6 +8,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from model.network.selector_config import SelectorConfig
+from model.network.transformer import padding_id
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.objectives import contrastive, distillation, jtcse, prompt, sfp
@@ -77,7 +78,7 @@ def make_loss(inputs: LossInputs) -> nn.Module:
             f"[elastic] dimensions has {too_wide[0]}, and the encoder is {width} wide: name "
             f"dimensions from 1 to {width - 1}."
         )
-    padding = int(encoder.tokenizer.pad_token_id)
+    padding = padding_id(encoder.tokenizer)
     return ElasticLoss(encoder, cast(BaseLoss, base), recipe.elastic, padding=padding)
 
 

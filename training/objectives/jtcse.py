@@ -26,6 +26,7 @@ from model.network.checkpoint import CheckpointError
 from model.network.encoder import find_selector, load_encoder, pooling_mode
 from model.network.selector_config import SelectorConfig
 from model.network.selector_states import pool_tokens
+from model.network.transformer import padding_id
 from model.network.twins import get_twins, join_towers
 from training.backbones import resolve
 from training.corpus import Corpus
@@ -116,7 +117,7 @@ class JTCSELoss(nn.Module):
         self.model = model
         self.temperature = objective.temperature
         self.gather = gather
-        self.padding = int(model.tokenizer.pad_token_id)
+        self.padding = padding_id(model.tokenizer)
         self.towers = get_twins(model).towers  # a tuple: the towers are the model's parts already
         self.branch = CrossAttention(self.towers, objective) if objective.cross_attention else None
 

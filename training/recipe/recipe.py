@@ -5,6 +5,7 @@ unknown, missing or mistyped key is an error that names the file and the key, so
 option never trains something else.
 """
 
+import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -96,10 +97,11 @@ class TrainingConfig:
         require(self.mini_batch_size >= 0, "mini_batch_size must not be negative")
         require(self.lora_rank >= 0, "lora_rank must not be negative; 0 trains all weights")
         require(self.lora_alpha > 0 <= self.lora_dropout < 1, "lora_dropout must be in [0, 1)")
-        require(
-            not (self.lora_rank and self.freeze_backbone),
-            "lora_rank trains the backbone, which freeze_backbone forbids: leave one of them out",
-        )
+        for option in ("freeze_backbone", "round_matrices"):
+            require(
+                not (self.lora_rank and getattr(self, option)),
+                f"lora_rank trains the matrices, which {option} forbids: leave one of them out",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,11 @@ class Recipe:
         unknown = sorted(set(self.selector or {}) - taken - {"preset", *TRAINING_OPTIONS})
         require(not unknown, f"selector has no option {', '.join(unknown)}")
         bias, static = self.initial_bias, self.static
-        require(type(bias) in (int, float), f"selector has initial_bias = {bias!r}, not a number")
+        require(
+            type(bias) in (int, float) and math.isfinite(bias),
+            f"selector has initial_bias = {bias!r}, not a finite number",
+        )
+        require(0 <= self.seed < 2**32, f"seed = {self.seed} is outside 0 to {2**32 - 1}")
         require(
             static in (None, "blocks", "features"),
             f"selector has static = {static!r}: choose blocks or features",

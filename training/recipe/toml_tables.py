@@ -3,6 +3,7 @@
 An unknown, missing or mistyped key is an error that names the file and the key.
 """
 
+import math
 import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -51,6 +52,8 @@ def _value(kind: Any, value: Any, where: str, key: str) -> Any:
         return build(kind, value, f"{where} [{key}]")
     if kind is float and type(value) is int:
         return float(value)
+    if type(value) is float and not math.isfinite(value):
+        raise ConfigError(f"{where} has {key} = {value}: write a finite number.")
     expected = dict if is_dataclass(kind) else get_origin(kind) or kind
     if type(value) is not expected:
         name = "table" if expected is dict else expected.__name__

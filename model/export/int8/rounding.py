@@ -35,7 +35,7 @@ def round_matrices(
         axis = 1 if isinstance(part, Conv1D) else 0  # GPT-2's weights are [in, out]
         for parameter in part.parameters(recurse=False):
             if parameter.ndim == 2 and parameter.numel() >= MIN_ROUNDED_ELEMENTS:
-                values = round_channels(parameter.detach().numpy(), axis=axis)
+                values = round_channels(parameter.detach().cpu().numpy(), axis=axis)
                 parameter.data.copy_(torch.from_numpy(values))
                 rounded.append(parameter)
     return rounded

@@ -87,7 +87,7 @@ def test_an_output_that_is_left_out_connects_no_nodes() -> None:
         helper.make_node("Clip", ["mask", "", "most"], ["other"]),
         helper.make_node("Clip", ["least", "", "most"], ["weight"]),
     ]
-    weights = [numpy_helper.from_array(np.float32(1), name) for name in ("least", "most")]
+    weights = [numpy_helper.from_array(np.array(1, np.float32), name) for name in ("least", "most")]
     parts = helper.make_graph(nodes, "test", [], [], weights)
     assert graph.makers_of(parts, ["other"]) == {2}
     assert graph.dependents_of(parts, "ids") == {0, 1}

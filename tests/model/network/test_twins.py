@@ -92,6 +92,21 @@ def test_towers_that_do_not_add_up_are_refused(backbones: Callable[..., Path]) -
             join_towers(one, other, normalize=True)
 
 
+def test_a_prompt_of_both_towers_is_the_twins(
+    backbones: Callable[..., Path], tmp_path: Path
+) -> None:
+    towers = [build_plain_encoder(backbones(name)) for name in ("one", "two")]
+    for tower in towers:
+        tower.prompts, tower.default_prompt_name = {"query": "red dog: "}, "query"
+    twins = join_towers(*towers, normalize=True)
+    expected = twins.encode(TEXTS)
+    twins.save(str(tmp_path / "twins"))
+    np.testing.assert_array_equal(load_twin_encoder(tmp_path / "twins").encode(TEXTS), expected)
+    towers[1].prompts = {"query": "two cats: "}
+    with pytest.raises(CheckpointError, match=r"differ in their prompts.*red dog.*two cats"):
+        join_towers(*towers, normalize=True)
+
+
 def test_a_folder_that_holds_something_else_is_refused(tmp_path: Path) -> None:
     twins = tiny_twins(tmp_path)
     twins.save(str(tmp_path / "twins"))

@@ -14,7 +14,7 @@ from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny_data import write_table
 from training.__main__ import main
-from training.errors import DataError
+from training.errors import DataError, EncoderError
 from training.evaluation.development import (
     ALL_PAIRS,
     OVERLAPPING,
@@ -94,6 +94,13 @@ def test_a_document_below_the_tenth_rank_counts_as_not_found() -> None:
     assert retrieval_scores(queries, documents)["MRR@10"] == pytest.approx(
         100 * sum(1 / rank for rank in range(1, 11)) / 12
     )
+
+
+@pytest.mark.parametrize("broken", [0.0, np.nan])
+def test_embeddings_without_a_cosine_have_no_rank(broken: float) -> None:
+    rows = np.array([[1.0, 0.0], [broken, broken]])
+    with pytest.raises(EncoderError, match="zero or not finite"):
+        retrieval_scores(rows, rows)
 
 
 def test_equal_documents_share_a_rank() -> None:

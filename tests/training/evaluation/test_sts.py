@@ -89,9 +89,16 @@ def test_texts_are_their_tokens_joined_by_single_spaces(tmp_path: Path) -> None:
     assert read_sentence_pairs(tmp_path / "t.tsv").first == ['"a" b']
 
 
-def test_a_score_that_is_no_number_is_named_with_its_line(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "t.tsv", [HEADER, ("x", "1", "a", "b"), ("x", "?", "a", "b")])
-    with pytest.raises(DataError, match=re.escape(f"{path}, line 3 has the score ?")):
+@pytest.mark.parametrize("gold", ["?", "nan", "inf"])
+def test_a_score_that_is_no_number_is_named_with_its_line(tmp_path: Path, gold: str) -> None:
+    path = write_table(tmp_path / "t.tsv", [HEADER, ("x", "1", "a", "b"), ("x", gold, "a", "b")])
+    with pytest.raises(DataError, match=re.escape(f"{path}, line 3 has the score {gold}")):
+        read_sentence_pairs(path)
+
+
+def test_a_file_without_pairs_is_refused(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.tsv", [HEADER])
+    with pytest.raises(DataError, match="has no rows under its header"):
         read_sentence_pairs(path)
 
 

@@ -30,6 +30,7 @@ from training.frozen.heads import (
 )
 from training.frozen.setting import Setting, read_setting
 from training.frozen.states import DESCRIPTION, BlockStates, cached_states
+from training.frozen.tables import frozen_tables
 from training.frozen.train import Schedule, batch_loss, train_head
 from training.jsonl import read_lines
 from training.objectives.contrastive import ContrastiveLoss
@@ -243,6 +244,20 @@ def test_runs_are_lines_and_are_not_run_again(
     monkeypatch.setattr("training.frozen.experiment.train_head", lambda *_: pytest.fail("again"))
     run_plan(setting, plan, file)
     assert read_lines(file) == lines
+
+
+def test_runs_of_other_lengths_have_tables_of_their_own(setting: Setting, tmp_path: Path) -> None:
+    """What learns nothing is in all of them."""
+    file = tmp_path / "frozen.jsonl"
+    plan = Plan((3,), (1, 2), QUICK, arms=("mean", "s2sent"), objectives=("contrastive",))
+    run_plan(setting, plan, file)
+    alone = frozen_tables(file)
+    run_plan(setting, replace(plan, seeds=(1, 2, 3), schedule=replace(QUICK, steps=3)), file)
+    first, second = frozen_tables(file).split("### ")[1:]
+    assert first.startswith(f"{QUICK.steps} steps of {QUICK.batch_size} pairs, corpus ")
+    assert first.partition("\n\n")[2].strip() == alone
+    assert second.startswith("3 steps of ")
+    assert "nothing learned" in second
 
 
 @pytest.mark.parametrize(

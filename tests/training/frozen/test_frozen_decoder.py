@@ -131,6 +131,11 @@ def test_the_tests_are_opened_once_at_the_end(
     lines = read_lines(file)
     assert len(lines) == 3 * (2 + 2 * 2)
     assert not any(TESTS in line for line in lines)
+    other = tmp_path / "another.jsonl"
+    other.write_bytes(file.read_bytes())
+    run_plan(replace(setting, teacher_name="another"), plan, other)
+    again = [line["objective"] for line in read_lines(other)[len(lines) :]]
+    assert again == ["teacher"] * (2 + 2 * 2)
     assert "STS-7" not in frozen_tables(file)
     open_tests(setting, folder, cache, file, pairs_per_task=20)
     opened = read_lines(file)

@@ -106,7 +106,7 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
         (MINIMAL.replace("reduction", "static"), "static = 4: choose blocks or features"),
         (
             MINIMAL.replace("reduction = 4", 'initial_bias = "a"'),
-            "initial_bias = 'a', not a number",
+            "initial_bias = 'a', not a finite number",
         ),
         (
             MINIMAL.replace("simcse", "nce"),
@@ -119,6 +119,11 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
             "pooling = 'mask' needs the objective prompt",
         ),
         ("seed = ", "is not TOML"),
+        (MINIMAL.replace("seed = 7", "seed = -1"), "seed = -1 is outside 0 to 4294967295"),
+        (MINIMAL + "learning_rate = inf\n", "learning_rate = inf: write a finite number"),
+        (MINIMAL + "learning_rate = nan\n", "learning_rate = nan: write a finite number"),
+        (MINIMAL.replace("reduction = 4", "initial_bias = nan"), "nan, not a finite number"),
+        (MINIMAL + "lora_rank = 4\nround_matrices = true\n", "which round_matrices forbids"),
     ],
 )
 def test_a_mistake_is_one_sentence_with_the_file_and_the_key(

@@ -125,13 +125,13 @@ def _scores_table(runs: Runs) -> str:
 
 def _scores_row(runs: Sequence[Line]) -> list[str]:
     weights = [line["block_weights"] for line in runs]
-    minutes = fmean(line["seconds_training"] for line in runs) / 60
+    seconds = [line["seconds_training"] for line in runs if line["seconds_training"] is not None]
     return [
         str(len(runs)),
         _mean([line[CHOSEN_ON] for line in runs], 2),
         _mean([line[TESTS][AVERAGE] for line in runs], 2),
         *(_mean([line[TESTS][name] for line in runs], 3) for name in GEOMETRY),
-        f"{minutes:.0f}",
+        f"{fmean(seconds) / 60:.0f}" if seconds else "",  # an interrupted run has none
         " ".join(f"{fmean(of):.2f}" for of in zip(*weights, strict=True)) if all(weights) else "",
     ]
 

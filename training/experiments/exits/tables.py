@@ -31,13 +31,12 @@ def write_exit_tables(file: Path) -> Path:
     lines = read_lines(file)
     if not lines:
         raise ConfigError(f"{file} has no results: run the control first.")
-    parts = ["# X4: a selector at each exit", _preface(lines)]
-    for steps in sorted({line["steps"] for line in lines}):
-        runs = {
-            arm: [line for line in lines if (line["arm"], line["steps"]) == (arm, steps)]
-            for arm in ARMS
-        }
-        parts += [f"## {steps} steps", _exit_table(runs), _test_table(runs)]
+    parts = ["# X4: a selector at each exit"]
+    for setting in sorted({_setting(line) for line in lines}):
+        of_setting = [line for line in lines if _setting(line) == setting]
+        runs = {arm: [line for line in of_setting if line["arm"] == arm] for arm in ARMS}
+        parts += [f"## {setting[-1]} steps", _preface(of_setting[0])]
+        parts += [_exit_table(runs), _test_table(runs)]
         if any("retrieval" in line for of in runs.values() for line in of):
             parts.append(_recall_table(runs))
     draw_heat_maps(lines, file.with_name(FIGURE_FILE))
@@ -60,11 +59,16 @@ def at_depth(line: Line, depth: str) -> float:
     return float(row[max(row, key=int)])
 
 
-def _preface(lines: Sequence[Line]) -> str:
-    first = lines[0]
+def _setting(line: Line) -> tuple[Any, ...]:
+    """What runs that can be compared have in common; the number of steps is the last."""
+    names = ("backbone", "corpus", "batch_size", "depths", "steps")
+    return tuple(str(line[name]) if name == "depths" else line[name] for name in names)
+
+
+def _preface(line: Line) -> str:
     return (
-        f"{first['name']} distilled into its own exits {first['depths']}, {first['batch_size']} "
-        f"texts of {first['corpus']} a step; all weights trained, the arms differ in the head "
+        f"{line['name']} distilled into its own exits {line['depths']}, {line['batch_size']} "
+        f"texts of {line['corpus']} a step; all weights trained, the arms differ in the head "
         "alone. Spearman x 100, mean of the seven STS tests and of the seeds, at full width; the "
         "area is the mean over depths and dimensions."
     )
@@ -121,12 +125,10 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
 
 
 def _longest(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """The runs of most steps, by arm."""
-    steps = max(line["steps"] for line in lines)
-    runs = {
-        arm: [line for line in lines if (line["arm"], line["steps"]) == (arm, steps)]
-        for arm in ARMS
-    }
+    """The runs of most steps in one setting, by arm."""
+    longest = max(map(_setting, lines), key=lambda setting: int(setting[-1]))
+    of_setting = [line for line in lines if _setting(line) == longest]
+    runs = {arm: [line for line in of_setting if line["arm"] == arm] for arm in ARMS}
     return {arm: of for arm, of in runs.items() if of}
 
 

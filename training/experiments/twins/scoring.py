@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import batch_to_device
 
 from model.network.twins import TwinEncoder
 from training.evaluation.development import read_development_pairs, score_development
@@ -51,7 +52,8 @@ def first_token_norm(encoder: SentenceTransformer, texts: list[str]) -> float:
     """
     ratios = []
     for start in range(0, len(texts), BATCH_SIZE):
-        batch = encoder.preprocess([*texts[start : start + BATCH_SIZE]])
+        inputs = encoder.preprocess([*texts[start : start + BATCH_SIZE]])
+        batch = batch_to_device(inputs, encoder.device)
         with torch.no_grad():
             norms = encoder(batch)["token_embeddings"].norm(dim=-1)  # [B, L]
         mask = batch["attention_mask"]

@@ -16,6 +16,7 @@ from training.experiments.chain.tables import write_chain_tables
 from training.jsonl import append_line, read_lines
 from training.recipe.objectives import Distillation
 from training.recipe.recipe import Recipe
+from training.record import write_record
 
 FIRST = """
 seed = 1
@@ -54,6 +55,7 @@ class Untrained:
         self.recipes.append(recipe)
         self.folders.append(output)
         new_encoder(recipe).save(str(output), create_model_card=False)
+        write_record(output, {"recipe": recipe.as_table()})
         return self
 
 

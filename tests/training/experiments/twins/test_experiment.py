@@ -19,6 +19,7 @@ from training.experiments.twins.plan import ARMS
 from training.jsonl import read_lines
 from training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
 from training.recipe.recipe import Recipe
+from training.record import write_record
 
 
 class Untrained:
@@ -33,6 +34,7 @@ class Untrained:
     def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> "Untrained":
         self.recipes.append(recipe)
         new_encoder(recipe).save(str(output), create_model_card=False)
+        write_record(output, {"recipe": recipe.as_table()})
         return self
 
 
