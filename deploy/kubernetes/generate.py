@@ -22,7 +22,7 @@ def prometheus_rule() -> str:
     resource = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
-        "metadata": {"name": "s2sent"},
+        "metadata": {"name": "s2sent", "namespace": "s2sent"},
         "spec": {"groups": groups},
     }
     return HEADER + yaml.safe_dump(resource, sort_keys=False, width=100)

@@ -185,7 +185,12 @@ class Tokenizer:
         truncate: bool,
         keep_left: bool,
     ) -> TokenizedText:
-        """A row of ``ids`` between prefix and suffix, which are never cut."""
+        """A row of ``ids`` between prefix and suffix, which are never cut.
+
+        It is empty where a template's prefix is all there would be: no token is left to read.
+        """
+        if self._template and not ids and not suffix:
+            return TokenizedText([], truncated=False)
         room = self.max_seq_length - len(prefix) - len(suffix)
         truncated = len(ids) > room
         if truncated:

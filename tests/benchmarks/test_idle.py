@@ -126,6 +126,17 @@ def test_a_cell_with_too_few_answers_is_not_measured(
         run_window(fake, BY_NAME["batch"], Path(), 1e3, Window(15, 200, 60, 2))
 
 
+def test_a_window_that_was_too_short_is_timed_again_and_longer(
+    fake: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A system that is slower than in its warm-up keeps its slow window."""
+    lengths: list[float] = []
+    monkeypatch.setattr(windows, "run_load", a_run([20, 110, 210], lengths))
+    figures = run_window(fake, BY_NAME["batch"], Path(), 1e3, Window(15, 200, 60, 2))
+    assert lengths == pytest.approx([2, 22, 44])
+    assert figures["answers"] == 210
+
+
 def test_wrk_s_answers_are_counted(fake: Running, tmp_path: Path) -> None:
     if not shutil.which("wrk"):
         pytest.skip("This load is sent by wrk.")

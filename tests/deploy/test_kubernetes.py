@@ -48,13 +48,19 @@ def build(*parts: str) -> list[Resource]:
     tree, *components = parts
     if not components:
         return kustomize(TREE / tree)
+    return build_overlay({"resources": [f"../../{tree}"], **named(*components)})
+
+
+def named(*components: str) -> dict[str, Any]:
+    """How an overlay names components."""
+    return {"components": [f"../../components/{name}" for name in components]}
+
+
+def build_overlay(content: dict[str, Any]) -> list[Resource]:
+    """The resources of an overlay with this kustomization."""
     with TemporaryDirectory() as folder:
         overlay = shutil.copytree(TREE, Path(folder) / "kubernetes") / "overlays" / "test"
         overlay.mkdir()
-        content = {
-            "resources": [f"../../{tree}"],
-            "components": [f"../../components/{name}" for name in components],
-        }
         (overlay / "kustomization.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
         return kustomize(overlay)
 
@@ -92,7 +98,7 @@ def settings(resources: list[Resource], monkeypatch: pytest.MonkeyPatch) -> Sett
 
 
 ALL = [[overlay] for overlay in OVERLAYS] + [["base", name] for name in COMPONENTS]
-ALL += [["base", *COMPONENTS]]
+ALL += [["base", *COMPONENTS], ["overlays/gpu", "keda-gpu"]]
 
 
 @pytest.mark.parametrize("version", [OLDEST, kubernetes_validate.latest_version()])
@@ -102,6 +108,15 @@ def test_every_resource_is_valid(parts: list[str], version: str) -> None:
     assert len(resources) >= 6
     for resource in resources:
         kubernetes_validate.validate(resource, version, strict=True)
+
+
+@pytest.mark.parametrize("parts", ALL, ids="+".join)
+def test_every_resource_is_in_the_namespace(parts: list[str]) -> None:
+    """Without one it would go where the caller's context points, away from the Service."""
+    without = [each["kind"] for each in build(*parts) if "namespace" not in each["metadata"]]
+    assert without == ["Namespace"]
+    namespaces = {each["metadata"].get("namespace", "s2sent") for each in build(*parts)}
+    assert namespaces == {only(build(*parts), "Namespace")["metadata"]["name"]} == {"s2sent"}
 
 
 def test_validation_would_see_a_wrong_field() -> None:
@@ -167,6 +182,18 @@ def test_the_file_of_keys_is_the_secret_and_the_pod_can_read_it() -> None:
     assert "subPath" not in mount  # it would never change
     assert (mount["name"], volume["secret"]["secretName"]) == (volume["name"], "s2sent-api-keys")
     assert volume["secret"]["defaultMode"] & 0o004  # it is root's, and the pod another user
+
+
+def test_the_artifact_that_the_page_mounts_leaves_the_keys_in_place() -> None:
+    """Both add a volume to the same lists."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    (shown,) = [block for block in blocks if "mountPath: /artifact" in block]
+    resources = build_overlay(yaml.safe_load(shown) | named("api-keys"))
+    volumes = {each["name"] for each in pod(resources)["volumes"]}
+    mounts = {each["name"]: each["mountPath"] for each in container(resources)["volumeMounts"]}
+    assert mounts == {"artifacts": "/artifact", "api-keys": "/etc/s2sent/api-keys"}
+    assert volumes == mounts.keys()
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -272,6 +299,15 @@ def test_keda_takes_the_autoscalers_place_with_the_same_thresholds() -> None:
     )
 
 
+def test_keda_on_a_gpu_asks_the_queue_only_with_the_threshold_of_the_overlay() -> None:
+    (metric,) = only(build("overlays/gpu"), "HorizontalPodAutoscaler")["spec"]["metrics"]
+    resources = build("overlays/gpu", "keda-gpu")
+    assert not [each for each in resources if each["kind"] == "HorizontalPodAutoscaler"]
+    (queue,) = only(resources, "ScaledObject")["spec"]["triggers"]
+    assert queue["type"] == "prometheus"
+    assert queue["metadata"]["threshold"] == metric["pods"]["target"]["averageValue"]
+
+
 def test_the_service_monitor_finds_the_service_and_names_the_job_of_the_alerts() -> None:
     resources = build("overlays/cpu")
     monitor, service = only(resources, "ServiceMonitor"), only(resources, "Service")
@@ -333,18 +369,24 @@ EMBED = typer.main.get_command(app).commands["embed"]  # type: ignore[attr-defin
 
 
 def ray_pods() -> list[Resource]:
-    """The pods of the RayJob, as Kubernetes' own kind."""
+    """The pods of the RayJob's cluster, as Kubernetes' own kind."""
     cluster = only(build("jobs/ray"), "RayJob")["spec"]["rayClusterSpec"]
-    templates = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
-    return [
-        {"apiVersion": "v1", "kind": "Pod", **each["template"]}
-        | {"metadata": {"name": "ray", **each["template"]["metadata"]}}
-        for each in templates
-    ]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [as_pod(group["template"]) for group in groups]
+
+
+def submitter() -> Resource:
+    """The pod that submits the RayJob to its cluster."""
+    return as_pod(only(build("jobs/ray"), "RayJob")["spec"]["submitterPodTemplate"])
+
+
+def as_pod(template: Resource) -> Resource:
+    metadata = {"name": "ray", **template["metadata"]}
+    return {"apiVersion": "v1", "kind": "Pod", **template, "metadata": metadata}
 
 
 def job_pods() -> list[Resource]:
-    return [only(build("jobs/indexed"), "Job")["spec"]["template"], *ray_pods()]
+    return [only(build("jobs/indexed"), "Job")["spec"]["template"], submitter(), *ray_pods()]
 
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
@@ -358,7 +400,7 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
 def test_the_resources_of_the_jobs_are_valid(version: str) -> None:
     resources = [each for tree in JOBS for each in build(tree) if each["kind"] != "RayJob"]
     assert {each["kind"] for each in resources} == {"Job", "NetworkPolicy"}
-    for resource in [*resources, *ray_pods()]:
+    for resource in [*resources, submitter(), *ray_pods()]:
         kubernetes_validate.validate(resource, version, strict=True)
 
 
@@ -405,6 +447,16 @@ def test_the_ray_job_has_an_actor_for_each_worker() -> None:
         assert "/corpus" in mounts
 
 
+def test_the_ray_job_is_submitted_by_a_pod_like_those_of_its_cluster() -> None:
+    spec, (head, _) = submitter()["spec"], ray_pods()
+    (container_,), (of_the_head,) = spec["containers"], head["spec"]["containers"]
+    assert (container_["name"], spec["restartPolicy"]) == ("ray-job-submitter", "Never")
+    assert not {"command", "args"} & container_.keys(), "the operator's"
+    assert spec["securityContext"] == head["spec"]["securityContext"]
+    assert container_["securityContext"] == of_the_head["securityContext"]
+    assert submitter()["metadata"]["labels"] == head["metadata"]["labels"]
+
+
 def test_rays_ports_are_open_to_the_namespace_and_the_operator_only() -> None:
     """Its job API asks for no key (CVE-2023-48022)."""
     policy = only(build("jobs/ray"), "NetworkPolicy")["spec"]
@@ -420,4 +472,4 @@ def test_rays_ports_are_open_to_the_namespace_and_the_operator_only() -> None:
 def test_the_image_of_the_jobs_has_the_version_of_the_package() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     images = [template["spec"]["containers"][0]["image"] for template in job_pods()]
-    assert images == [f"s2sent-bulk:{version}", *[f"s2sent-ray:{version}"] * 2]
+    assert images == [f"s2sent-bulk:{version}", *[f"s2sent-ray:{version}"] * 3]

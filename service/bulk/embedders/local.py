@@ -53,7 +53,7 @@ class LocalEmbedder:
             vectors=np.zeros((len(rows), self._encoder.dim), dtype=np.float32),
             tokens=np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)),
             truncated=np.fromiter((row.truncated for row in rows), dtype=np.bool_, count=len(rows)),
-            errors={},
+            errors={at: "the text has no tokens" for at, row in enumerate(rows) if not len(row)},
         )
         window = Pending(embedded, [])
         for batch in make_batches(embedded.tokens):
@@ -81,14 +81,15 @@ class LocalEmbedder:
 
 
 def make_batches(lengths: NDArray[np.int32]) -> list[NDArray[np.intp]]:
-    """Positions of texts by batch: close lengths together, the longest first.
+    """Positions of texts with tokens by batch: close lengths together, the longest first.
 
     A batch has at most BATCH_TEXTS rows and BATCH_TOKENS padded tokens, or one row.
     """
     order = np.argsort(-lengths, kind="stable")
+    order = order[lengths[order] > 0]
     batches, start = [], 0
     while start < len(order):
-        rows = max(1, min(BATCH_TEXTS, BATCH_TOKENS // max(1, int(lengths[order[start]]))))
+        rows = max(1, min(BATCH_TEXTS, BATCH_TOKENS // int(lengths[order[start]])))
         batches.append(order[start : start + rows])
         start += rows
     return batches

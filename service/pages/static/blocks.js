@@ -5,9 +5,11 @@ import { byId, decimals, element, shorten } from "./dom.js";
 
 const MOST_EXPLAINED = 100;
 
+let asked = null; // the results of the latest call
 let explained = null; // the results whose bars are shown
 
 export async function showBlocks(results, info, options) {
+  asked = results;
   if (explained === results) return;
   if (!info.block_weights) {
     byId("block-bars").replaceChildren(element("p", { className: "notice" },
@@ -16,6 +18,7 @@ export async function showBlocks(results, info, options) {
   }
   const inputs = results.texts.slice(0, MOST_EXPLAINED);
   const { texts } = await callJson("explain", { inputs, ...options });
+  if (results !== asked) return; // other texts were embedded meanwhile
   explained = results;
   const numbers = texts[0].blocks.map((block) => block.block);
   byId("block-legend").replaceChildren(...numbers.map((number, place) =>

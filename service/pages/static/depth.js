@@ -1,17 +1,19 @@
 // The view of size: what fewer blocks and fewer numbers change, and what they cost.
 
 import { callJson, embed } from "./api.js";
-import { byId, decimals, element } from "./dom.js";
+import { beginning, byId, decimals, element } from "./dom.js";
 import { hit } from "./search.js";
 import { cosineMatrix, cut, neighbours, spearman } from "./vectors.js";
 
 const SHOWN = 8;
 const RUNS = 7; // of one text, whose median is shown
 const MOST_COMPARED = 300; // texts whose order is compared; more would take seconds
+const MOST_MEASURED = 2000; // characters of the text whose time is measured
 
 let current = null; // the results at full depth
 let info = null;
 let byDepth = new Map(); // unit vectors at each depth
+let updates = 0, measurements = 0; // begun so far; only the latest of each draws
 
 /** The depths that can be chosen, deepest last; null stands for all blocks. */
 const depths = () => [...info.depths, null];
@@ -33,7 +35,7 @@ export function showDepth(results) {
     byDepth = new Map([[null, results.vectors]]);
     byId("depth-table").tBodies[0].replaceChildren();
     byId("anchor").replaceChildren(...results.texts.map((text, position) =>
-      element("option", { value: position }, `${position + 1}  ${text.slice(0, 80)}`)));
+      element("option", { value: position }, `${position + 1}  ${beginning(text, 80)}`)));
   }
   return update();
 }
@@ -62,37 +64,51 @@ function nameSliders() {
   byId("dimensions-value").textContent = `${chosenDimensions()} of ${info.dim}`;
 }
 
+/** What is chosen now; a step that waits works with this, whatever is embedded meanwhile. */
+const choice = () => ({
+  results: current, known: byDepth, depth: chosenDepth(), dimensions: chosenDimensions(),
+  anchor: Number(byId("anchor").value),
+});
+
 async function update() {
+  const run = ++updates;
   if (!current || current.texts.length < 2) return;
-  const depth = chosenDepth();
-  const anchor = Number(byId("anchor").value);
-  const vectors = cut(await vectorsAt(depth), chosenDimensions());
-  const [whole, chosen] = [neighbours(current.vectors, anchor), neighbours(vectors, anchor)];
-  const placed = new Map(whole.order.map((position, place) => [position, place]));
-  list("neighbours-full", whole, () => "");
-  list("neighbours-chosen", chosen, (position, place) => moved(placed.get(position) - place));
-  const agreement = await compare(vectors);
-  const milliseconds = await measure(depth);
+  const chosen = choice();
+  const { results, dimensions, anchor } = chosen;
+  const vectors = await vectorsAt(chosen);
+  if (run !== updates) return;
+  listNeighbours(results, vectors, anchor);
+  const agreement = await compare(results.vectors, vectors);
+  if (run !== updates) return;
+  const milliseconds = await measure(chosen);
+  if (run !== updates) return;
   byId("cost").replaceChildren(
     ...tile("Spearman to the whole", decimals(agreement.correlation, 4)),
     ...tile("same nearest text", `${Math.round(100 * agreement.sameNearest)} %`),
     ...tile("one text, there and back", `${decimals(milliseconds, 1)} ms`),
-    ...tile("bytes of a vector", `${4 * chosenDimensions()}`));
+    ...tile("bytes of a vector", `${4 * dimensions}`));
 }
 
-async function vectorsAt(depth) {
-  if (!byDepth.has(depth)) {
-    const { vectors } = await embed(current.texts, { ...current.options, depth });
-    byDepth.set(depth, vectors);
+function listNeighbours({ texts, vectors }, shorter, anchor) {
+  const [whole, chosen] = [neighbours(vectors, anchor), neighbours(shorter, anchor)];
+  const placed = new Map(whole.order.map((position, place) => [position, place]));
+  list("neighbours-full", texts, whole, () => "");
+  list("neighbours-chosen", texts, chosen, (position, place) => moved(placed.get(position) - place));
+}
+
+async function vectorsAt({ results, known, depth, dimensions }) {
+  if (!known.has(depth)) {
+    const { vectors } = await embed(results.texts, { ...results.options, depth });
+    known.set(depth, vectors);
   }
-  return byDepth.get(depth);
+  return cut(known.get(depth), dimensions);
 }
 
 /** How the order of all pairs, and each text's nearest one, agree with the whole embedding. */
-async function compare(vectors) {
+async function compare(full, vectors) {
   const n = Math.min(MOST_COMPARED, vectors.length);
   const [whole, chosen] = await Promise.all(
-    [current.vectors, vectors].map((each) => cosineMatrix(each.slice(0, n))));
+    [full, vectors].map((each) => cosineMatrix(each.slice(0, n))));
   let same = 0;
   for (let row = 0; row < n; row++) same += nearest(whole, n, row) === nearest(chosen, n, row);
   return { correlation: spearman(whole, chosen, n), sameNearest: same / n };
@@ -107,9 +123,9 @@ function nearest(cosines, n, row) {
 }
 
 /** Milliseconds of a request with one text at a depth, the median of some. */
-async function measure(depth) {
-  const inputs = current.texts[Number(byId("anchor").value)].slice(0, 2000);
-  const options = depth === null ? current.options : { ...current.options, depth };
+async function measure({ results, depth, anchor }) {
+  const inputs = beginning(results.texts[anchor], MOST_MEASURED);
+  const options = depth === null ? results.options : { ...results.options, depth };
   const times = [];
   for (let run = 0; run < RUNS; run++) {
     const since = performance.now();
@@ -120,21 +136,28 @@ async function measure(depth) {
 }
 
 async function measureAll() {
+  const run = ++measurements;
+  if (!current) return;
+  const chosen = choice();
+  const { results } = chosen;
   const body = byId("depth-table").tBodies[0];
   body.replaceChildren();
   for (const depth of depths()) {
-    const { correlation, sameNearest } = await compare(cut(await vectorsAt(depth), chosenDimensions()));
+    const vectors = await vectorsAt({ ...chosen, depth });
+    const { correlation, sameNearest } = await compare(results.vectors, vectors);
+    const milliseconds = await measure({ ...chosen, depth });
+    if (run !== measurements || results !== current) return;
     body.append(element("tr", {},
       element("th", { scope: "row" }, String(nameOf(depth))),
-      element("td", {}, decimals(await measure(depth), 1)),
+      element("td", {}, decimals(milliseconds, 1)),
       element("td", {}, decimals(correlation, 4)),
       element("td", {}, `${Math.round(100 * sameNearest)} %`)));
   }
 }
 
-function list(id, { scores, order }, note) {
+function list(id, texts, { scores, order }, note) {
   byId(id).replaceChildren(...order.slice(0, SHOWN).map((position, place) => hit({
-    score: scores[position], text: current.texts[position], position, note: note(position, place),
+    score: scores[position], text: texts[position], position, note: note(position, place),
   })));
 }
 

@@ -18,8 +18,11 @@ export function svgElement(name, attributes = {}) {
 
 /** The beginning of a text, in at most so many characters. */
 export function shorten(text, limit = 110) {
-  return text.length > limit ? `${text.slice(0, limit - 1).trimEnd()}…` : text;
+  return text.length > limit ? `${beginning(text, limit - 1).trimEnd()}…` : text;
 }
+
+/** At most so many UTF-16 units of a text; a pair of them is not cut in half, which is no JSON. */
+export const beginning = (text, limit) => text.slice(0, limit).replace(/[\uD800-\uDBFF]$/, "");
 
 export const decimals = (number, digits = 3) => number.toFixed(digits).replace("-", "−");
 

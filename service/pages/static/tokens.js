@@ -1,7 +1,7 @@
 // The view of tokens: how long each text is for the model, and where one was cut.
 
 import { callJson } from "./api.js";
-import { byId, element, shorten } from "./dom.js";
+import { beginning, byId, element, shorten } from "./dom.js";
 
 // The model reads no more characters of a text than this for each token it keeps.
 const CHARACTERS_PER_TOKEN = 250;
@@ -26,7 +26,7 @@ export function showTokens({ texts, tokens, truncated }, info, guarded) {
 
 /** Show a text with what the model did not read marked. */
 async function markCut(line, text, info) {
-  const inputs = text.slice(0, CHARACTERS_PER_TOKEN * info.max_input_length);
+  const inputs = beginning(text, CHARACTERS_PER_TOKEN * info.max_input_length);
   const [spans] = await callJson("tokenize", { inputs });
   const special = spans.filter((span) => span.special).length;
   const own = spans.filter((span) => !span.special);

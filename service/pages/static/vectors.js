@@ -3,6 +3,7 @@
 import { nextFrame } from "./dom.js";
 
 const SLICE_MILLISECONDS = 30; // of work between two looks at the page
+const ROUNDING = 1e-6; // what is left of a vector below this share of its length is rounding
 
 /** The first components of each vector, scaled to length 1. */
 export function cut(vectors, dimensions) {
@@ -115,10 +116,10 @@ export function principalComponents(vectors) {
     explained += centred.reduce((sum, row) => sum + dot(row, axis) ** 2, 0) / total;
     axes.push(axis);
   }
-  return { points: centred.map((row) => axes.map((axis) => dot(row, axis))), explained };
+  return { points: centred.map((row) => axes.map((axis) => dot(row, axis))), explained: Math.min(1, explained) };
 }
 
-/** Power iteration on X'X, orthogonal to the axes found before. */
+/** Power iteration on X'X, orthogonal to the axes found before; zeros where no variance is left. */
 function leadingAxis(rows, found) {
   let axis = Float64Array.from(rows[0], (_, i) => Math.sin(i + 1 + found.length));
   for (let step = 0; step < 20; step++) {
@@ -127,12 +128,13 @@ function leadingAxis(rows, found) {
       const weight = dot(row, axis);
       for (let i = 0; i < next.length; i++) next[i] += weight * row[i];
     }
+    const before = Math.sqrt(dot(next, next));
     for (const other of found) {
       const shared = dot(next, other);
       next.forEach((_, i) => { next[i] -= shared * other[i]; });
     }
     const length = Math.sqrt(dot(next, next));
-    if (!length) break; // no variance is left
+    if (length <= ROUNDING * before) return new Float64Array(axis.length);
     axis = next.map((value) => value / length);
   }
   return axis;

@@ -260,3 +260,13 @@ def test_token_ids_are_cut_and_not_split(tokenizer: Tokenizer) -> None:
 def test_a_text_of_a_million_characters_is_bounded_by_its_windows(tokenizer: Tokenizer) -> None:
     (row,) = tokenizer.tokenize(["a " * 500_000], windows=Windows(3, 0))
     assert (len(row), len(row.more), row.truncated) == (18, 2, True)
+
+
+@pytest.mark.parametrize("nothing", ["   ", [CLS, 10, 11]])
+def test_a_template_s_prefix_alone_is_no_text(path: Path, nothing: Any) -> None:
+    """Its row is empty, which is refused: the token that is read would be the row's before it."""
+    template = Template(tuple(PREFIX), (), read=-1, clean_up="full_stop")
+    tokenizer = Tokenizer(path, max_seq_length=8, template=template)
+    empty, whole = tokenizer.tokenize([nothing, [*PREFIX, A]])
+    assert (empty.input_ids, empty.truncated) == ([], False)
+    assert whole.input_ids == [*PREFIX, A]

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,26 @@ def paste(page: Page, texts: list[str], *, embedded: int | None = None) -> None:
 
 def view(page: Page, name: str) -> None:
     page.click(f"#tab-{name}")
+
+
+@contextmanager
+def held_back(page: Page, url: str, held: Callable[[dict[str, Any]], bool]) -> Iterator[None]:
+    """The one request with such a body is answered at the end only."""
+    kept: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if held(json.loads(route.request.post_data or "{}")):
+            kept.append(route)
+        else:
+            route.continue_()
+
+    page.route(url, hold)
+    yield
+    (late,) = kept
+    with page.expect_event("requestfinished", lambda request: request == late.request):
+        late.continue_()
+    page.evaluate("new Promise((done) => setTimeout(done, 100))")  # the page takes the answer
+    page.unroute(url)
 
 
 def vectors(server: ServerProcess, **options: Any) -> NDArray[np.float64]:
@@ -191,6 +212,60 @@ def test_the_bars_are_the_block_weights(page: Page, server: ServerProcess) -> No
     np.testing.assert_allclose(shown[1:], expected, atol=1e-5)
     np.testing.assert_allclose(shown[0], np.mean(expected, axis=0), atol=1e-5)
     assert page.locator("#block-legend span").all_inner_texts() == ["block 4", "block 5", "block 6"]
+
+
+def test_two_clicks_on_measure_make_one_table(page: Page) -> None:
+    paste(page, TEXTS)
+    view(page, "depth")
+    page.dblclick("#measure")
+    heads = page.locator("#depth-table tbody th")
+    expect(heads.last).to_have_text("6")
+    assert heads.all_inner_texts() == ["2", "3", "4", "6"]
+
+
+def test_vectors_of_earlier_texts_that_come_late_are_not_compared(page: Page) -> None:
+    earlier = ["one early text", *TEXTS[1:]]
+    paste(page, earlier)
+    view(page, "depth")
+    expect(page.locator("#cost dd").first).to_have_text("1.0000")
+    with held_back(
+        page, "**/embed", lambda body: body.get("depth") == 2 and earlier[0] in body["inputs"]
+    ):
+        page.locator("#depth-slider").fill("0")
+        paste(page, TEXTS)
+        expect(page.locator("#cost dd").first).not_to_have_text("1.0000")
+        shown = page.locator("#neighbours-chosen").inner_text()
+    page.locator("#anchor").select_option("1")
+    page.locator("#anchor").select_option("0")
+    expect(page.locator("#neighbours-chosen")).to_have_text(shown, use_inner_text=True)
+
+
+def test_bars_of_earlier_texts_that_come_late_are_not_shown(page: Page) -> None:
+    with held_back(page, "**/explain", lambda body: "A man is playing" in str(body["inputs"])):
+        view(page, "blocks")
+        paste(page, TEXTS)
+        labels = page.locator("#block-bars .bar-row > span")
+        expect(labels).to_have_count(len(TEXTS) + 1)
+    assert labels.all_inner_texts()[1:] == TEXTS
+
+
+def test_a_character_of_two_units_is_not_cut_in_half(page: Page) -> None:
+    paste(page, ["x" * 1999 + "\N{GRINNING FACE} and more", *TEXTS])
+    view(page, "depth")
+    expect(page.locator("#cost dd")).to_have_count(4)
+    expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_texts_on_a_line_have_no_second_component(page: Page) -> None:
+    """Of three texts two are equal: what is left is rounding, which must not become an axis."""
+    points, explained = page.evaluate("""async () => {
+      const { principalComponents } = await import("/static/vectors.js");
+      const [a, b] = [Float32Array.of(0.6, 0.48, 0.64), Float32Array.of(0.1, -0.7, 0.7)];
+      const { points, explained } = principalComponents([a, a, b]);
+      return [points, explained];
+    }""")
+    assert [y for _, y in points] == [0, 0, 0]
+    assert 1 - 1e-9 < explained <= 1
 
 
 def test_the_map_has_a_dot_for_each_text(page: Page) -> None:
