@@ -94,8 +94,8 @@ class RawLimit:
 
     def _fitting(self, way: str, size: int, task: dict[str, Any]) -> int:
         """At most so many texts a run that each session has a batch of its own."""
-        sessions = self._ways[way][: task["in_flight"]]
-        return max(1, min(size, task["in_flight"] // len(sessions)))
+        in_flight: int = task["in_flight"]
+        return max(1, min(size, in_flight // len(self._ways[way][:in_flight])))
 
     def _time(self, way: str, size: int, task: dict[str, Any], seconds: float) -> dict[str, Any]:
         sessions = self._ways[way][: task["in_flight"]]  # no more than texts at hand
