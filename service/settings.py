@@ -200,7 +200,7 @@ class Settings(BaseSettings):
         if info.field_name == "api_keys" and value.strip() and not all(parts):
             raise ValueError(
                 f"key {parts.index('') + 1} of {len(parts)} is empty. Write keys with a comma"
-                " between them, or nothing for no keys."
+                " between them, or nothing for no keys"
             )
         return tuple(filter(None, parts))
 
