@@ -20,14 +20,14 @@ from model.runtime.windows import Windows
 from service.engine.admission import Admission, not_ready
 from service.engine.background import in_background
 from service.engine.inference.batcher import Batcher
-from service.engine.inference.fair_queue import BatchLimits, PendingRequest, stage_of
+from service.engine.inference.fair_queue import BatchLimits
 from service.engine.inference.model import LoadedModel
 from service.engine.inference.parallelism import Parallelism
 from service.engine.inference.throughput import ThroughputEstimate
 from service.engine.inference.workers import InferenceWorkers
-from service.engine.submission import Part, Submission
+from service.engine.submission import Part, Submission, stage_of
 from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
-from service.engine.types import EmbedResult, Readiness, TextsAtDepth, joined
+from service.engine.types import EmbedResult, Readiness, TextsAtDepth
 from service.lanes import Lane
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -73,7 +73,7 @@ class Engine:
             clock=clock,
         )
         self._admission = Admission(settings, metrics, self._batcher, self._throughput)
-        self._submission = Submission(self._admission, metrics, cache_bytes=settings.cache_bytes)
+        self._submission = Submission(self._admission, self._batcher, metrics, settings.cache_bytes)
         self._publish_gauges()
 
     @property
@@ -142,18 +142,18 @@ class Engine:
 
         With ``windows`` a text that is too long is split and its embedding is the mean of theirs
         (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
-        None runs all. ``others`` are further texts, at a depth of their own, whose embeddings
-        follow. With ``weights`` the selector's block weights are given instead of the embeddings.
-        With ``skip_failed``, which takes no ``others``, the errors of single texts are in the
-        result and the rest is embedded.
+        None runs all. ``others`` follow at a depth of their own. With ``weights`` the selector's
+        block weights are given instead of the embeddings. With ``skip_failed``, which takes no
+        ``others``, the errors of single texts are in the result and the rest is embedded.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
         """
         every = [*texts, *others.texts] if others else texts
+        depths = [depth, others.depth] if others else [depth]
         self._admission.check_embedding(every, lane, allow_empty=skip_failed)
-        requests: list[PendingRequest] = []
+        parts: list[Part] = []
         try:
-            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(requests)):
+            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(parts)):
                 tokenized = await self._tokenization.token_ids(
                     self._loaded.tokenizer,
                     every,
@@ -163,27 +163,16 @@ class Engine:
                     truncation_direction=truncation_direction,
                     windows=windows,
                 )
-                depths = [depth, others.depth] if others else [depth]
-                parts = [
-                    Part(part, at, self._loaded.row_length(at, weights=weights))
-                    for part, at in zip(tokenized.split(len(texts)), depths, strict=True)
-                ]
-                requests = self._submission.submit(
-                    parts, lane=lane, weights=weights, now=self._clock()
+                at_depths = zip(tokenized.split(len(texts)), depths, strict=True)
+                row_length = partial(self._loaded.row_length, weights=weights)
+                parts = self._submission.submit(
+                    at_depths, row_length, lane=lane, weights=weights, now=self._clock()
                 )
-                for request in requests:
-                    await request.future
+                for part in parts:
+                    await part.pending.future
         finally:
-            for request in requests:
-                self._batcher.drop(request)
-                if not request.future.cancel() and not request.future.cancelled():
-                    request.future.exception()  # seen, also where the other part failed first
-        return joined(
-            *(
-                self._submission.finish(request, part.tokenized, counted=windows is not None)
-                for request, part in zip(requests, parts, strict=True)
-            )
-        )
+            self._submission.drop(parts)
+        return self._submission.finish(parts, counted=windows is not None)
 
     async def tokenize(
         self,
@@ -246,8 +235,7 @@ class Engine:
         """Refuse new work, finish what was accepted, then stop the threads.
 
         What is not finished after ``timeout_seconds`` is answered with NotReady. Returns whether
-        everything was finished. A thread that outlives its request has a second to end. May be
-        called again, or before `start`.
+        everything was finished. May be called again, or before `start`.
         """
         if self._admission.state != "failed":
             self._admission.state = "draining"

@@ -1,26 +1,33 @@
 """Tokenised requests on their way to the batcher, past the cache, and their results."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from service.engine.admission import Admission
 from service.engine.cache import EmbeddingCache
+from service.engine.inference.batcher import Batcher
 from service.engine.inference.fair_queue import PendingRequest
 from service.engine.tokenization import Tokenized
-from service.engine.types import EmbedResult
+from service.engine.types import EmbedResult, joined
 from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
 from service.lanes import Lane
 from service.telemetry.metrics import Metrics
 
 
 class Part(NamedTuple):
-    """Texts of a request that run to one depth, None for full depth, and the length of a row."""
+    """The texts of a request that run to one depth: as tokens, and in the queue."""
 
     tokenized: Tokenized
-    depth: int | None
-    dim: int
+    pending: PendingRequest
+
+
+def stage_of(parts: Sequence[Part]) -> str:
+    """How far a request is that ends now; without parts, its texts are being tokenised."""
+    if not parts:
+        return "tokenize"
+    return "inference" if any(part.pending.started for part in parts) else "queue"
 
 
 class Submission:
@@ -29,8 +36,11 @@ class Submission:
     ``cache_bytes`` 0 means no cache.
     """
 
-    def __init__(self, admission: Admission, metrics: Metrics, *, cache_bytes: int) -> None:
+    def __init__(
+        self, admission: Admission, batcher: Batcher, metrics: Metrics, cache_bytes: int
+    ) -> None:
         self._admission = admission
+        self._batcher = batcher
         self._metrics = metrics
         self._cache = EmbeddingCache(cache_bytes) if cache_bytes else None
 
@@ -40,24 +50,31 @@ class Submission:
         return 0 if self._cache is None else self._cache.bytes
 
     def submit(
-        self, parts: Sequence[Part], *, lane: Lane, weights: bool = False, now: float
-    ) -> list[PendingRequest]:
-        """Queue all parts of a request or none; the future of each is set once it is embedded.
+        self,
+        texts: Iterable[tuple[Tokenized, int | None]],
+        row_length: Callable[[int | None], int],
+        *,
+        lane: Lane,
+        weights: bool = False,
+        now: float,
+    ) -> list[Part]:
+        """Queue all texts of a request or none; the future of a part is set once it is embedded.
 
-        ``weights`` as in `PendingRequest`; they are not kept in the cache. Texts that have an error
-        already are not queued.
+        ``texts`` are tokens with the last block to run for them; ``row_length`` gives the numbers
+        of a row at that depth. ``weights`` as in `PendingRequest`; they are not kept in the cache.
+        Texts that have an error already are not queued.
         Raises PayloadTooLarge for too many windows, and Overloaded when its tokens do not fit into
         the queue.
         """
         cache = None if weights else self._cache
-        requests, found = [], 0
-        for tokenized, depth, dim in parts:
+        parts, found = [], 0
+        for tokenized, depth in texts:
             sequences, errors = sequences_of(tokenized.rows), tokenized.errors
             known = {} if cache is None else cache.find(sequences, depth=depth)
             settled = {**known, **errors} if errors else known
-            request = PendingRequest(
+            pending = PendingRequest(
                 sequences,
-                dim,
+                row_length(depth),
                 asyncio.get_running_loop().create_future(),
                 positions=[at for at in range(len(sequences)) if at not in settled],
                 lane=lane,
@@ -67,33 +84,38 @@ class Submission:
                 errors=errors,
             )
             for position, embedding in known.items():
-                request.embeddings[position] = embedding
-            requests.append(request)
+                pending.embeddings[position] = embedding
+            parts.append(Part(tokenized, pending))
             found += len(known)
         self._admission.check_windows(
             sum(len(part.tokenized.rows) for part in parts),
-            sum(len(request.sequences) for request in requests),
+            sum(len(part.pending.sequences) for part in parts),
         )
-        self._admission.submit([request for request in requests if request.positions])
-        for request in requests:
-            if not request.positions:
-                request.future.set_result(None)
+        self._admission.submit([part.pending for part in parts if part.pending.positions])
+        for part in parts:
+            if not part.pending.positions:
+                part.pending.future.set_result(None)
         if cache is not None:
             self._metrics.cache_hits.inc(found)
-            self._metrics.cache_misses.inc(sum(len(request.positions) for request in requests))
-        return requests
+            self._metrics.cache_misses.inc(sum(len(part.pending.positions) for part in parts))
+        return parts
 
-    def finish(
-        self,
-        request: PendingRequest,
-        tokenized: Tokenized,
-        *,
-        counted: bool = False,
-    ) -> EmbedResult:
-        """Keep the new embeddings in the cache and return the result, which is recorded.
+    def drop(self, parts: Sequence[Part]) -> None:
+        """Remove the texts of the parts that wait: nobody waits for their futures any more."""
+        for _, pending in parts:
+            self._batcher.drop(pending)
+            if not pending.future.cancel() and not pending.future.cancelled():
+                pending.future.exception()  # read, also where another part failed first
+
+    def finish(self, parts: Sequence[Part], *, counted: bool = False) -> EmbedResult:
+        """The result of the parts, whose new embeddings are kept in the cache.
 
         ``counted`` tells the windows of each text.
         """
+        return joined(*(self._finish(part, counted=counted) for part in parts))
+
+    def _finish(self, part: Part, *, counted: bool) -> EmbedResult:
+        tokenized, request = part
         rows, errors = tokenized.rows, request.errors or {}
         if self._cache is not None and not request.weights:
             embeddings = {

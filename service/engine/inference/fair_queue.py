@@ -89,13 +89,6 @@ class PendingRequest:
         self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
 
 
-def stage_of(parts: Sequence[PendingRequest]) -> str:
-    """How far a request is that ends now; without parts here, its texts are being tokenised."""
-    if not parts:
-        return "tokenize"
-    return "inference" if any(part.started for part in parts) else "queue"
-
-
 class QueuedText(NamedTuple):
     """A text in the queue, compared by ``tag``, then by ``number``, which is unique."""
 
