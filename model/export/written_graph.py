@@ -57,7 +57,7 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
         _require_one_file(front)
         multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, traced, options)))
     if options.precision in STORED_AS_INT8:
-        store_int8(front)
+        store_int8(front, tables_only=options.precision == "int8")
     whole = graph.join(front, pooling)
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)

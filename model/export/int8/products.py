@@ -56,7 +56,7 @@ Matrices = Mapping[str, NDArray[np.float32]]  # [in, out] by name
 
 
 def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> Ranges:
-    """The range of each channel of the tokens that are multiplied, by the tokens' name.
+    """The range of each channel of the packed tokens that are multiplied, by the tokens' name.
 
     ``batches`` are inputs of the packed encoder ``model``, which has no branches and is unchanged
     afterwards.
@@ -68,22 +68,29 @@ def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> R
     model.graph.output.extend(helper.make_empty_tensor_value_info(name) for name in names)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     del model.graph.output[len(outputs) :]
-    runs = [session.run(names, dict(batch)) for batch in batches]
+    runs = [session.run(names, _several_texts(batch)) for batch in batches]
     found = {}
     for name, tokens in zip(names, zip(*runs, strict=True), strict=True):
+        if tokens[0].ndim > 2 and len(tokens[0]) > 1:  # padded: [batch, length, in]
+            continue
         rows = np.concatenate([run.reshape(-1, run.shape[-1]) for run in tokens])
         ranges = np.quantile(np.abs(rows), RANGE_QUANTILE, axis=0)
         found[name] = np.maximum(ranges, LEAST_OF_MEDIAN * np.median(ranges)).astype(np.float32)
     return found
 
 
+def _several_texts(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs [batch, length], a lone text twice: alone, its tokens are packed in any case."""
+    return {name: np.repeat(of, 2, axis=0) if len(of) == 1 else of for name, of in batch.items()}
+
+
 def multiply_as_int8(graph: GraphProto, ranges: Ranges) -> int:
     """Turn products of packed tokens and matrices into int8 products, in place; returns how many.
 
-    ``ranges`` comes from `measure_tokens`. The pooling's products, Gemm with attributes (it may
-    transpose), and matrices of fewer than `MIN_ROUNDED_ELEMENTS` stay in float32. Products within
-    branches are turned too; what they read is stored in ``graph``, which has a product before its
-    first branch.
+    ``ranges`` comes from `measure_tokens`; other tokens, which are padded still, stay in float32,
+    as do the pooling's products, Gemm with attributes (it may transpose), and matrices of fewer
+    than `MIN_ROUNDED_ELEMENTS`. Products within branches are turned too; what they read is stored
+    in ``graph``, which has a product before its first branch.
     """
     matrices = {
         tensor.name: numpy_helper.to_array(tensor)
@@ -91,7 +98,10 @@ def multiply_as_int8(graph: GraphProto, ranges: Ranges) -> int:
         if _is_matrix(tensor)
     }
     products = [
-        node for part in with_branches(graph) for node in part.node if _is_product(node, matrices)
+        node
+        for part in with_branches(graph)
+        for node in part.node
+        if _is_product(node, matrices) and node.input[0] in ranges
     ]
     if not products:
         return 0
@@ -117,7 +127,7 @@ def _with_int8(
     rounded: set[str] = set()
     counted = set() if part is graph else {_zeros("")}  # the graph counts them for its branches
     for node in part.node:
-        if not _is_product(node, matrices):
+        if not _is_product(node, matrices) or node.input[0] not in factors:
             nodes.append(node)
             continue
         tokens, matrix = node.input[:2]

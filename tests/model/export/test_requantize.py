@@ -14,10 +14,13 @@ from model.artifact.writer import seal, staged
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions, Precision
 from model.export.requantize import ConversionError, convert_to_int8
+from model.network.encoder import build_encoder
+from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import multiplies_int8
 from tests.support.operators_run import operators_run
 from tests.support.separate_projections import separate_projections
+from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
@@ -79,6 +82,21 @@ def test_exits_with_gates_of_their_own_keep_them(exits_artifact: Artifact, tmp_p
         at = None if depth == 6 else depth
         rows = [OnnxEncoder(each).encode(TEXTS, depth=at) for each in (exits_artifact, made)]
         assert ((rows[0] * rows[1]).sum(axis=1) > 0.99).all()
+
+
+def test_a_product_of_tokens_that_are_padded_still_stays_in_float32(tmp_path: Path) -> None:
+    """ELECTRA's embeddings are 128 wide, and multiplied to the width of its blocks."""
+    backbone = tiny_backbone(tmp_path / "backbone", "electra")
+    config = SelectorConfig.preset("default", width=32, reduction=4)
+    encoder = build_encoder(backbone, config, max_seq_length=64)
+    encoder.save(str(tmp_path / "checkpoint"))
+    options = ExportOptions(precision="weight-int8")
+    source = export_checkpoint(tmp_path / "checkpoint", tmp_path / "source", options)
+    made = convert_to_int8(source, tmp_path / "made", sentences=["a cat sings"])
+    operators = [n.op_type for n in onnx.load_from_string(made.read(MODEL)).graph.node]
+    assert operators.count("MatMulIntegerToFloat") == 4 * 4
+    before, after = (OnnxEncoder(artifact).encode(TEXTS) for artifact in (source, made))
+    assert ((before * after).sum(axis=1) > 0.99).all()
 
 
 def test_an_artifact_of_three_products_is_given_the_joint_one(
