@@ -159,16 +159,21 @@ def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
 def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
     """The branches of the graph's operators, innermost first, and the graph itself at the end."""
     for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == AttributeProto.GRAPH:
-                yield from with_branches(attribute.g)
+        yield from _branches(node)
     yield graph
+
+
+def _branches(node: NodeProto) -> Iterator[GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield from with_branches(attribute.g)
 
 
 def makers_of(graph: GraphProto, values: Sequence[str]) -> set[int]:
     """The positions of the nodes that ``values`` are made by, one after another.
 
-    An empty name stands for an optional input or output that is left out.
+    A node needs what its branches read too. An empty name stands for an optional input or output
+    that is left out.
     """
     maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
     maker.pop("", None)
@@ -178,7 +183,11 @@ def makers_of(graph: GraphProto, values: Sequence[str]) -> set[int]:
         position = maker.get(names.pop())  # None for an input or a weight
         if position is not None and position not in needed:
             needed.add(position)
-            names += graph.node[position].input
+            node = graph.node[position]
+            names += node.input
+            names += [
+                name for part in _branches(node) for inner in part.node for name in inner.input
+            ]
     return needed
 
 

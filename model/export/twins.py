@@ -21,7 +21,6 @@ import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.compose import add_prefix_graph
-from onnx.utils import Extractor
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
@@ -97,15 +96,14 @@ def sum_towers(towers: Sequence[ModelProto], *, normalize: bool) -> ModelProto:
     )
     shape = whole.output[0].type.tensor_type.shape
     width = shape.dim[-1].dim_value or shape.dim[-1].dim_param
+    del whole.output[:], whole.value_info[:]
     for name in OUTPUTS:
         kind = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
         whole.output.append(kind)
-    # Without the towers' own outputs, and without what only those need.
-    extracted: ModelProto = Extractor(towers[0]).extract_model(
-        [value.name for value in whole.input], list(OUTPUTS)
-    )
-    del extracted.graph.value_info[:]
-    return extracted
+    # Without what only the towers' own outputs need.
+    graph.replace_nodes(whole, graph.pick(whole, graph.makers_of(whole, OUTPUTS)))
+    graph.drop_unread(whole)
+    return towers[0]
 
 
 def _sum(

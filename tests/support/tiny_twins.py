@@ -21,6 +21,7 @@ def tiny_twins(
     pooling: Literal["mean", "cls"] = "mean",
     selector: bool = True,
     num_layers: int = 4,
+    max_seq_length: int = 64,
 ) -> SentenceTransformer:
     """Write two checkpoints of other weights to ``folder`` and join them.
 
@@ -28,14 +29,19 @@ def tiny_twins(
     """
     for seed, name in enumerate(TOWERS):
         backbone = tiny_backbone(
-            folder / f"{name}.backbone", family, width=WIDTH, num_layers=num_layers, seed=seed
+            folder / f"{name}.backbone",
+            family,
+            width=WIDTH,
+            num_layers=num_layers,
+            max_positions=max(128, max_seq_length),
+            seed=seed,
         )
         torch.manual_seed(seed)
         if selector:
             config = SelectorConfig(width=WIDTH, num_blocks=3, reduction=4, pooling=pooling)
-            tower = build_encoder(backbone, config, max_seq_length=64)
+            tower = build_encoder(backbone, config, max_seq_length=max_seq_length)
         else:
-            tower = build_plain_encoder(backbone, pooling=pooling, max_seq_length=64)
+            tower = build_plain_encoder(backbone, pooling=pooling, max_seq_length=max_seq_length)
         tower.save(str(folder / f"{name}.checkpoint"), create_model_card=False)
     towers = [load_encoder(folder / f"{name}.checkpoint") for name in TOWERS]
     return join_towers(*towers, normalize=True)

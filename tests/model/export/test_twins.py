@@ -17,7 +17,7 @@ from model.export.parity import parity_sentences
 from model.export.requantize import convert_to_int8
 from model.export.twins import export_twins
 from model.network.twins import get_twins, load_twin_encoder
-from model.runtime.encoder import OnnxEncoder
+from model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from model.runtime.lookup_tables import read_lookup_tables
 from tests.support.tiny_twins import WIDTH, tiny_twins
 from training.record import write_record
@@ -53,6 +53,18 @@ def test_the_artifact_gives_the_sum_of_the_towers(checkpoint: Path, artifact: Ar
     np.testing.assert_allclose(alone, expected, atol=1e-5)
     total = sum(tower.encode(TEXTS) for tower in get_twins(twins).towers)
     np.testing.assert_allclose(served.encode(TEXTS, normalize=False), total, atol=2e-5)
+
+
+def test_long_texts_keep_their_attention_without_scores(tmp_path: Path) -> None:
+    """Its choice between two forms stands in branches, which read the towers' values."""
+    twins = tiny_twins(tmp_path, num_layers=3, max_seq_length=LONG_TEXT + 8)
+    twins.save(str(tmp_path / "twins"), create_model_card=False)
+    made = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions())
+    graph = onnx.load(made.path / MODEL).graph
+    assert sum(node.op_type == "If" for node in graph.node) == 2 * 3
+    texts = [*TEXTS, "a cat " * LONG_TEXT]
+    expected = np.asarray(twins.encode(texts, normalize_embeddings=True))
+    np.testing.assert_allclose(OnnxEncoder(made).encode(texts), expected, atol=1e-5)
 
 
 def test_the_manifest_says_that_it_is_a_sum_and_how_near_each_tower_is(artifact: Artifact) -> None:
