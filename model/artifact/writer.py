@@ -22,8 +22,8 @@ def staged(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside ``target``, and rename it to ``target`` when the block ends.
 
     The block fills the folder and ends with `seal`. After an exception, or when the process is
-    killed, ``target`` is as it was. Raises ArtifactError when ``target`` exists and ``overwrite``
-    is false.
+    killed in it, ``target`` is as it was. Raises ArtifactError when ``target`` exists and
+    ``overwrite`` is false.
     """
     if target.exists() and not overwrite:
         raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
@@ -84,7 +84,10 @@ def _write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def _replace(target: Path, partial: Path) -> None:
-    """Move ``partial`` to ``target``; the old folder is set aside first and removed last."""
+    """Move ``partial`` to ``target``; the old folder is set aside first and removed last.
+
+    A process killed between the two renames leaves no ``target``, and both folders beside it.
+    """
     partial.chmod(0o755)  # mkdtemp makes it private
     if not target.exists():
         partial.rename(target)

@@ -4,6 +4,7 @@ The converter is a process of its own: what it imports and allocates never enter
 """
 
 import fcntl
+import logging
 import os
 import shutil
 import subprocess
@@ -19,6 +20,8 @@ from model.artifact.reader import Artifact
 from model.runtime.providers import VNNI, multiplies_int8
 from service.settings import Settings
 
+logger = logging.getLogger(__name__)
+
 CONVERTER = "model.export.requantize"
 CONVERSION = 1  # goes up when the converter makes something else of the same artifact
 CODE = Path(__file__).resolve().parents[3]  # where the converter is that belongs to this code
@@ -31,7 +34,8 @@ class Int8Unavailable(ArtifactError):
 def open_artifact(settings: Settings) -> Artifact:
     """The artifact in the precision that the settings ask for, its graph kept.
 
-    One that is int8 already is served as it is. Raises ArtifactError.
+    One that is int8 already is served as it is, and with ``precision`` auto one that cannot be
+    converted. Raises ArtifactError.
     """
     source = Artifact.open(settings.artifact, keep_graph=True)
     if settings.precision == "as_is" or source.manifest.precision == "int8":
@@ -42,7 +46,13 @@ def open_artifact(settings: Settings) -> Artifact:
         raise Int8Unavailable(f"precision is int8, and {obstacle}. Set precision to auto or as_is.")
     source.take_graph().close()  # another one is served
     entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION}"
-    return _cached(entry) or _convert(source, entry)
+    try:
+        return _cached(entry) or _convert(source, entry)
+    except Int8Unavailable as error:
+        if settings.precision == "int8":
+            raise
+        logger.warning("%s The artifact is served as it is.", error)
+        return Artifact.open(settings.artifact, keep_graph=True)
 
 
 def int8_obstacle(settings: Settings, manifest: Manifest) -> str:

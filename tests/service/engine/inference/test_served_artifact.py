@@ -1,5 +1,6 @@
 """The artifact is served as it lies there, or converted to int8 once and kept in a cache."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -230,19 +231,24 @@ def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
         ("", "failed: It ended with status -9. Or set"),
     ],
 )
-def test_a_converter_that_fails_is_a_sentence(
+def test_a_converter_that_fails_is_a_sentence_and_with_auto_a_warning(
     tiny_artifact: Artifact,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     said: str,
     message: str,
 ) -> None:
-    """Killed for its memory, for example; nothing is left that would be served."""
+    """Killed for its memory, for example; nothing is left that would be served as int8."""
     done = subprocess.CompletedProcess[str]([], -9, "", said)
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_o: done)
     with pytest.raises(Int8Unavailable, match=message):
         open_artifact(settings_for(tiny_artifact, tmp_path))
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    served = open_artifact(settings_for(tiny_artifact, tmp_path, "auto"))
+    assert served.fingerprint == tiny_artifact.fingerprint
+    assert served.graphs  # kept for the encoder
+    assert re.search(message, caplog.text)
 
 
 @needs_vnni
