@@ -132,8 +132,9 @@ class FakeEncoder:
     ) -> NDArray[np.float32]:
         texts = ["".join(map(chr, ids)) for ids in sequences]
         self.batches.append(texts)
+        gate = self.gate
         self.entered.release()
-        assert self.gate.wait(PATIENCE_SECONDS)
+        assert gate.wait(PATIENCE_SECONDS)
         if self._clock:
             self._clock.now += 0.125 * sum(map(len, texts))
         letters = set("".join(texts))
@@ -161,6 +162,11 @@ class FakeEncoder:
 
     def return_memory(self) -> None:
         self.returns.append(threading.current_thread().name)
+
+    def let_one_run(self) -> None:
+        """Open the gate for the run that waits at it, and no other."""
+        gate, self.gate = self.gate, threading.Event()
+        gate.set()
 
     async def until_entered(self) -> None:
         assert await asyncio.to_thread(self.entered.acquire, timeout=PATIENCE_SECONDS)
