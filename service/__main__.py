@@ -6,7 +6,7 @@ The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 import http.client
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -83,15 +83,12 @@ def _serve(settings: Settings) -> None:
     )
     from service.server import CannotListen, serve
 
-    problems: Sequence[str] = ()
     try:
         code = serve(settings, model)
     except CannotListen as error:
-        problems, code = [str(error)], 1
+        code = _say(str(error), code=1)
     except SettingsError as error:
-        problems, code = error.problems, 2
-    for sentence in problems:
-        typer.echo(sentence, err=True)
+        code = _say(*error.problems, code=2)
     end_process(code)
 
 
@@ -167,10 +164,14 @@ def healthcheck(
     typer.echo(body)
 
 
-def _stop(*sentences: str, code: int) -> NoReturn:
+def _say(*sentences: str, code: int) -> int:
     for sentence in sentences:
         typer.echo(sentence, err=True)
-    raise typer.Exit(code)
+    return code
+
+
+def _stop(*sentences: str, code: int) -> NoReturn:
+    raise typer.Exit(_say(*sentences, code=code))
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -158,7 +158,7 @@ class Settings(BaseSettings):
         60.0, "Batching", "A single run longer than this turns /ready red.", gt=0, le=3_600
     )
 
-    api_keys: Annotated[tuple[SecretStr, ...], NoDecode] = _setting(
+    api_keys: Annotated[tuple[Annotated[SecretStr, Field(min_length=1)], ...], NoDecode] = _setting(
         (), "Access", "Accepted API keys, separated by commas; none leaves the service open."
     )
     api_keys_file: Path | None = _setting(
@@ -196,7 +196,7 @@ class Settings(BaseSettings):
     def _split_at_commas(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, str):
             return value
-        parts = [part.strip() for part in value.removesuffix(",").split(",")]
+        parts = [part.strip() for part in value.strip().removesuffix(",").split(",")]
         if info.field_name == "api_keys" and value.strip() and not all(parts):
             raise ValueError(
                 f"key {parts.index('') + 1} of {len(parts)} is empty. Write keys with a comma"

@@ -22,7 +22,7 @@ def write_record(folder: Path, content: dict[str, Any]) -> None:
     """Write ``content``, its provenance and library versions as ``folder/training.json``."""
     versions = {name: version(name) for name in _VERSIONS}
     whole = {**content, **provenance(), "versions": versions}
-    text = json.dumps(whole, indent=2, ensure_ascii=False)
+    text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / RECORD_FILE).write_text(text + "\n", encoding="utf-8")
 
 

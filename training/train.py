@@ -9,6 +9,7 @@ an uninterrupted one.
 
 import json
 import logging
+import math
 import os
 import shutil
 import statistics
@@ -109,6 +110,13 @@ def train(
     started = time.monotonic()
     with _remembered(encoder, recipe, cache):
         stopped = _run(trainer, resume=resume and _has_state(partial))
+    if trainer.state.best_global_step is None:
+        if trainer.is_world_process_zero():
+            shutil.rmtree(partial)  # there is nothing to go on from
+        raise TrainingError(
+            "No step has a score on STS-B dev that is a number: the training diverged, or all"
+            " pairs have one score. Lower [training] learning_rate, or look at the file."
+        )
     outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
     if trainer.is_world_process_zero():
         _save(encoder, recipe, output, outcome, dev)
@@ -166,12 +174,7 @@ def _outcome(
         for step, score in sorted(scores.items())
         if step % every == 0 or step == state.max_steps
     ]
-    if state.best_global_step is None:
-        raise TrainingError(
-            "No step has a score on STS-B dev that is a number: the training diverged, or all"
-            " pairs have one score. Lower [training] learning_rate, or look at the file."
-        )
-    step = int(state.best_global_step)
+    step = int(state.best_global_step or 0)
     record = {
         "recipe": recipe.as_table(),
         "seed": recipe.seed,
@@ -181,7 +184,9 @@ def _outcome(
             "task": "STS-B dev, Spearman x 100" + (", mean of depths" if recipe.elastic else ""),
             "score": round(scores[step], 4),
             "step": step,
-            "curve": [[step, round(score, 4)] for step, score in curve],
+            "curve": [
+                [step, round(score, 4) if math.isfinite(score) else None] for step, score in curve
+            ],
         },
     }
     return Outcome(scores[step], step, curve, seconds, record, stopped)

@@ -80,8 +80,8 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
                 options.precision,
                 sentences,
                 onnx=partial(served.encode, batch_size=len(sentences), depth=depth),
-                torch=_encode(encoder, sentences, depth),
-                unrounded=_encode(unrounded, sentences, depth),
+                torch=encode(encoder, sentences, depth),
+                unrounded=encode(unrounded, sentences, depth),
             )
 
         seal(folder, replace(manifest, parity=parity_by_depth(manifest.depths, compare)))
@@ -108,7 +108,12 @@ def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     }
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
-    vector = _encode(encoder, [CANARY_TEXT], prompt="")[0]
+    write_canary(encoder, folder)
+
+
+def write_canary(encoder: SentenceTransformer, folder: Path) -> None:
+    """Write the text, and its embedding without any prompt, that a service checks at its start."""
+    vector = encode(encoder, [CANARY_TEXT], prompt="")[0]
     canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
     (folder / CANARY).write_text(json.dumps(canary))
 
@@ -172,7 +177,7 @@ def _pooled(encoder: SentenceTransformer) -> tuple[str, ...]:
     return (str(encoder[0].read),) if modes == ("token",) else modes
 
 
-def _encode(
+def encode(
     encoder: SentenceTransformer,
     sentences: Sequence[str],
     depth: int | None = None,
@@ -184,6 +189,10 @@ def _encode(
     """
     with stopped_at(encoder, depth) if depth else nullcontext():
         embeddings = encoder.encode(
-            list(sentences), prompt=prompt, normalize_embeddings=True, convert_to_numpy=True
+            list(sentences),
+            prompt=prompt,
+            normalize_embeddings=True,
+            convert_to_numpy=True,
+            show_progress_bar=False,
         )
     return cast(NDArray[np.float32], embeddings.astype(np.float32))

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import onnx
@@ -28,7 +28,7 @@ from model.artifact.manifest import CANARY, MODEL, WEIGHTS, Manifest
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
-from model.export.checkpoint import CANARY_TEXT, TRAINING_RECORD, export_checkpoint
+from model.export.checkpoint import TRAINING_RECORD, encode, export_checkpoint, write_canary
 from model.export.int8.rounding import round_weights
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from model.export.parity import check_parity, parity_sentences
@@ -61,7 +61,7 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
         whole = sum_towers([onnx.load(tower.path / MODEL) for tower in towers], normalize=normalize)
         graph.save(whole, str(folder / MODEL))
         as_exported = _as_exported(twins, options)
-        _write_canary(as_exported, folder)
+        write_canary(as_exported, folder)
         manifest = _describe([tower.manifest for tower in towers], checkpoint, normalize=normalize)
         served = OnnxEncoder(Artifact(folder, manifest))
         sentences = [*(options.sentences or parity_sentences()), " ".join(parity_sentences())]
@@ -69,8 +69,8 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
             options.precision,
             sentences,
             onnx=partial(served.encode, batch_size=len(sentences)),
-            torch=_encode(as_exported, sentences),
-            unrounded=_encode(twins, sentences),
+            torch=encode(as_exported, sentences),
+            unrounded=encode(twins, sentences),
         )
         seal(folder, replace(manifest, parity=asdict(report)))
     return Artifact.open(target)
@@ -141,12 +141,6 @@ def _as_exported(twins: SentenceTransformer, options: ExportOptions) -> Sentence
     return join_towers(*towers, normalize=isinstance(twins[-1], Normalize))
 
 
-def _write_canary(twins: SentenceTransformer, folder: Path) -> None:
-    vector = _encode(twins, [CANARY_TEXT], prompt="")[0]
-    canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
-    (folder / CANARY).write_text(json.dumps(canary))
-
-
 def _describe(towers: Sequence[Manifest], checkpoint: Path, *, normalize: bool) -> Manifest:
     """The manifest without the sum's parity and the files."""
     record = checkpoint / TRAINING_RECORD
@@ -160,17 +154,3 @@ def _describe(towers: Sequence[Manifest], checkpoint: Path, *, normalize: bool) 
         files={},
         towers=tuple({"name": n, "parity": t.parity} for n, t in zip(TOWERS, towers, strict=True)),
     )
-
-
-def _encode(
-    encoder: SentenceTransformer, sentences: Sequence[str], *, prompt: str | None = None
-) -> NDArray[np.float32]:
-    """Embeddings [n, dim] float32, L2-normalised, by torch; None is the default prompt."""
-    embeddings = encoder.encode(
-        list(sentences),
-        prompt=prompt,
-        normalize_embeddings=True,
-        convert_to_numpy=True,
-        show_progress_bar=False,
-    )
-    return cast(NDArray[np.float32], embeddings.astype(np.float32))

@@ -52,9 +52,7 @@ def build_encoder(
     transformer = load_transformer(str(backbone), attn_implementation=attn_implementation)
     width = transformer.get_embedding_dimension()
     require_width(config, width, backbone)
-    if max_seq_length is not None:
-        transformer.max_seq_length = max_seq_length
-    _fit_positions(transformer)
+    _cut_at(transformer, max_seq_length)
     modules: list[nn.Module] = [
         transformer,
         S2SentSelector(config),
@@ -74,9 +72,7 @@ def build_plain_encoder(
 ) -> SentenceTransformer:
     """A new encoder without a selector: the backbone's last block, pooled."""
     transformer = load_transformer(str(backbone), attn_implementation=None)
-    if max_seq_length is not None:
-        transformer.max_seq_length = max_seq_length
-    _fit_positions(transformer)
+    _cut_at(transformer, max_seq_length)
     pooled = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     modules: list[nn.Module] = [transformer, pooled]
     return assemble([*modules, Normalize()] if normalize else modules)
@@ -135,7 +131,7 @@ def load_encoder(
         str(checkpoint), kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
     )
     require_matching_tokenizer(checkpoint, transformer)
-    _fit_positions(transformer)
+    _cut_at(transformer)
     modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
     settings = read_json(checkpoint / "config_sentence_transformers.json")
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
@@ -257,8 +253,13 @@ def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> No
         )
 
 
-def _fit_positions(transformer: Any) -> None:
-    """Lower ``max_seq_length`` to the rows of the position table where a checkpoint says more."""
+def _cut_at(transformer: Any, max_seq_length: int | None = None) -> None:
+    """Let texts be cut at ``max_seq_length`` tokens, by default as the checkpoint says.
+
+    It is lowered to the rows of the position table where these are fewer.
+    """
+    if max_seq_length is not None:
+        transformer.max_seq_length = max_seq_length
     if (rows := max_positions(transformer)) is not None:
         transformer.max_seq_length = min(transformer.max_seq_length or rows, rows)
 

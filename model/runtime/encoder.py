@@ -16,7 +16,7 @@ from model.runtime.sessions import (
     outputs_of,
     run_bound,
 )
-from model.runtime.tokenizer import Tokenizer
+from model.runtime.tokenizer import Tokenizer, UnusableInput
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
 BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not in every graph
@@ -152,9 +152,13 @@ class OnnxEncoder:
         """Embed texts offline: rows [n, dim] in the order of ``texts``; ``depth`` as in `run`.
 
         The model's default prompt stands before each. Batches are made of texts of close lengths.
+        Raises UnusableInput for a text without tokens.
         """
         prompt = self.artifact.manifest.prompt()
         rows = [row.input_ids for row in self.tokenizer.tokenize(texts, prompt=prompt)]
+        for index, row in enumerate(rows):
+            if not row:
+                raise UnusableInput(index, "has no tokens. Leave it out.")
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         embeddings = np.empty((len(rows), self.dim), dtype=np.float32)
         for start in range(0, len(order), batch_size):

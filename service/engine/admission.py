@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
+from model.runtime.tokenizer import TokenizedText
 from service.engine.deadlines import InFlightRequests
 from service.engine.inference.batcher import Batcher
 from service.engine.inference.fair_queue import PendingRequest
@@ -96,12 +97,13 @@ class Admission:
             )
         self.check_state()
 
-    def check_windows(self, texts: int, windows: int) -> None:
+    def check_windows(self, rows: Sequence[TokenizedText]) -> None:
         """Raises PayloadTooLarge for more windows of texts than a request may have texts."""
         limit = self._settings.max_client_batch_size
-        if windows > max(limit, texts):
+        windows = sum(1 + len(row.more) for row in rows)
+        if windows > max(limit, len(rows)):
             raise PayloadTooLarge(
-                f"The {texts} texts of the request are {windows} windows; the limit is {limit}."
+                f"The {len(rows)} texts of the request are {windows} windows; the limit is {limit}."
                 " Send them in several requests, or let long texts be cut."
             )
 

@@ -163,7 +163,7 @@ class Engine:
                     truncation_direction=truncation_direction,
                     windows=windows,
                 )
-                at_depths = zip(tokenized.split(len(texts)), depths, strict=True)
+                at_depths = [*zip(tokenized.split(len(texts)), depths, strict=True)]
                 row_length = partial(self._loaded.row_length, weights=weights)
                 parts = self._submission.submit(
                     at_depths, row_length, lane=lane, weights=weights, now=self._clock()

@@ -1,16 +1,18 @@
 """Tokenised requests on their way to the batcher, past the cache, and their results."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
 
 from service.engine.admission import Admission
 from service.engine.cache import EmbeddingCache
 from service.engine.inference.batcher import Batcher
 from service.engine.inference.fair_queue import PendingRequest
 from service.engine.tokenization import Tokenized
-from service.engine.types import EmbedResult, joined
+from service.engine.types import EmbedResult
 from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
 from service.lanes import Lane
 from service.telemetry.metrics import Metrics
@@ -51,7 +53,7 @@ class Submission:
 
     def submit(
         self,
-        texts: Iterable[tuple[Tokenized, int | None]],
+        texts: Sequence[tuple[Tokenized, int | None]],
         row_length: Callable[[int | None], int],
         *,
         lane: Lane,
@@ -66,6 +68,7 @@ class Submission:
         Raises PayloadTooLarge for too many windows, and Overloaded when its tokens do not fit into
         the queue.
         """
+        self._admission.check_windows([row for tokenized, _ in texts for row in tokenized.rows])
         cache = None if weights else self._cache
         parts, found = [], 0
         for tokenized, depth in texts:
@@ -87,10 +90,6 @@ class Submission:
                 pending.embeddings[position] = embedding
             parts.append(Part(tokenized, pending))
             found += len(known)
-        self._admission.check_windows(
-            sum(len(part.tokenized.rows) for part in parts),
-            sum(len(part.pending.sequences) for part in parts),
-        )
         self._admission.submit([part.pending for part in parts if part.pending.positions])
         for part in parts:
             if not part.pending.positions:
@@ -112,7 +111,7 @@ class Submission:
 
         ``counted`` tells the windows of each text.
         """
-        return joined(*(self._finish(part, counted=counted) for part in parts))
+        return _joined([self._finish(part, counted=counted) for part in parts])
 
     def _finish(self, part: Part, *, counted: bool) -> EmbedResult:
         tokenized, request = part
@@ -145,3 +144,29 @@ class Submission:
         self._metrics.inference_duration.observe(result.inference_seconds)
         if any(result.truncated):
             self._metrics.truncated_texts.inc(sum(result.truncated))
+
+
+def _joined(results: Sequence[EmbedResult]) -> EmbedResult:
+    """One result, or two without errors as one: the texts of the first, then of the second.
+
+    Tokenising is the sum of both, waiting and running are means over all texts.
+    """
+    first, *rest = results
+    if not rest:
+        return first
+    (second,) = rest
+    count = len(first.tokens), len(second.tokens)
+
+    def mean(one: float, other: float) -> float:
+        return (count[0] * one + count[1] * other) / sum(count)
+
+    return EmbedResult(
+        np.concatenate([first.embeddings, second.embeddings]),
+        first.tokens + second.tokens,
+        first.truncated + second.truncated,
+        first.tokenize_seconds + second.tokenize_seconds,
+        mean(first.queue_seconds, second.queue_seconds),
+        mean(first.inference_seconds, second.inference_seconds),
+        token_ids=[*first.token_ids, *second.token_ids],
+        windows=[*(first.windows or ()), *(second.windows or ())] or None,
+    )

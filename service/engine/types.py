@@ -36,30 +36,6 @@ class EmbedResult:
     windows: Sequence[int] | None = None  # per text; None where no text could be split
 
 
-def joined(first: EmbedResult, second: EmbedResult | None = None) -> EmbedResult:
-    """Two results without errors as one: the texts of the first, then those of the second.
-
-    Tokenising is the sum of both, waiting and running are means over all texts.
-    """
-    if second is None:
-        return first
-    count = len(first.tokens), len(second.tokens)
-
-    def mean(one: float, other: float) -> float:
-        return (count[0] * one + count[1] * other) / sum(count)
-
-    return EmbedResult(
-        np.concatenate([first.embeddings, second.embeddings]),
-        first.tokens + second.tokens,
-        first.truncated + second.truncated,
-        first.tokenize_seconds + second.tokenize_seconds,
-        mean(first.queue_seconds, second.queue_seconds),
-        mean(first.inference_seconds, second.inference_seconds),
-        token_ids=[*first.token_ids, *second.token_ids],
-        windows=[*(first.windows or ()), *(second.windows or ())] or None,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class TextsAtDepth:
     """Texts, or lists of token ids, and the last block that is run for them; None for all."""

@@ -89,12 +89,6 @@ class HttpConnection(HttpToolsProtocol):
         super().pause_writing()
         self._expect_reader()
 
-    def resume_writing(self) -> None:
-        """Somebody reads."""
-        super().resume_writing()
-        self._stop_expecting()
-        self._expect_reader()
-
     def on_response_complete(self) -> None:
         """Go on with the next request, while the answer of this one is read."""
         super().on_response_complete()
@@ -105,16 +99,14 @@ class HttpConnection(HttpToolsProtocol):
 
         The transport would keep the answer, also after `close`, until the last byte is sent.
         """
-        unread = self.transport.get_write_buffer_size()
-        if unread and self._reader_timeout is None:
+        self._stop_expecting()  # it counts from what is unread now
+        if unread := self.transport.get_write_buffer_size():
             self._reader_timeout = self.loop.call_later(
-                self.timeout_keep_alive, self._abort_unless_read, self._answering, unread
+                self.timeout_keep_alive, self._abort_unless_read, unread
             )
 
-    def _abort_unless_read(self, answering: RequestResponseCycle | None, unread: int) -> None:
-        self._reader_timeout = None
-        left = self.transport.get_write_buffer_size()
-        if left >= unread and self._answering is answering:  # and not of a later answer
+    def _abort_unless_read(self, unread: int) -> None:
+        if self.transport.get_write_buffer_size() >= unread:
             self.transport.abort()
         else:
             self._expect_reader()
@@ -186,6 +178,7 @@ class HttpConnection(HttpToolsProtocol):
             _give_up(broken)
         if broken is not None and broken.response_started:
             self.transport.close()  # the client waits for the rest of an answer
+            self._expect_reader()
             return
         metrics: Metrics | None = self.app_state.get(METRICS_STATE)
         if metrics:

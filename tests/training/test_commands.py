@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from training.__main__ import main
+from training.commands.options import positive_numbers
 from training.evaluation.sts import TASKS
 from training.recipe.recipe import (
     Recipe,
@@ -72,3 +74,9 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_status_2(
     with pytest.raises(SystemExit, match="2"):
         main(["export", "pypi:unheard-of", str(tmp_path / "out")])
     assert "No package is known for the backbone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rates", ["nan", "", "0", "inf", "fast"])
+def test_rates_are_numbers_above_0(rates: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is not a list of learning rates such as"):
+        positive_numbers(rates, "learning rates")

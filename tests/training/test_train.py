@@ -1,8 +1,10 @@
 """Training: one seed one checkpoint, resumed or not; the best step kept; what is refused."""
 
 import json
+import math
 import signal
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +132,19 @@ def test_a_run_that_diverges_leaves_no_checkpoint(
     steep = replace(QUICK, learning_rate=1e20)
     with pytest.raises(TrainingError, match="diverged"):
         train(replace(recipe, training=steep), data, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not [*tmp_path.glob("out*")]  # nor anything to go on from
+
+
+def test_a_score_that_is_no_number_is_null_in_the_record(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = chain([50.0, 60.0, *[math.nan] * 3], repeat(60.0))  # of the saved one too
+    monkeypatch.setattr("training.loop.trainer.spearman", lambda *_: next(scores))
+    train(recipe, data, tmp_path / "out")
+    text = (tmp_path / "out" / "training.json").read_text()
+    record = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    steps, found = zip(*record["dev"]["curve"], strict=True)
+    assert (steps, found) == ((0, 2, 4, 6, 7), (50, 60, None, None, None))
 
 
 def test_texts_are_cut_where_the_positions_of_the_backbone_end(

@@ -30,4 +30,4 @@ def chain(
     from training.experiments.chain.plan import read_chain
 
     chosen = whole_numbers(seeds, "seeds")
-    typer.echo(run_chain(ChainSeries(read_chain(recipes), chosen, data, output, tests)))
+    typer.echo(run_chain(ChainSeries(read_chain(recipes), chosen, data, output.resolve(), tests)))

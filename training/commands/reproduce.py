@@ -53,7 +53,7 @@ def reproduce(
     keys = _experiments(table, figure, control)
     series = Series(
         data=data,
-        output=output,
+        output=output.resolve(),
         backbone=backbone,
         budget=budget,
         objectives=tuple(objective or ["simcse"]),

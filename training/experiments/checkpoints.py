@@ -30,9 +30,7 @@ def ensure_checkpoint(
     if folder.exists():
         made_by = read_record(folder).get("recipe")
         if made_by is None or recipe_from(made_by, str(folder)) != recipe:
-            raise ConfigError(
-                f"{folder} is of another recipe: delete it, or name another --output."
-            )
+            raise ConfigError(f"{folder} is of another recipe: move it away.")
         return None
     log.info("training %s", folder)
     partial = folder.with_name(f"{folder.name}.partial")

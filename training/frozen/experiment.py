@@ -30,10 +30,7 @@ log = logging.getLogger(__name__)
 TUNING_SEED = 0
 HEADS = "heads"  # the folder of trained heads in the cache
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy")
-KEY = (
-    *("backbone", "corpus_sha256", "reading", "exit", "objective", "teacher"),
-    *("arm", "seed", "schedule"),
-)
+KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
 
 OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp", "teacher")
 ENCODER_OBJECTIVES: tuple[Objective, ...] = OBJECTIVES[:2]
@@ -152,16 +149,21 @@ def _head_line(
     }
 
 
+def _values(line: Line) -> list[Any]:
+    """What tells a run from others; the teacher stands only where one is followed."""
+    return [line.get(name) for name in KEY] + ([line["teacher"]] if "teacher" in line else [])
+
+
 def _key(line: Line) -> tuple[Any, ...]:
-    values = (line.get(name) for name in KEY)
     return tuple(
-        tuple(sorted(value.items())) if isinstance(value, dict) else value for value in values
+        tuple(sorted(value.items())) if isinstance(value, dict) else value
+        for value in _values(line)
     )
 
 
 def head_file(folder: Path, line: Line) -> Path:
     """Where the trained head of a run is kept."""
-    key = json.dumps([line.get(name) for name in KEY], sort_keys=True)
+    key = json.dumps(_values(line), sort_keys=True)
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
 
 

@@ -48,22 +48,31 @@ def frozen_tables(file: Path) -> str:
 def _experiments(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """The runs that can be compared, by what they have in common.
 
-    Where nothing is learned there are no steps, and the run belongs to every length.
+    Where nothing is learned there are no steps: the run belongs to every length that learns at its
+    exit, once.
     """
-    learned = [line for line in lines if ARMS[line["arm"]].learns] or lines
-    found: dict[str, list[Line]] = {_title(line): [] for line in learned}
-    for line in lines:
-        for title, of in found.items():
-            if title == _title(line) or (
-                not ARMS[line["arm"]].learns and title.endswith(_texts(line))
-            ):
-                of.append(line)
-    return found
+    learned = [line for line in lines if ARMS[line["arm"]].learns]
+    fixed = {
+        (_texts(line), _setting(line), line["arm"]): line
+        for line in lines
+        if not ARMS[line["arm"]].learns
+    }
+    found: dict[str, list[Line]] = {}
+    for line in learned:
+        found.setdefault(_title(line), []).append(line)
+    for runs in found.values():
+        asked = {(_texts(line), _setting(line)) for line in runs}
+        runs += [line for (*of, _), line in fixed.items() if tuple(of) in asked]
+    return found or {"": [*fixed.values()]}
 
 
 def _title(line: Line) -> str:
     schedule = line["schedule"]
     return f"{schedule['steps']} steps of {schedule['batch_size']} pairs, {_texts(line)}"
+
+
+def _setting(line: Line) -> Key:
+    return line["exit"], _objective(line)
 
 
 def _texts(line: Line) -> str:
@@ -73,7 +82,7 @@ def _texts(line: Line) -> str:
 
 
 def _tables(lines: Sequence[Line]) -> str:
-    settings = sorted({(line["exit"], _objective(line)) for line in lines})
+    settings = sorted({*map(_setting, lines)})
     parts: list[str] = []
     for setting in settings:
         runs = _runs(lines, setting)
@@ -90,7 +99,7 @@ def _runs(lines: Iterable[Line], setting: Key) -> dict[str, list[Line]]:
     found: dict[str, list[Line]] = {}
     for line in lines:
         counts = line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns
-        if (line["exit"], _objective(line)) == setting and counts:
+        if _setting(line) == setting and counts:
             found.setdefault(line["arm"], []).append(line)
     return {arm: sorted(found[arm], key=lambda run: run["seed"]) for arm in ARMS if arm in found}
 

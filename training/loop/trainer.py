@@ -20,6 +20,7 @@ from sentence_transformers import (
     SentenceTransformerTrainer,
     SentenceTransformerTrainingArguments,
 )
+from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 from torch import Tensor, nn
@@ -27,7 +28,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PrinterCallback
 
 from model.network.encoder import max_positions
-from model.network.twins import TwinEncoder
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
@@ -155,9 +155,7 @@ def reading(encoder: SentenceTransformer, limit: int) -> Iterator[None]:
 
 
 def _fitting(encoder: SentenceTransformer, limit: int) -> int:
-    module = encoder[0]
-    towers = module.towers if isinstance(module, TwinEncoder) else (encoder,)
-    rows = (max_positions(tower[0]) for tower in towers)
+    rows = (max_positions(part) for part in encoder.modules() if isinstance(part, Transformer))
     return min([limit, *(each for each in rows if each is not None)])
 
 

@@ -29,7 +29,7 @@ MAX_FAULTS = 8  # in a row, without an answer: a minute and a half
 TRY_LATER = (429, 503)
 REFUSED_TEXT = (400, 413, 422, 424)
 
-Sleep = Callable[[float], object]
+Sleep = Callable[[float], bool | None]  # for so many seconds; True where the run was closed
 
 
 class Refused(Exception):
@@ -164,12 +164,11 @@ class RemoteEmbedder:
                     faults += 1
                 else:
                     raise BulkError(f"{self._url.geturl()}{path} answered {reason}")
-            if faults > MAX_FAULTS or self._closed.is_set():
+            if faults > MAX_FAULTS or self._sleep(wait):  # closed meanwhile
                 raise BulkError(
                     f"{self._url.geturl()}{path}: {reason} after {faults} tries. Start the service"
                     " and run the same command with --resume."
                 )
-            self._sleep(wait)
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if faults else FIRST_PAUSE_SECONDS
 
     def _send(self, method: str, path: str, body: bytes) -> tuple[int, float | None, bytes]:

@@ -27,7 +27,6 @@ from service.bulk.input.formats import (
     Record,
     as_text,
     check_text,
-    is_utf8,
     open_json_lines,
     open_lines,
     open_parquet,
@@ -249,6 +248,6 @@ class RowReader:
             text, row_id = self._parse(record)
         except BadRow as bad:
             text, row_id, problem = "", bad.row_id, str(bad)
-        if row_id is not None and not is_utf8(row_id):
+        if row_id and check_text(row_id):
             text, row_id, problem = "", None, "the id is not UTF-8"
         return InputRow(text, row_id, place, problem or check_text(text))

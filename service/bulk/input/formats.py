@@ -27,15 +27,6 @@ class BadRow(Exception):
         self.row_id = row_id
 
 
-def is_utf8(text: str) -> bool:
-    """Whether a text can be written in UTF-8: it has no lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def check_text(text: str) -> str | None:
     """Why a text cannot be embedded, or None."""
     if not text:

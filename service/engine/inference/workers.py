@@ -81,11 +81,10 @@ class InferenceWorkers:
         for _ in range(self._count):
             self._spawn(verify=lambda: None)
 
-    async def ended(self, timeout_seconds: float) -> bool:
-        """Wait for the threads to end after `Batcher.close`; return whether they did."""
+    async def ended(self, timeout_seconds: float) -> None:
+        """Wait for the threads to end after `Batcher.close`, at most so long."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._ended.wait(), timeout_seconds)
-        return self._ended.is_set()
 
     def run(
         self,

@@ -81,6 +81,16 @@ def test_the_manifest_says_that_it_is_a_sum_and_how_near_each_tower_is(artifact:
     assert (manifest.dim, manifest.max_seq_length) == (WIDTH, 64)
 
 
+def test_the_canary_has_no_prompt(tmp_path: Path) -> None:
+    """A service computes it so, whatever prompt stands before other texts."""
+    twins = tiny_twins(tmp_path)
+    twins.prompts, twins.default_prompt_name = {"query": "the cat sings to "}, "query"
+    twins.save(str(tmp_path / "twins"), create_model_card=False)
+    canary = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions()).canary
+    expected = twins.encode(canary.text, prompt="", normalize_embeddings=True)
+    np.testing.assert_allclose(canary.embedding, expected, atol=1e-6)
+
+
 def test_a_manifest_from_before_towers_loads(artifact: Artifact) -> None:
     content = json.loads((artifact.path / MANIFEST).read_text())
     assert Manifest.from_json(json.dumps(content)) == artifact.manifest

@@ -10,6 +10,7 @@ import pytest
 
 from model.artifact.reader import Artifact
 from model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
+from model.runtime.tokenizer import TokenizedText, UnusableInput
 
 DEFAULT_ARTIFACT = Path(__file__).parents[3] / "artifacts" / "default"
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
@@ -32,6 +33,17 @@ def test_encode_keeps_the_order_of_the_texts(encoder: OnnxEncoder) -> None:
     rows = encoder.encode(TEXTS, batch_size=2)
     for row, text in zip(rows, TEXTS, strict=True):
         np.testing.assert_allclose(row, encoder.encode([text])[0], atol=1e-6)
+
+
+def test_a_text_without_tokens_is_refused(
+    encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a template's prefix alone: its row would be read from its neighbours."""
+    rows = encoder.tokenizer.tokenize(TEXTS[:2])
+    rows[1] = TokenizedText([], truncated=False)
+    monkeypatch.setattr(encoder.tokenizer, "tokenize", lambda *_, **__: rows)
+    with pytest.raises(UnusableInput, match="^input 1 has no tokens. Leave it out.$"):
+        encoder.encode(TEXTS[:2])
 
 
 def test_run_gives_what_encode_normalises(encoder: OnnxEncoder) -> None:
@@ -61,6 +73,7 @@ MEMORY = """
 import sys
 from model.artifact.reader import Artifact
 from model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
+from model.runtime.tokenizer import TokenizedText, UnusableInput
 from model.runtime.malloc import return_freed_memory
 
 def resident_mb():

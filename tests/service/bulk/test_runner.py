@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
+from model.runtime.tokenizer import TokenizedText
 from service.__main__ import app
-from service.bulk.embedders.local import BATCH_TEXTS, BATCH_TOKENS, make_batches
-from service.bulk.job import Pending, Stopped
+from service.bulk.embedders.local import BATCH_TEXTS, BATCH_TOKENS, LocalEmbedder, make_batches
+from service.bulk.job import Options, Pending, Stopped
 from service.bulk.signals import StopSignals
 from tests.support.bulk_files import contents, make_texts, start_embed, write_texts
 from tests.support.fake_embedder import FakeEmbedder, embed_files
@@ -54,6 +55,21 @@ def test_vectors_are_those_of_the_encoder_in_input_order(
     assert last["tokens"] == table["tokens"].sum()
     assert last["truncated"] == table["truncated"].sum()
     assert "is complete: 300 rows in 5 parts" in result.stderr
+
+
+def test_a_text_without_tokens_is_an_error_and_never_in_a_batch(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = LocalEmbedder(tiny_artifact.path, Options(), threads=1)
+    tokenize = embedder._encoder.tokenizer.tokenize
+    rows = tokenize(["a cat", "nothing", "a dog"])
+    rows[1] = TokenizedText([], truncated=False)
+    monkeypatch.setattr(embedder._encoder.tokenizer, "tokenize", lambda *_, **__: rows)
+    pending = embedder.start(["a cat", "nothing", "a dog"])
+    assert pending.wait(60)
+    embedder.close()
+    assert pending.embedded.errors == {1: "the text has no tokens"}
+    assert pending.embedded.vectors.any(axis=1).tolist() == [True, False, True]
 
 
 def test_the_bits_do_not_depend_on_the_threads(

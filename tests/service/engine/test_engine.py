@@ -1,6 +1,7 @@
 """Every accepted request is answered once, with its own vectors or an error of its own."""
 
 import asyncio
+import gc
 import hashlib
 import json
 import shutil
@@ -19,6 +20,7 @@ from model.artifact.manifest import TOKENIZER, Manifest
 from model.artifact.reader import Artifact
 from service.engine.engine import Engine
 from service.engine.inference import workers as worker
+from service.engine.inference.fair_queue import PendingRequest
 from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.panics import Panic
 from service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
@@ -542,6 +544,41 @@ async def test_a_request_for_two_depths_that_does_not_fit_leaves_nothing_behind(
         result = await harness.engine.embed(texts, depth=2, others=others)
         expected = [vector("a" * 30, 2), vector("b" * 30), vector("c" * 30)]
         assert result.embeddings.tolist() == expected
+
+
+async def test_both_depths_of_a_request_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    others = TextsAtDepth([POISON], None)
+    async with serving() as harness:
+        both = asyncio.create_task(harness.engine.embed([POISON], depth=2, others=others))
+        assert isinstance(await outcome(both), InferenceFailed)
+        await harness.engine.embed(["behind them"])
+    gc.collect()
+    assert "exception was never retrieved" not in caplog.text
+
+
+async def test_a_request_of_which_one_depth_runs_is_in_inference() -> None:
+    async with serving() as harness:
+        harness.encoder.gate.clear()
+        embedding = harness.engine.embed(["a"], depth=2, others=TextsAtDepth(["b"], None))
+        both = asyncio.create_task(embedding)
+        await harness.encoder.until_entered()
+        both.cancel()
+        await asyncio.wait([both])
+        harness.encoder.gate.set()
+    assert harness.value("requests_cancelled_total", stage="inference") == 1
+
+
+async def test_no_request_outlives_its_answer() -> None:
+    """A thread that waits for the next batch would keep the embeddings of the last one."""
+
+    def requests() -> int:
+        gc.collect()
+        return sum(type(each) is PendingRequest for each in gc.get_objects())
+
+    async with serving() as harness:
+        before = requests()
+        await harness.engine.embed(["a"])
+        await harness.until(lambda: requests() <= before)
 
 
 async def test_without_a_cache_every_text_is_run() -> None:

@@ -247,17 +247,18 @@ def test_runs_are_lines_and_are_not_run_again(
 
 
 def test_runs_of_other_lengths_have_tables_of_their_own(setting: Setting, tmp_path: Path) -> None:
-    """What learns nothing is in all of them."""
+    """What learns nothing is once in all that learn at its exit, however often it was run."""
     file = tmp_path / "frozen.jsonl"
     plan = Plan((3,), (1, 2), QUICK, arms=("mean", "s2sent"), objectives=("contrastive",))
     run_plan(setting, plan, file)
     alone = frozen_tables(file)
-    run_plan(setting, replace(plan, seeds=(1, 2, 3), schedule=replace(QUICK, steps=3)), file)
+    other = replace(QUICK, steps=3, eval_every=1)
+    run_plan(setting, replace(plan, exits=(3, 4), seeds=(1, 2, 3), schedule=other), file)
     first, second = frozen_tables(file).split("### ")[1:]
     assert first.startswith(f"{QUICK.steps} steps of {QUICK.batch_size} pairs, corpus ")
     assert first.partition("\n\n")[2].strip() == alone
     assert second.startswith("3 steps of ")
-    assert "nothing learned" in second
+    assert second.count("nothing learned") == 2  # exit 3, exit 4
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
 from training.frozen.lookup import remembered
-from training.recipe.objectives import SFP, PairDistillation
+from training.recipe.objectives import SFP, PairDistillation, SimCSE
 from training.recipe.recipe import BackboneConfig, Recipe
 from training.train import train
 
@@ -58,6 +58,16 @@ def test_vectors_are_the_same_and_the_backbone_runs_once_a_row(
         np.testing.assert_allclose(encoder.encode(TEXTS[3:]), expected[3:], atol=1e-5)
     monkeypatch.undo()
     np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+
+
+def test_what_has_dropout_is_computed_each_time(
+    recipe: Recipe, decoder: Path, data: Path, tmp_path: Path
+) -> None:
+    """Its two views of a text differ by it alone."""
+    pairs = frozen(recipe, decoder, "encoder")
+    simcse = replace(pairs, objective=SimCSE(), training=replace(FROZEN, steps=1))
+    train(simcse, data, tmp_path / "out", cache=tmp_path / "cache")
+    assert not [*tmp_path.glob("cache/rows-*")]
 
 
 def test_rows_without_room_are_computed_each_time(

@@ -33,9 +33,8 @@ def write_exit_tables(file: Path) -> Path:
         raise ConfigError(f"{file} has no results: run the control first.")
     parts = ["# X4: a selector at each exit"]
     for setting in sorted({_setting(line) for line in lines}):
-        of_setting = [line for line in lines if _setting(line) == setting]
-        runs = {arm: [line for line in of_setting if line["arm"] == arm] for arm in ARMS}
-        parts += [f"## {setting[-1]} steps", _preface(of_setting[0])]
+        runs = _by_arm(lines, setting)
+        parts += [f"## {setting[-1]} steps", _preface(next(of[0] for of in runs.values() if of))]
         parts += [_exit_table(runs), _test_table(runs)]
         if any("retrieval" in line for of in runs.values() for line in of):
             parts.append(_recall_table(runs))
@@ -61,8 +60,15 @@ def at_depth(line: Line, depth: str) -> float:
 
 def _setting(line: Line) -> tuple[Any, ...]:
     """What runs that can be compared have in common; the number of steps is the last."""
-    names = ("backbone", "corpus", "batch_size", "depths", "steps")
-    return tuple(str(line[name]) if name == "depths" else line[name] for name in names)
+    return (
+        *(line["backbone"], line["corpus"], line["batch_size"], str(line["depths"])),
+        line["steps"],
+    )
+
+
+def _by_arm(lines: Sequence[Line], setting: tuple[Any, ...]) -> dict[str, list[Line]]:
+    found = [line for line in lines if _setting(line) == setting]
+    return {arm: [line for line in found if line["arm"] == arm] for arm in ARMS}
 
 
 def _preface(line: Line) -> str:
@@ -127,9 +133,7 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
 def _longest(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """The runs of most steps in one setting, by arm."""
     longest = max(map(_setting, lines), key=lambda setting: int(setting[-1]))
-    of_setting = [line for line in lines if _setting(line) == longest]
-    runs = {arm: [line for line in of_setting if line["arm"] == arm] for arm in ARMS}
-    return {arm: of for arm, of in runs.items() if of}
+    return {arm: of for arm, of in _by_arm(lines, longest).items() if of}
 
 
 def draw_quality_by_time(

@@ -204,13 +204,14 @@ def test_an_answer_of_another_model_ends_the_run(service: Service) -> None:
         embed(service, [*TEXTS, "changed"])
 
 
-@pytest.mark.parametrize("waits_for", ["its next try", "an answer"])
+@pytest.mark.parametrize("waits_for", ["its next try", "an answer", "its next connection"])
 def test_closing_ends_what_waits(service: Service, waits_for: str) -> None:
     embedder = RemoteEmbedder(service.url, Options())
-    if waits_for == "an answer":
-        service.gate.clear()
-    else:
+    if waits_for == "its next try":
         service.faults = [503] * 100
+    else:
+        service.faults = [BROKEN] * (waits_for == "its next connection")
+        service.gate.clear()
     pending = embedder.start(TEXTS[:5])
     assert not pending.wait(0.2)
     started = time.monotonic()

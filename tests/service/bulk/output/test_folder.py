@@ -1,5 +1,6 @@
 """What is committed stays, resuming gives the same bytes, and another run is refused."""
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -204,6 +205,22 @@ def test_two_processes_on_one_output_are_refused(
     finally:
         end.set()
         process.join()
+
+
+@pytest.mark.parametrize("another", [True, False])
+def test_the_last_shard_leaves_files_that_another_may_be_writing(
+    tmp_path: Path, texts: Path, another: bool
+) -> None:
+    out = tmp_path / "out"
+    embed_files([texts], out, SMALL, shard=Shard(0, 2))
+    theirs = out / ".part-000005.parquet.tmp"
+    theirs.touch()
+    with (out / ".lock").open("r+") as lock:
+        if another:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        output = embed_files([texts], out, SMALL, shard=Shard(1, 2), resume=True)
+    assert output.is_complete
+    assert theirs.exists() == another
 
 
 @pytest.fixture

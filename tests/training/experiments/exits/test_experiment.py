@@ -26,9 +26,9 @@ from training.evaluation.retrieval import retrieval_scores
 from training.evaluation.sts import DEV_FILE
 from training.experiments.exits.experiment import RESULTS_FILE, RETRIEVAL, reproduce_exits, runs_of
 from training.experiments.exits.plan import ARMS
-from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area
+from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area, write_exit_tables
 from training.experiments.paper.cells import Series
-from training.jsonl import read_lines
+from training.jsonl import append_line, read_lines
 from training.recipe.recipe import Recipe
 
 
@@ -101,6 +101,10 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     assert [*milliseconds] == ["2", "3", "4"]
     assert min(milliseconds.values()) > 0
     assert (target.parent / QUALITY_FILE).is_file()
+    file = series.output / "wider" / RESULTS_FILE
+    for line in [*lines, *({**line, "batch_size": 1 + line["batch_size"]} for line in lines)]:
+        append_line(file, line)
+    assert write_exit_tables(file).read_text().count("| S2Sent | 2 |") == 2
     with pytest.raises(ConfigError, match="has no results"):
         reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
