@@ -3,7 +3,7 @@
 A library in process is warmed up and timed in the same way; it has nothing to finish in between.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Window:
         It is timed again: to leave its slow windows out would make a system look faster.
         """
         longer = min(self.most_seconds, 1.2 * seconds)
-        return max(longer, self.seconds_at(max(figures["answers"], 1) / figures["seconds"]))
+        return max(longer, self.seconds_at(figures["answers"] / figures["seconds"]))
 
 
 def run_window(
@@ -53,16 +53,15 @@ def run_window(
 
     Raises `NotMeasured` when the server does not become idle or has answered too few requests.
     """
-    seconds = window.seconds_at(_warm_up(running, load, bodies, window))
-    while True:
+    rate = _warm_up(running, load, bodies, window)
+
+    def run(seconds: float) -> dict[str, Any]:
         waited = wait_until_idle(running, idle_ms)
         with Others(running.process) as others:
             figures = run_load(running, load, bodies, seconds)
-        if window.is_long_enough(figures, seconds):
-            break
-        seconds = window.seconds_after(figures, seconds)
-    _check_answers(figures, load, window)
-    return figures | {"waited_seconds": waited, "others_share": others.share}
+        return figures | {"waited_seconds": waited, "others_share": others.share}
+
+    return _timed(run, rate, load, window)
 
 
 def _warm_up(running: Running, load: Load, bodies: Path, window: Window) -> float:
@@ -81,20 +80,29 @@ def _warm_up(running: Running, load: Load, bodies: Path, window: Window) -> floa
 def call_window(running: Running, load: Load, texts: Texts, window: Window) -> dict[str, Any]:
     """The figures of `run_calls`. Raises `NotMeasured` when there were too few calls."""
     warm_up = run_calls(running, load, texts, window.warm_up_seconds)
-    seconds = window.seconds_at(warm_up["answers"] / warm_up["seconds"])
-    while True:
+
+    def run(seconds: float) -> dict[str, Any]:
         with Others(running.process) as others:
             figures = run_calls(running, load, texts, seconds)
-        if window.is_long_enough(figures, seconds):
-            break
+        return figures | {"others_share": others.share}
+
+    return _timed(run, warm_up["answers"] / warm_up["seconds"], load, window)
+
+
+def _timed(
+    run: Callable[[float], dict[str, Any]], rate: float, load: Load, window: Window
+) -> dict[str, Any]:
+    """The figures of the first window that has its answers; a shorter one is timed again, longer.
+
+    ``rate`` is the system's in its warm-up, in answers a second. Raises `NotMeasured` when even
+    the longest window has too few.
+    """
+    seconds = window.seconds_at(rate)
+    while not window.is_long_enough(figures := run(seconds), seconds):
         seconds = window.seconds_after(figures, seconds)
-    _check_answers(figures, load, window)
-    return figures | {"others_share": others.share}
-
-
-def _check_answers(figures: dict[str, Any], load: Load, window: Window) -> None:
     if figures["answers"] < window.answers:
         raise NotMeasured(
             f"{figures['answers']:.0f} answers in {figures['seconds']:.0f} s at {load.label};"
             f" a cell needs {window.answers}."
         )
+    return figures

@@ -95,10 +95,13 @@ class RawLimit:
     def _fitting(self, way: str, size: int, task: dict[str, Any]) -> int:
         """At most so many texts a run that each session has a batch of its own."""
         in_flight: int = task["in_flight"]
-        return max(1, min(size, in_flight // len(self._ways[way][:in_flight])))
+        return max(1, min(size, in_flight // len(self._sessions(way, task))))
+
+    def _sessions(self, way: str, task: dict[str, Any]) -> list[ort.InferenceSession]:
+        """Those of the way, and no more than texts at hand."""
+        return self._ways[way][: task["in_flight"]]
 
     def _time(self, way: str, size: int, task: dict[str, Any], seconds: float) -> dict[str, Any]:
-        sessions = self._ways[way][: task["in_flight"]]  # no more than texts at hand
         stream = BatchStream(task["texts"], self._tokenizer, task["in_flight"], size)
         times: list[float] = []
         counts: list[int] = []
@@ -111,7 +114,9 @@ class RawLimit:
                 times.append(time.perf_counter() - began)
                 counts.append(len(batch))
 
-        threads = [threading.Thread(target=work, args=(session,)) for session in sessions]
+        threads = [
+            threading.Thread(target=work, args=(session,)) for session in self._sessions(way, task)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -11,7 +11,8 @@ import pytest
 from benchmarks.load import window as windows
 from benchmarks.load.closed_loop import BY_NAME, Load
 from benchmarks.load.idle import measure_idle_ms, wait_until_idle
-from benchmarks.load.window import Window, run_window
+from benchmarks.load.texts import Texts
+from benchmarks.load.window import Window, call_window, run_window
 from benchmarks.systems.running import NotMeasured, Running
 from benchmarks.systems.system import NO_CHECK, SERVICE_ROUTE, System
 from tests.support.http_embedder import EmbedderServer
@@ -129,12 +130,19 @@ def test_a_cell_with_too_few_answers_is_not_measured(
 def test_a_window_that_was_too_short_is_timed_again_and_longer(
     fake: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A system that is slower than in its warm-up keeps its slow window."""
+    """A system that is slower than in its warm-up is not left out."""
     lengths: list[float] = []
     monkeypatch.setattr(windows, "run_load", a_run([20, 110, 210], lengths))
     figures = run_window(fake, BY_NAME["batch"], Path(), 1e3, Window(15, 200, 60, 2))
     assert lengths == pytest.approx([2, 22, 44])
     assert figures["answers"] == 210
+
+
+def test_so_is_one_of_a_library(fake: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: list[float] = []
+    monkeypatch.setattr(windows, "run_calls", a_run([20, 199, 210], lengths))
+    call_window(fake, BY_NAME["batch"], Texts([], [], {}), Window(15, 200, 60, 2))
+    assert lengths == pytest.approx([2, 22, 26.4])  # longer by a fifth at least
 
 
 def test_wrk_s_answers_are_counted(fake: Running, tmp_path: Path) -> None:

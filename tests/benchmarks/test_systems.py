@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,6 +109,27 @@ def test_the_raw_limit_says_which_way_was_fastest(raw: RawLimit, in_flight: int)
     assert answer["texts"] >= len(answer["call_seconds"]) >= 1
     assert answer["seconds"] >= 0.05
     assert raw.measure(task)["way"] == answer["way"]
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "sizes"),
+    [(1, {"1": {1}, "2": {1}}), (16, {"1": {1, 4, 8, 16}, "2": {1, 4, 8}})],
+)
+def test_the_raw_limit_tries_as_many_texts_a_run_as_its_sessions_can_have(
+    raw: RawLimit, monkeypatch: pytest.MonkeyPatch, in_flight: int, sizes: dict[str, set[int]]
+) -> None:
+    """By the number of sessions, so that each has a batch of its own; the fastest is taken."""
+    monkeypatch.setattr(raw, "_ways", {"1": [object()], "2": [object(), object()]})
+    tried: dict[str, set[int]] = {"1": set(), "2": set()}
+
+    def time(way: str, size: int, *_: Any) -> dict[str, float]:
+        tried[way].add(size)
+        return {"texts": 100 if (way, size) == ("2", max(sizes["2"])) else 1, "seconds": 1}
+
+    monkeypatch.setattr(raw, "_time", time)
+    task = {"texts": ["other"], "in_flight": in_flight, "seconds": 1}
+    assert raw.measure(task)["way"].startswith(f"2, {max(sizes['2'])} text")
+    assert tried == sizes
 
 
 def test_the_machine_and_the_source_are_told() -> None:

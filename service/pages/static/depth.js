@@ -34,6 +34,7 @@ export function showDepth(results) {
     current = results;
     byDepth = new Map([[null, results.vectors]]);
     byId("depth-table").tBodies[0].replaceChildren();
+    for (const id of ["neighbours-full", "neighbours-chosen", "cost"]) byId(id).replaceChildren();
     byId("anchor").replaceChildren(...results.texts.map((text, position) =>
       element("option", { value: position }, `${position + 1}  ${beginning(text, 80)}`)));
   }

@@ -50,7 +50,8 @@ async function start() {
 function fillPrompts() {
   const names = Object.keys(info.prompts);
   byId("prompt-field").hidden = names.length === 0;
-  byId("prompt").replaceChildren(element("option", { value: "" }, "none"),
+  const unchosen = info.default_prompt_name ? `default: ${info.default_prompt_name}` : "none";
+  byId("prompt").replaceChildren(element("option", { value: "" }, unchosen),
     ...names.map((name) => element("option", { value: name }, name)));
 }
 

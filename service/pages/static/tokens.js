@@ -17,22 +17,22 @@ export function showTokens({ texts, tokens, truncated }, info, guarded) {
     const line = element("li", {}, element("strong", {}, String(tokens[position])), words);
     if (truncated[position]) {
       const button = element("button", { type: "button" }, "cut: show where");
-      button.addEventListener("click", () => guarded(() => markCut(line, text, info)));
+      button.addEventListener("click", () => guarded(() => markCut(line, text, tokens[position], info)));
       line.append(button);
     }
     return line;
   }));
 }
 
-/** Show a text with what the model did not read marked. */
-async function markCut(line, text, info) {
+/** Show a text with what the model did not read marked; it read so many `tokens`. */
+async function markCut(line, text, tokens, info) {
   const inputs = beginning(text, CHARACTERS_PER_TOKEN * info.max_input_length);
   const [spans] = await callJson("tokenize", { inputs });
-  const special = spans.filter((span) => span.special).length;
   const own = spans.filter((span) => !span.special);
-  const first = own[info.max_input_length - special];
-  const bytes = new TextEncoder().encode(inputs);
-  const read = new TextDecoder().decode(first ? bytes.slice(0, first.start) : bytes);
+  const first = own[tokens - (spans.length - own.length)];
+  const prompt = info.prompts[info.default_prompt_name] ?? ""; // places count it
+  const bytes = new TextEncoder().encode(prompt + inputs);
+  const read = new TextDecoder().decode(first ? bytes.slice(0, first.start) : bytes).slice(prompt.length);
   const rest = text.slice(read.length);
   line.children[1].replaceChildren(shorten(read, 2000),
     element("mark", {}, shorten(rest, 300)));

@@ -3,7 +3,7 @@
 import { nextFrame } from "./dom.js";
 
 const SLICE_MILLISECONDS = 30; // of work between two looks at the page
-const ROUNDING = 1e-6; // what is left of a vector below this share of its length is rounding
+const ROUNDING = 1e-12; // what is left of a vector below this share of its length is rounding
 
 /** The first components of each vector, scaled to length 1. */
 export function cut(vectors, dimensions) {
@@ -116,7 +116,7 @@ export function principalComponents(vectors) {
     explained += centred.reduce((sum, row) => sum + dot(row, axis) ** 2, 0) / total;
     axes.push(axis);
   }
-  return { points: centred.map((row) => axes.map((axis) => dot(row, axis))), explained: Math.min(1, explained) };
+  return { points: centred.map((row) => axes.map((axis) => dot(row, axis))), explained };
 }
 
 /** Power iteration on X'X, orthogonal to the axes found before; zeros where no variance is left. */
