@@ -102,6 +102,7 @@ class RawLimit:
         return self._ways[way][: task["in_flight"]]
 
     def _time(self, way: str, size: int, task: dict[str, Any], seconds: float) -> dict[str, Any]:
+        sessions = self._sessions(way, task)
         stream = BatchStream(task["texts"], self._tokenizer, task["in_flight"], size)
         times: list[float] = []
         counts: list[int] = []
@@ -114,9 +115,7 @@ class RawLimit:
                 times.append(time.perf_counter() - began)
                 counts.append(len(batch))
 
-        threads = [
-            threading.Thread(target=work, args=(session,)) for session in self._sessions(way, task)
-        ]
+        threads = [threading.Thread(target=work, args=(session,)) for session in sessions]
         for thread in threads:
             thread.start()
         for thread in threads:
