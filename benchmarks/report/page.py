@@ -116,7 +116,7 @@ def _throughput_table(results: Results) -> str:
     note = (
         "\n\nConnections x texts a request. In process: one caller, one text or 32 a call. The raw"
         " limit has as many texts at hand as the load has in flight, and is the fastest of"
-        " {one session with all threads, one session a core} x {1, 32 texts a run}"
+        " {one session with all threads, one session a core} x {1 to 32 texts a run}"
     )
     return f"{_by_system_and_load(results, LOADS, cell)}{note}{_raw_ways(results)}."
 
