@@ -25,6 +25,6 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: P
     folder = tmp_path / "run"
     assert ensure_checkpoint(folder, recipe, tmp_path, train) == 2.0
     assert ensure_checkpoint(folder, recipe, tmp_path, train) is None
-    with pytest.raises(ConfigError, match="run is of another recipe: delete it"):
+    with pytest.raises(ConfigError, match="run is of another recipe: move it away"):
         ensure_checkpoint(folder, replace(recipe, seed=9), tmp_path, train)
     assert trained == [recipe]
