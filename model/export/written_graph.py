@@ -15,7 +15,8 @@ from sentence_transformers import SentenceTransformer
 
 from model.export import graph
 from model.export.early_exit import OwnGates, add_depth_input
-from model.export.int8.products import MEASURED_AT_ONCE, measure_tokens, multiply_as_int8
+from model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
+from model.export.int8.products import multiply_as_int8
 from model.export.int8.storage import store_int8
 from model.export.long_attention import spare_scores
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions

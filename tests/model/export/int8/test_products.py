@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,7 +16,8 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
 from model.export.graph import OPSET, POOLING
-from model.export.int8.products import Ranges, measure_tokens, multiply_as_int8
+from model.export.int8.calibration import LEAST_MEASURED, Rounding, measure_tokens, rounding_of
+from model.export.int8.products import multiply_as_int8
 from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
 from model.export.options import ExportError, ExportOptions
 from model.network.encoder import build_encoder
@@ -42,8 +44,7 @@ def matrix(rows: int = WIDTH, columns: int = WIDE, seed: int = 0) -> Matrix:
 BIAS = np.linspace(-1, 1, WIDE, dtype=np.float32)
 
 
-# What the channels of tokens are taken to reach: very different things.
-REACHED = np.geomspace(0.2, 20, WIDTH).astype(np.float32)
+FACTORS = np.geomspace(0.1, 10, WIDTH).astype(np.float32)
 
 
 def a_graph(*nodes: NodeProto, outputs: tuple[str, ...], **weights: Matrix) -> onnx.ModelProto:
@@ -76,30 +77,23 @@ def a_session(model: onnx.ModelProto) -> ort.InferenceSession:
 @pytest.fixture(scope="module")
 def product() -> ort.InferenceSession:
     model = a_product()
-    assert multiply_as_int8(model.graph, {"x": REACHED}) == 1
+    assert multiply_as_int8(model.graph, {"x": Rounding(FACTORS)}) == 1
     return a_session(model)
 
 
-def factors() -> Matrix:
-    """What a channel is divided by before it is rounded, and its row of the matrix multiplied."""
-    balanced = np.sqrt(REACHED / np.abs(matrix()).max(axis=1))
-    found: Matrix = (balanced / np.exp(np.log(balanced).mean())).astype(np.float32)
-    return found
-
-
-def even(tokens: Matrix) -> Matrix:
-    return (tokens * (1 / factors())).astype(np.float32)
+def divided(tokens: Matrix) -> Matrix:
+    return (tokens * (1 / FACTORS)).astype(np.float32)
 
 
 def stored() -> tuple[NDArray[np.int8], Matrix]:
-    return quantize_channels(matrix() * factors()[:, None], axis=1)
+    return quantize_channels(matrix() * FACTORS[:, None], axis=1)
 
 
 def by_formula(tokens: Matrix) -> NDArray[np.float64]:
     """The module's first paragraph, in numpy: whole numbers in int64, scales in float64."""
     whole, channel_scale = stored()
-    scale = np.maximum(np.abs(even(tokens)).max(1, keepdims=True), 1e-20) * np.float32(1 / 127)
-    rounded = np.rint(even(tokens) / scale).astype(np.int64)
+    scale = np.maximum(np.abs(divided(tokens)).max(1, keepdims=True), 1e-20) * np.float32(1 / 127)
+    rounded = np.rint(divided(tokens) / scale).astype(np.int64)
     sums: NDArray[np.int64] = rounded @ whole.astype(np.int64)
     result: NDArray[np.float64] = sums * scale.astype(float) * channel_scale + BIAS
     return result
@@ -119,8 +113,8 @@ def test_the_result_is_the_formulas(
     (found,) = product.run(None, {"x": tokens})
     expected = by_formula(tokens)
     # A quotient that lies between two whole numbers may fall to either side: one step of a token.
-    largest_weight = np.abs(matrix() * factors()[:, None]).max()
-    step = np.abs(even(tokens)).max(1, keepdims=True) / 127 * largest_weight
+    largest_weight = np.abs(matrix() * FACTORS[:, None]).max()
+    step = np.abs(divided(tokens)).max(1, keepdims=True) / 127 * largest_weight
     close = np.abs(found - expected) <= 1e-5 * (1 + np.abs(expected))
     assert close.all() or (np.abs(found - expected) <= step + 1e-5).all()
     assert close.mean() > 0.9
@@ -135,9 +129,9 @@ def test_the_result_is_as_near_to_float_as_half_a_step_of_each_factor(
     whole, channel_scale = stored()
     rounded = whole * channel_scale.astype(float)
     (found,) = product.run(None, {"x": tokens})
-    half_a_step = np.abs(even(tokens)).max(1, keepdims=True) / 254
+    half_a_step = np.abs(divided(tokens)).max(1, keepdims=True) / 254
     bound = half_a_step * np.abs(rounded).sum(0) * 1.001 + 1e-5
-    assert (np.abs(found - (even(tokens).astype(float) @ rounded + BIAS)) <= bound).all()
+    assert (np.abs(found - (divided(tokens).astype(float) @ rounded + BIAS)) <= bound).all()
 
 
 @given(tokens_of_any_size, st.integers(0, 8))
@@ -183,6 +177,90 @@ def test_tokens_that_meet_several_matrices_are_rounded_once() -> None:
         assert np.corrcoef(right.ravel(), found.ravel())[0, 1] > 0.999
 
 
+def test_a_bias_that_is_added_behind_the_product_is_added_in_it() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["b", "product"], ["y"]),
+    ]
+    model = a_graph(*nodes, outputs=("y",), w=matrix(), b=BIAS)
+    multiply_as_int8(model.graph, {"x": Rounding(FACTORS, largest=4.0)})
+    assert [node.op_type for node in model.graph.node][-1] == "MatMulIntegerToFloat"
+    tokens = matrix(5, WIDTH, seed=2) * FACTORS
+    (found,) = a_session(model).run(None, {"x": tokens})
+    assert np.corrcoef(found.ravel(), (tokens @ matrix() + BIAS).ravel())[0, 1] > 0.999
+
+
+def test_a_product_that_something_else_reads_keeps_its_sum_outside() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["y"]),
+    ]
+    model = a_graph(*nodes, outputs=("y", "product"), w=matrix(), b=BIAS)
+    multiply_as_int8(model.graph, {"x": Rounding(FACTORS)})
+    y, product = a_session(model).run(None, {"x": matrix(5, WIDTH)})
+    np.testing.assert_array_equal(y, product + BIAS)
+
+
+def one_scale() -> ort.InferenceSession:
+    model = a_product()
+    multiply_as_int8(model.graph, {"x": Rounding(FACTORS, largest=12.7)})
+    return a_session(model)
+
+
+def test_tokens_of_one_scale_are_whole_numbers_of_its_steps() -> None:
+    """Steps of 0.1, up to 12.7; what is larger counts as 12.7."""
+    steps = np.random.default_rng(3).integers(-127, 128, (6, WIDTH)).astype(np.float32)
+    steps[1, 5] = 300
+    whole, channel_scale = stored()
+    (found,) = one_scale().run(None, {"x": steps * 0.1 * FACTORS})
+    expected = 0.1 * np.clip(steps, -128, 127) @ (whole * channel_scale.astype(float)) + BIAS
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def gelu(numbers: Matrix) -> Matrix:
+    values = torch.nn.functional.gelu(torch.from_numpy(numbers)).numpy()
+    return np.asarray(values, np.float32)
+
+
+def test_what_gelu_leaves_is_rounded_in_steps_of_half_the_size() -> None:
+    tokens, unseen = (gelu(3 * matrix(40, WIDTH, seed=seed)) for seed in (1, 2))
+    one_sided = rounding_of(tokens, [matrix()])
+    assert one_sided.least == tokens.min()
+
+    def error(rounding: Rounding) -> float:
+        model = a_product()
+        multiply_as_int8(model.graph, {"x": rounding})
+        (found,) = a_session(model).run(None, {"x": unseen})
+        rounded, scale = quantize_channels(matrix() * rounding.factors[:, None], axis=1)
+        right = unseen / rounding.factors @ (rounded * scale) + BIAS
+        return float(np.sqrt(np.mean((found - right) ** 2)))
+
+    assert error(one_sided) < 0.6 * error(Rounding(one_sided.factors))
+
+
+@pytest.mark.parametrize(
+    ("largest", "one"), [(1.5, True), (3.0, False)], ids=["near the others", "far above them"]
+)
+def test_tokens_have_one_scale_where_none_is_far_above_the_others(
+    largest: float, one: bool
+) -> None:
+    tokens = np.sign(matrix(LEAST_MEASURED, WIDTH))
+    tokens[7] *= largest
+    rounding = rounding_of(tokens, [np.sign(matrix())])
+    assert rounding.least is None
+    assert rounding.largest == (pytest.approx(largest) if one else None)
+
+
+def test_tokens_of_zeros_have_no_one_scale() -> None:
+    assert rounding_of(np.zeros((999, WIDTH), np.float32), [matrix()]).largest is None
+
+
+def test_few_tokens_do_not_say_how_large_others_are() -> None:
+    tokens = np.sign(matrix(LEAST_MEASURED, WIDTH))
+    assert rounding_of(tokens, [matrix()]).largest is not None
+    assert rounding_of(tokens[1:], [matrix()]).largest is None
+
+
 def test_a_channel_that_is_far_larger_costs_the_others_nothing() -> None:
     """Undivided, it would leave them the steps between -1 and 1 of 127."""
     tokens = matrix(64, WIDTH)
@@ -191,35 +269,37 @@ def test_a_channel_that_is_far_larger_costs_the_others_nothing() -> None:
     weights[3] /= 200  # as in an encoder, where such channels are answered by small weights
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
 
-    def error(reached: Ranges) -> float:
+    def error(rounding: Rounding) -> float:
         model = a_graph(node, outputs=("y",), w=weights)
-        assert multiply_as_int8(model.graph, reached) == 1
+        assert multiply_as_int8(model.graph, {"x": rounding}) == 1
         (found,) = a_session(model).run(None, {"x": tokens})
         return float(np.abs(found - tokens @ weights).mean())
 
     measured = measure_tokens(a_graph(node, outputs=("y",), w=weights), [{"x": tokens}])
-    as_they_are = {"x": np.abs(weights).max(axis=1)}  # factors of 1
-    assert error(measured) < 0.1 * error(as_they_are)
+    undivided = Rounding(np.ones(WIDTH, np.float32))
+    assert error(measured["x"]) < 0.1 * error(undivided)
 
 
-def test_what_channels_reach_is_measured_on_all_batches_and_leaves_the_graph_alone() -> None:
+def test_tokens_are_measured_on_all_batches_and_the_graph_is_left_alone() -> None:
     model = a_product()
     before = model.SerializeToString()
-    batches = [{"x": np.full((n, WIDTH), size, np.float32)} for n, size in ((60, 1), (9, 7))]
+    signs = np.sign(matrix(60, WIDTH))
+    batches = [{"x": signs[:n] * np.float32(size)} for n, size in ((60, 1), (9, 7))]
     for batch in batches:
-        batch["x"][:, 5] = 0.01
-    (reached,) = measure_tokens(model, batches).values()
+        batch["x"][:, 5] *= 0.01
+    (rounding,) = measure_tokens(model, batches).values()
     assert model.SerializeToString() == before
-    assert reached[0] == 7
-    assert reached[5] == 3.5  # half of the usual one: it may be louder in other texts
+    reached = np.full(WIDTH, 7, np.float32)
+    reached[5] = 3.5  # half of the usual one: it may be larger in other texts
+    factors = np.sqrt(reached / np.abs(matrix()).max(axis=1))
+    np.testing.assert_allclose(rounding.factors, factors / np.exp(np.log(factors).mean()), 1e-5)
 
 
 def test_a_channel_without_weights_or_tokens_is_no_reason_to_divide_by_zero() -> None:
-    weights, reached = matrix(), REACHED.copy()
-    weights[7], reached[11] = 0, 0
+    weights, tokens = matrix(), matrix(5, WIDTH)
+    weights[7], tokens[:, 11] = 0, 0
     model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), outputs=("y",), w=weights)
-    multiply_as_int8(model.graph, {"x": reached})
-    tokens = matrix(5, WIDTH)
+    multiply_as_int8(model.graph, measure_tokens(model, [{"x": tokens}]))
     (found,) = a_session(model).run(None, {"x": tokens})
     assert np.corrcoef(found.ravel(), (tokens @ weights).ravel())[0, 1] > 0.99
 
@@ -237,7 +317,7 @@ def test_what_is_no_plain_product_with_a_large_matrix_is_left_alone() -> None:
     }
     model = a_graph(*nodes, outputs=("turned", "few", "pooled"), **weights)
     before = model.SerializeToString()
-    assert multiply_as_int8(model.graph, {"x": REACHED}) == 0
+    assert multiply_as_int8(model.graph, {"x": Rounding(FACTORS)}) == 0
     assert model.SerializeToString() == before
 
 
