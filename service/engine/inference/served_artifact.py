@@ -23,7 +23,7 @@ from service.settings import Settings
 logger = logging.getLogger(__name__)
 
 CONVERTER = "model.export.requantize"
-CONVERSION = 1  # goes up when the converter makes something else of the same artifact
+CONVERSION = 2  # goes up when the converter makes something else of the same artifact
 CODE = Path(__file__).resolve().parents[3]  # where the converter is that belongs to this code
 
 
