@@ -26,7 +26,8 @@ class Progress(TrainerCallback):
     def __init__(self, metric: str, batch_size: int) -> None:
         self.metric = metric
         self.batch_size = batch_size
-        self.loss = self.dev = float("nan")
+        self.loss: float | None = None
+        self.dev = float("nan")
         self.best = (float("-inf"), 0)  # score and step
         self.bar: Bar | None = None
 
@@ -81,14 +82,17 @@ class Progress(TrainerCallback):
             self.bar.stop()
 
     def _line(self, state: TrainerState) -> str:
+        """What is known: before the first step of this process neither loss nor speed is."""
         done = state.global_step - self.first
-        seconds = time.monotonic() - self.started
-        left = seconds / done * (state.max_steps - state.global_step) if done else float("nan")
         best, step = self.best
-        return (
-            f"loss {self.loss:.4f}  dev {self.dev:.2f}  best {best:.2f} at {step}  "
-            f"{done * self.batch_size / seconds:.0f} rows/s  {left:.0f} s left"
-        )
+        parts = [f"dev {self.dev:.2f}", f"best {best:.2f} at {step}"]
+        if self.loss is not None:
+            parts.insert(0, f"loss {self.loss:.4f}")
+        if done:
+            seconds = time.monotonic() - self.started
+            left = seconds / done * (state.max_steps - state.global_step)
+            parts += [f"{done * self.batch_size / seconds:.0f} rows/s", f"{left:.0f} s left"]
+        return "  ".join(parts)
 
 
 class LastStep(TrainerCallback):
