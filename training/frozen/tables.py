@@ -9,7 +9,14 @@ from typing import Any
 
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import LEVEL, equivalence, holm, paired, verdict
+from training.evaluation.results.statistics import (
+    LEVEL,
+    equivalence,
+    holm,
+    p_value,
+    paired,
+    verdict,
+)
 from training.evaluation.sts import AVERAGE
 from training.frozen.arms import ARMS, ENCODER_ARMS
 from training.frozen.experiment import TUNING_SEED
@@ -187,7 +194,7 @@ def _comparisons_table(lines: Sequence[Line], settings: Sequence[Key]) -> str:
         answer = verdict(found.mean, p) if moved else "not tested"
         cells.append(
             [label, str(len(found.differences)), f"{found.mean:+.2f}", interval]
-            + [_p(p), answer, _p(alike) + (" (shown)" if (alike or 1) < LEVEL else "")]
+            + [p_value(p), answer, p_value(alike) + (" (shown)" if (alike or 1) < LEVEL else "")]
         )
     minus = "S2Sent minus" if all(line["arm"] in ENCODER_ARMS for line in lines) else "difference"
     head = [minus, "pairs", tested, "95 %", "p (Holm)", "", f"within ± {MARGIN:g}, p"]
@@ -226,7 +233,3 @@ def _by_seed(runs: Sequence[Line], score: str, *, like: Sequence[Line] = ()) -> 
     if like and not ARMS[runs[0]["arm"]].learns:
         return {run["seed"]: _scores(runs[0])[score] for run in like}
     return {run["seed"]: _scores(run)[score] for run in runs}
-
-
-def _p(value: float | None) -> str:
-    return "no test" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"

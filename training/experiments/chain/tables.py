@@ -8,7 +8,7 @@ from typing import Any
 from training.errors import ConfigError
 from training.evaluation.development import WITHOUT_OVERLAP
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import LEVEL, equivalence, paired, verdict
+from training.evaluation.results.statistics import LEVEL, equivalence, p_equation, paired, verdict
 from training.evaluation.sts import AVERAGE
 from training.experiments.chain.plan import WITH, WITHOUT
 from training.jsonl import read_lines
@@ -78,14 +78,15 @@ def _comparison(lines: Sequence[Line], part: str, moved: Sequence[float]) -> lis
     found = paired(by_arm[WITH], by_arm[WITHOUT])
     if found is None:
         return []
-    text = f"The selector adds {found.mean:+.2f} in {COMPARED[part]} (n = {len(found.differences)}"
+    mean, count = round(found.mean, 2) + 0.0, len(found.differences)  # never -0.00
+    text = f"The selector adds {mean:+.2f} in {COMPARED[part]} (n = {count}"
     if found.p is not None:
-        text += f", 95 % {found.low:+.2f} to {found.high:+.2f}, p = {found.p:.3f}"
+        text += f", 95 % {found.low:+.2f} to {found.high:+.2f}, {p_equation(found.p)}"
     text += f"): {verdict(found.mean, found.p)}."
     alike = equivalence(found.differences, MARGIN)
     if alike is not None:
         shown = "shown" if alike < LEVEL else "not shown"
-        text += f" That it is within ± {MARGIN:g}: p = {alike:.3f}, {shown}."
+        text += f" That it is within ± {MARGIN:g}: {p_equation(alike)}, {shown}."
     if moved and max(moved) < LEAST_MOVEMENT:
         text += (
             f" Its weights moved by {max(moved):.3f} at most, below {LEAST_MOVEMENT:g}, so whether "

@@ -17,6 +17,7 @@ from training.evaluation.results.statistics import (
     PairedDifference,
     equivalence,
     holm,
+    p_equation,
     paired,
 )
 from training.experiments.paper.plan.configurations import (
@@ -169,7 +170,7 @@ class _Compare:
             return Part(f"{numbers}, no test", "not shown")
         numbers += (
             f", difference {found.mean:+.2f} ({found.low:+.2f} to {found.high:+.2f}), "
-            f"within {FLAT:g}: p = {alike:.3f}"
+            f"within {FLAT:g}: {p_equation(alike)}"
         )
         if found.low > FLAT or found.high < -FLAT:
             return Part(numbers, "does not hold")
@@ -199,7 +200,7 @@ def _both(*both: tuple[str, BySeed]) -> str:
 
 
 def _p(found: PairedDifference | None) -> str:
-    return "no test" if found is None or found.p is None else f"p = {found.p:.3f}"
+    return p_equation(found.p if found else None)
 
 
 def _blocks_and_frequencies(compare: _Compare) -> Sequence[Part]:

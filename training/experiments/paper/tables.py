@@ -15,7 +15,7 @@ from training.errors import ConfigError
 from training.evaluation import transfer
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
-from training.evaluation.results.statistics import LEVEL, PairedDifference, holm, paired
+from training.evaluation.results.statistics import LEVEL, PairedDifference, holm, p_value, paired
 from training.evaluation.sts import TASKS
 from training.experiments.paper.claims import findings
 from training.experiments.paper.latency import latency_section, read_overhead
@@ -211,16 +211,12 @@ def _against_bases(experiment: Experiment, results: Results, main: Value) -> lis
     ]
     cells = []
     for of_row, pair, p in zip(found, names, holm(p_values), strict=True):
-        text = "not tested" if pair & still else _p(p)
+        text = "not tested" if pair & still else p_value(p)
         bold = p is not None and p < LEVEL
         cells.append(
             ("", "") if of_row is None else (f"{of_row.mean:+.2f}", f"**{text}**" if bold else text)
         )
     return cells
-
-
-def _p(p: float | None) -> str:
-    return "no test" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def unmoved(results: Results) -> set[str]:

@@ -128,5 +128,7 @@ def test_claims_are_read_from_results_and_from_overhead(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, noisy)
     table = claims_table(results, {"latency": 0.1})
     assert "| **holds** |" in table
-    assert re.search(r"last3-2d 7\S+ ± \S+ \(n = 5\), last3-1d 7\S+ ± \S+ \(n = 5\), p = ", table)
+    assert re.search(
+        r"last3-2d 7\S+ ± \S+ \(n = 5\), last3-1d 7\S+ ± \S+ \(n = 5\), p [=<] ", table
+    )
     assert "latency +0.10 %" in table
