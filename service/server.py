@@ -108,16 +108,13 @@ class Process:
 
         A request sent on a connection that is just being closed would be lost (RFC 9112, 9.6).
         """
-        if self._draining is None or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
 
-        async def send_and_close(message: Message) -> None:
-            if message["type"] == "http.response.start":
+        async def send_or_close(message: Message) -> None:
+            if self._draining is not None and message["type"] == "http.response.start":
                 MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
-        await self._app(scope, receive, send_and_close)
+        await self._app(scope, receive, send_or_close)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if self._draining is None:

@@ -1,9 +1,10 @@
 """Where routes meet the engine: their shared state, and request options -> engine -> result."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 
@@ -21,6 +22,8 @@ from service.lanes import HEADER as PRIORITY
 from service.lanes import lane_of
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,24 @@ def remaining_seconds(request: Request) -> float:
     """What is left of the request's timeout, at least a millisecond."""
     limit = service_of(request).settings.request_timeout_seconds
     return max(0.001, limit - context_of(request).elapsed_seconds())
+
+
+async def written(request: Request, writing: Coroutine[Any, Any, Result]) -> Result:
+    """What ``writing`` an answer gives, within the request's timeout; a drain waits for it.
+
+    Raises DeadlineExceeded, NotReady when the drain's time is over, and ClientDisconnect.
+    """
+    track = service_of(request).engine.track(remaining_seconds(request), stage=_serializing)
+
+    async def tracked() -> Result:
+        async with track:
+            return await writing
+
+    return await unless_disconnected(request, tracked())
+
+
+def _serializing() -> str:
+    return "serialize"
 
 
 async def embed(

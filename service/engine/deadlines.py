@@ -29,8 +29,8 @@ class InFlightRequests:
         """Count the body of an ``async with`` as a request in flight.
 
         Raises DeadlineExceeded when its time is over, and the error of `abort` after that was
-        called. ``stage`` names the stage the request is in: ``tokenize``, ``queue`` or
-        ``inference``.
+        called. ``stage`` names the stage the request is in: ``tokenize``, ``queue``,
+        ``inference`` or ``serialize``.
         """
         return _TrackedRequest(self, asyncio.timeout(timeout_seconds), stage)
 

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TypeVar
 
@@ -221,6 +222,15 @@ class Engine:
         """The tokens of each list of ids of this vocabulary, as the vocabulary spells them."""
         async with self._admission.track(timeout_seconds):
             return await self._tokenization.in_slices(ids, self._loaded.tokenizer.tokens)
+
+    def track(
+        self, timeout_seconds: float, *, stage: Callable[[], str]
+    ) -> AbstractAsyncContextManager[None]:
+        """Count what is done with a result as a request in flight, which a drain waits for.
+
+        Raises DeadlineExceeded after ``timeout_seconds``, and NotReady when the engine aborts.
+        """
+        return self._admission.track(timeout_seconds, stage=stage)
 
     def readiness(self) -> Readiness:
         """Whether traffic should be sent here. Cheap, and never waits for inference."""

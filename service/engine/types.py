@@ -1,6 +1,7 @@
 """The types the embedding engine is built from and answers with."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -108,6 +109,10 @@ class EmbeddingEngine(Protocol):
     async def tokens(
         self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
     ) -> list[list[str]]: ...
+
+    def track(
+        self, timeout_seconds: float, *, stage: Callable[[], str]
+    ) -> AbstractAsyncContextManager[None]: ...
 
     def readiness(self) -> Readiness: ...
 

@@ -77,7 +77,11 @@ class BodyReader:
                     if len(body) > limit:
                         raise _too_large(limit)
                     budget.feed(chunk)
+        except ClientDisconnect:
+            self._metrics.cancelled.labels("body").inc()
+            raise
         except TimeoutError:
+            self._metrics.timed_out.labels("body").inc()
             raise DeadlineExceeded(
                 f"The body had not arrived after {self._settings.request_timeout_seconds:g} s."
                 " Send it faster or in smaller requests."
@@ -140,8 +144,8 @@ def _check_media_type(request: Request) -> None:
     if not is_json:
         given = f"is {declared[:80]!r}" if declared else "is missing"
         raise UnsupportedMediaType(f"Content-Type {given}; send application/json.")
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding != "identity":
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
         raise UnsupportedMediaType(
             f"Content-Encoding is {encoding[:80]!r}; send the body as it is."
         )

@@ -1,5 +1,6 @@
 """The outermost middleware: request id, metrics, access log, and the 500 for an unhandled error."""
 
+import asyncio
 import logging
 import random
 import re
@@ -8,6 +9,7 @@ from opentelemetry import trace
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from service.engine.admission import not_ready
 from service.errors import InternalError
 from service.http.context import RequestContext
 from service.http.error_responses import CLIENT_CLOSED_REQUEST, error_response
@@ -22,7 +24,12 @@ REQUEST_ID_FIELD = REQUEST_ID_HEADER.lower().encode()  # as ASGI has it
 _VALID_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 # Aliases count as the route they stand for.
-_ALIASES = {"POST /": "/embed", "POST /embeddings": "/v1/embeddings", "GET /ping": "/health"}
+_ALIASES = {
+    "POST /": "/embed",
+    "POST /embeddings": "/v1/embeddings",
+    "GET /ping": "/health",
+    "HEAD /ping": "/health",
+}
 _PROBES = frozenset({"/health", "/ready", "/metrics"})
 
 
@@ -62,14 +69,19 @@ class ObserveRequests:
         self._in_flight += 1
         try:
             await self._app(scope, receive, send_with_id)
+        except asyncio.CancelledError:  # the server ends, and nothing else waits for the request
+            if status != CLIENT_CLOSED_REQUEST:
+                raise
+            error = not_ready("draining")
+            await error_response(scope["path"], error)(scope, receive, send_with_id)
         except Exception:  # the edge of a request: it gets an answer, the log the traceback
             logger.exception("unhandled error while answering a request")
             if status != CLIENT_CLOSED_REQUEST:
                 raise  # the response has begun; the server closes the connection
-            error = InternalError(
+            bug = InternalError(
                 "Something went wrong here. The log has it under this answer's X-Request-Id."
             )
-            await error_response(scope["path"], error)(scope, receive, send_with_id)
+            await error_response(scope["path"], bug)(scope, receive, send_with_id)
         finally:
             self._in_flight -= 1
             seconds = context.elapsed_seconds()
@@ -111,8 +123,8 @@ def _request_id(scope: Scope) -> str:
 
 
 def _route_label(scope: Scope) -> str:
-    """The route's template, never the path as sent: the number of labels must stay small."""
-    path = getattr(scope.get("route"), "path", "")
+    """The route, also of a request that was refused before; "other" for every other path."""
+    path = scope["path"]
     label = _ALIASES.get(f"{scope['method']} {path}", path)
     return label if label in ROUTES else "other"
 

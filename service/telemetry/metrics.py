@@ -29,7 +29,7 @@ from service.telemetry.deferred import DeferredCalls
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
-STAGES = ("tokenize", "queue", "inference")
+STAGES = ("body", "tokenize", "queue", "inference", "serialize")
 REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota")
 FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
 

@@ -48,6 +48,40 @@ async def test_after_sigterm_accepted_work_is_finished_and_new_work_refused() ->
     assert await running.stopped() == 0
 
 
+async def test_an_answer_that_is_being_written_at_sigterm_is_finished_and_closes() -> None:
+    engine = FakeEngine(writing_gate=asyncio.Event())
+    running = Running(engine)
+    accepted = asyncio.ensure_future(running.client.post("/embed", json={"inputs": "a"}))
+    await engine.entered.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+    await engine.draining.wait()
+    assert engine.writing_gate is not None
+    engine.writing_gate.set()
+    answer = await accepted
+    assert (answer.status_code, answer.headers["connection"]) == (200, "close")
+    assert await running.stopped() == 0
+
+
+async def test_a_request_whose_body_never_ends_is_told_that_the_server_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("service.server.SEND_TIMEOUT_SECONDS", 0.05)
+    running = Running(FakeEngine())
+    url = running.client.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    head = "POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    writer.write(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+    while not (await running.client.get("/metrics")).text.count("s2sent_requests_in_flight 2.0"):
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    answer = (await reader.read()).decode()
+    writer.close()
+    assert answer.startswith("HTTP/1.1 503 ")
+    assert "connection: close" in answer.lower()
+    assert "retry-after" in answer.lower()
+    assert await running.stopped() == 0
+
+
 async def test_work_that_cannot_be_finished_shows_in_the_exit_code() -> None:
     engine = FakeEngine(drains_cleanly=False)
     running = Running(engine, drain_timeout_seconds=3)

@@ -2,7 +2,8 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,11 +48,16 @@ class Call:
 
 @dataclass
 class FakeEngine:
-    """Gives every text a vector of its own; ``error`` is raised, ``gate`` waited for, if set."""
+    """Gives every text a vector of its own; ``error`` is raised, if set.
+
+    `embed` waits for ``gate``, and the writing of an answer for ``writing_gate``; ``entered`` tells
+    that one of them is waited for.
+    """
 
     error: Exception | None = None
     start_error: Exception | None = None
     gate: asyncio.Event | None = None
+    writing_gate: asyncio.Event | None = None
     state: Readiness = Readiness(True, "ready")
     provider: str = "CPUExecutionProvider"
     vectors: NDArray[np.float32] | None = None
@@ -61,6 +67,7 @@ class FakeEngine:
     threads: int = 2
     tokenizer_threads: int = 3
     calls: list[Call] = field(default_factory=list)
+    tracked: list[tuple[float, str]] = field(default_factory=list)  # time left, stage
     started: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -100,17 +107,8 @@ class FakeEngine:
         texts = [*texts, *(others.texts if others else ())]
         if self.error:
             raise self.error
-        self.in_flight += 1
-        self.entered.set()
-        try:
-            if self.gate:
-                await self.gate.wait()
-        except asyncio.CancelledError:
-            self.cancelled.set()
-            raise
-        finally:
-            self.in_flight -= 1
-            self.finished.set()
+        async with self._in_flight():
+            await self._wait_for(self.gate)
         rows = self.vectors
         if rows is None:
             rows = np.stack([vector_of(text, self.dim) for text in texts])
@@ -152,6 +150,33 @@ class FakeEngine:
     ) -> list[list[str]]:
         """The ids themselves, as tokens."""
         return [[*map(str, row)] for row in ids]
+
+    @asynccontextmanager
+    async def track(
+        self, timeout_seconds: float, *, stage: Callable[[], str]
+    ) -> AsyncIterator[None]:
+        """In flight, from before the answer is written until ``writing_gate`` opens, if set."""
+        self.tracked.append((timeout_seconds, stage()))
+        async with self._in_flight():
+            yield
+            await self._wait_for(self.writing_gate)
+
+    @asynccontextmanager
+    async def _in_flight(self) -> AsyncIterator[None]:
+        self.in_flight += 1
+        try:
+            yield
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        finally:
+            self.in_flight -= 1
+            self.finished.set()
+
+    async def _wait_for(self, gate: asyncio.Event | None) -> None:
+        if gate:
+            self.entered.set()
+            await gate.wait()
 
     def readiness(self) -> Readiness:
         return self.state

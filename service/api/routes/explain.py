@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import numpy as np
 import orjson
@@ -9,12 +10,14 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.api.embedding import Service, embed, remaining_seconds, service_of
+from service.api.embedding import Service, embed, remaining_seconds, service_of, written
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.responses import embedding_response
 from service.api.routing import RequestRoute
 from service.api.schemas.bodies import ExplainBody
+from service.engine.types import EmbedResult
 from service.errors import InvalidInput
+from service.http.body import unless_disconnected
 from service.http.context import context_of
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
@@ -63,22 +66,31 @@ async def explain_texts(request: Request) -> Response:
     body = await service.bodies.read(request, ExplainBody)
     _require_weights(service)
     result = await embed(request, body.inputs, body, weights=True)
-    tokens = await service.engine.tokens(
-        result.token_ids, timeout_seconds=remaining_seconds(request)
-    )
+    work = service.engine.tokens(result.token_ids, timeout_seconds=remaining_seconds(request))
+    tokens = await unless_disconnected(request, work)
     since = time.perf_counter()
     depth = context_of(request).depth
-    numbers = service.manifest.fused_blocks(depth)
+    writing = _explanations(
+        result, tokens, service.manifest.fused_blocks(depth), features=body.features
+    )
+    texts = await written(request, writing)
+    fingerprint = service.fingerprint(depth).encode()
+    content = b'{"model_fingerprint":"%b","texts":[%b]}' % (fingerprint, texts)
+    return embedding_response(request, result, content, serialized_since=since)
+
+
+async def _explanations(
+    result: EmbedResult, tokens: Sequence[Sequence[str]], numbers: range, *, features: bool
+) -> bytes:
+    """`ExplainedText`s with commas between them; ``numbers`` are those of the fused blocks."""
     weights = result.embeddings.reshape(len(tokens), len(numbers), -1)
     texts = []
     for own, truncated, rows in zip(tokens, result.truncated, weights, strict=True):
         await asyncio.sleep(0)  # let the event loop serve others
-        blocks = _blocks(numbers, rows, features=body.features)
+        blocks = _blocks(numbers, rows, features=features)
         text = {"tokens": own, "truncated": truncated, "blocks": blocks}
         texts.append(orjson.dumps(text, option=orjson.OPT_SERIALIZE_NUMPY))
-    fingerprint = service.fingerprint(depth).encode()
-    content = b'{"model_fingerprint":"%b","texts":[%b]}' % (fingerprint, b",".join(texts))
-    return embedding_response(request, result, content, serialized_since=since)
+    return b",".join(texts)
 
 
 def _blocks(

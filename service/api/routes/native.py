@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from service.api.details import DetailedEmbeddings, details_as_json
-from service.api.embedding import embed, service_of
+from service.api.embedding import embed, service_of, written
 from service.api.encodings import as_json_items, check_scale, encode, encoding_headers
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.partial import usable_embeddings, with_nulls
@@ -84,7 +84,8 @@ async def _embeddings(request: Request, body: EmbedBody) -> Response:
             media_type=RAW,
             headers=headers | {"x-embedding-shape": f"{rows.shape[0]},{rows.shape[1]}"},
         )
-    content = await list_as_json(with_nulls(as_json_items(rows, body.encoding), errors))
+    items = with_nulls(as_json_items(rows, body.encoding), errors)
+    content = await written(request, list_as_json(items))
     if body.details:
         details = details_as_json(request, result, errors)
         content = b'{"embeddings":%b,"details":%b}' % (content, details)
@@ -136,9 +137,10 @@ async def _similarities(request: Request, body: SimilarityBody) -> Response:
     since = time.perf_counter()
     unit = to_unit(result.embeddings)
     if isinstance(body.inputs, RankingForm):
-        scores = await _ranking(unit, sources, np.array(others), body.inputs.top_k)
+        writing = _ranking(unit, sources, np.array(others), body.inputs.top_k)
     else:
-        scores = await list_as_json(paired_cosines(unit, sources, others))
+        writing = list_as_json(paired_cosines(unit, sources, others))
+    scores = await written(request, writing)
     return embedding_response(request, result, scores, serialized_since=since)
 
 

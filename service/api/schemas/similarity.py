@@ -16,8 +16,9 @@ from pydantic import (
 
 from service.api.schemas.options import Body, EmbedOptions, Positive
 from service.api.schemas.texts import TEXT_SCHEMA, check_count, checked_text
-from service.errors import EmptyInput
+from service.errors import EmptyInput, PayloadTooLarge
 
+MAX_RANKED = 65_536  # documents in the answers to all queries of a request, some 2 MB
 MAX_INTEGER = 2**63 - 1  # orjson may parse a larger integer as a float
 
 
@@ -127,6 +128,18 @@ class RankingForm(Body):
     top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
         default=None, description="Documents in each answer; all of them by default."
     )
+
+    @model_validator(mode="after")
+    def _answer_is_not_too_large(self) -> Self:
+        queries, documents = len(self.queries), len(self.documents)
+        each = min(self.top_k or documents, documents)
+        if queries * each > MAX_RANKED:
+            raise PayloadTooLarge(
+                f"{queries} queries with {each} documents each are {queries * each} scores; the"
+                f" limit is {MAX_RANKED}. Ask for fewer with top_k, or send fewer queries.",
+                param="inputs.top_k",
+            )
+        return self
 
     def texts(self) -> list[str]:
         """Every text to embed, the queries first."""

@@ -331,6 +331,19 @@ async def test_deadline_counts_also_while_tokenising() -> None:
     assert harness.value("requests_timed_out_total", stage="tokenize") == 1
 
 
+async def test_what_is_done_with_a_result_is_in_flight_until_its_deadline() -> None:
+    async with serving() as harness:
+        with pytest.raises(DeadlineExceeded):
+            async with harness.engine.track(0.01, stage=lambda: "serialize"):
+                await asyncio.Event().wait()
+        assert harness.value("requests_timed_out_total", stage="serialize") == 1
+        async with harness.engine.track(60, stage=lambda: "serialize"):
+            draining = asyncio.ensure_future(harness.engine.drain(60))
+            done, _ = await asyncio.wait([draining], timeout=0.05)
+            assert not done
+        assert await draining
+
+
 # --- failures ---
 
 

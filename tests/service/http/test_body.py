@@ -16,13 +16,13 @@ from tests.support.fake_engine import FakeEngine
 class Exchange:
     """One request to the application, with every message from the client under control."""
 
-    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
+    def __init__(self, engine: FakeEngine, path: str = "/embed", **settings: Any) -> None:
         app = create_app(Settings(**settings), engine=engine)
         service: Service = app.state.service
         self._metrics = service.metrics
         self.incoming: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
-        self.task = asyncio.ensure_future(app(_scope(), self.incoming.get, self._send))
+        self.task = asyncio.ensure_future(app(_scope(path), self.incoming.get, self._send))
 
     async def _send(self, message: Message) -> None:
         self.sent.append(message)
@@ -42,15 +42,19 @@ class Exchange:
         return self.registry.get_sample_value("s2sent_requests_total", labels)
 
 
-def _scope() -> dict[str, Any]:
+CANCELLED = "s2sent_requests_cancelled_total", {"stage": "body"}
+TIMED_OUT = "s2sent_requests_timed_out_total", {"stage": "body"}
+
+
+def _scope(path: str) -> dict[str, Any]:
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
         "method": "POST",
         "scheme": "http",
-        "path": "/embed",
-        "raw_path": b"/embed",
+        "path": path,
+        "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
         "headers": [(b"content-type", b"application/json")],
@@ -79,17 +83,56 @@ async def test_a_client_that_leaves_while_sending_never_reaches_the_engine() -> 
     await exchange.task
     assert not engine.calls
     assert exchange.count("499") == 1
+    assert exchange.registry.get_sample_value(*CANCELLED) == 1
 
 
-async def test_a_server_that_gives_up_on_a_request_cancels_its_work() -> None:
+async def test_a_server_that_gives_up_on_a_request_cancels_its_work_and_says_so() -> None:
     engine = FakeEngine(gate=asyncio.Event())
     exchange = Exchange(engine)
     exchange.client_sends(b'{"inputs": "a"}')
     await engine.entered.wait()
     exchange.task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await exchange.task
+    await exchange.task
     assert engine.cancelled.is_set()
+    assert exchange.sent[0]["status"] == 503
+    assert b"shutting down" in exchange.sent[1]["body"]
+    assert exchange.count("503") == 1
+
+
+async def test_a_server_that_gives_up_on_a_body_says_so() -> None:
+    exchange = Exchange(FakeEngine())
+    exchange.client_sends(b'{"inp', more_body=True)
+    await asyncio.sleep(0)
+    exchange.task.cancel()
+    await exchange.task
+    assert exchange.sent[0]["status"] == 503
+
+
+# /decode and the list of ids have no queue, but are written in slices too.
+ANSWERS = [
+    ("/embed", b'{"inputs": "a"}'),
+    ("/v1/embeddings", b'{"input": "a"}'),
+    ("/decode", b'{"ids": [[1]]}'),
+    ("/similarity", b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}'),
+    ("/similarity", b'{"inputs": {"queries": ["a"], "documents": ["b"]}}'),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ANSWERS)
+async def test_an_answer_is_written_as_a_part_of_its_request(path: str, body: bytes) -> None:
+    """In flight until it is written, with what is left of its time, for as long as anyone waits."""
+    engine = FakeEngine(writing_gate=asyncio.Event())
+    exchange = Exchange(engine, path=path, request_timeout_seconds=7)
+    exchange.client_sends(body)
+    await engine.entered.wait()
+    assert engine.in_flight == 1
+    ((seconds, stage),) = engine.tracked
+    assert 6 < seconds < 7
+    assert stage == "serialize"
+    exchange.client_leaves()
+    await exchange.task
+    assert engine.cancelled.is_set()
+    assert exchange.sent[0]["status"] == 499
 
 
 async def test_a_body_in_pieces_is_put_together() -> None:
@@ -108,6 +151,7 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_504() -> None:
     exchange.client_sends(b'{"inp', more_body=True)
     await exchange.task
     assert exchange.sent[0]["status"] == 504
+    assert exchange.registry.get_sample_value(*TIMED_OUT) == 1
 
 
 async def test_time_spent_on_the_body_is_taken_off_the_engines() -> None:

@@ -50,6 +50,7 @@ async def test_any_other_request_id_is_replaced(given: str) -> None:
         ("POST", "/v1/embeddings", "/v1/embeddings", "400"),
         ("POST", "/embeddings", "/v1/embeddings", "400"),
         ("GET", "/ping", "/health", "200"),
+        ("HEAD", "/ping", "/health", "200"),
         ("GET", "/embed", "/embed", "405"),
         ("GET", "/", "other", "200"),
         ("GET", "/random/path", "other", "404"),
