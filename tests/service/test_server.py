@@ -51,7 +51,7 @@ async def test_after_sigterm_accepted_work_is_finished_and_new_work_refused() ->
 async def test_an_answer_that_is_being_written_at_sigterm_is_finished_and_closes() -> None:
     engine = FakeEngine(writing_gate=asyncio.Event())
     running = Running(engine)
-    accepted = asyncio.ensure_future(running.client.post("/embed", json={"inputs": "a"}))
+    accepted = asyncio.ensure_future(running.client.post("/embed", json={"inputs": ["a"] * 65}))
     await engine.entered.wait()
     os.kill(os.getpid(), signal.SIGTERM)
     await engine.draining.wait()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
+import orjson
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
@@ -85,7 +86,7 @@ async def _embeddings(request: Request, body: EmbedBody) -> Response:
             headers=headers | {"x-embedding-shape": f"{rows.shape[0]},{rows.shape[1]}"},
         )
     items = with_nulls(as_json_items(rows, body.encoding), errors)
-    content = await written(request, list_as_json(items))
+    content = await list_as_json(request, items)
     if body.details:
         details = details_as_json(request, result, errors)
         content = b'{"embeddings":%b,"details":%b}' % (content, details)
@@ -137,10 +138,10 @@ async def _similarities(request: Request, body: SimilarityBody) -> Response:
     since = time.perf_counter()
     unit = to_unit(result.embeddings)
     if isinstance(body.inputs, RankingForm):
-        writing = _ranking(unit, sources, np.array(others), body.inputs.top_k)
+        ranking = _ranking(unit, sources, np.array(others), body.inputs.top_k)
+        scores = await written(request, ranking)
     else:
-        writing = list_as_json(paired_cosines(unit, sources, others))
-    scores = await written(request, writing)
+        scores = await list_as_json(request, paired_cosines(unit, sources, others))
     return embedding_response(request, result, scores, serialized_since=since)
 
 
@@ -173,5 +174,5 @@ async def _ranking(
             {"index": index, "score": score}
             for index, score in zip(best.tolist(), scores, strict=True)
         ]
-        answers.append(await list_as_json(ranked))
+        answers.append(orjson.dumps(ranked, option=orjson.OPT_SERIALIZE_NUMPY))
     return b"[" + b",".join(answers) + b"]"

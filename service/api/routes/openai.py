@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from service import errors
 from service.api.details import Details, details_as_json
-from service.api.embedding import embed, service_of, written
+from service.api.embedding import embed, service_of
 from service.api.encodings import as_json_items, encode, encoding_headers
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.partial import usable_embeddings, with_nulls
@@ -104,7 +104,7 @@ async def create_embeddings(request: Request) -> Response:
     )
     encoding = body.encoding_format
     rows = as_json_items(encode(embeddings, encoding), encoding)
-    data = await written(request, list_as_json(_data(with_nulls(rows, errors))))
+    data = await list_as_json(request, _data(with_nulls(rows, errors)))
     details = details_as_json(request, result, errors) if body.details else None
     content = _embedding_list(data, service.model_name, sum(result.tokens), details)
     headers = encoding_headers(encoding, embeddings.shape[1])

@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 
 from model.runtime.token_spans import TokenSpan
 from service import errors
-from service.api.embedding import remaining_seconds, service_of, written
+from service.api.embedding import remaining_seconds, service_of
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.responses import JSON, list_as_json
 from service.api.routing import RequestRoute
@@ -56,4 +56,4 @@ async def decode_ids(request: Request) -> Response:
         timeout_seconds=remaining_seconds(request),
     )
     texts = await unless_disconnected(request, work)
-    return Response(await written(request, list_as_json(texts)), media_type=JSON)
+    return Response(await list_as_json(request, texts), media_type=JSON)

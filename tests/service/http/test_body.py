@@ -1,6 +1,7 @@
 """Reading a body in time, and cancelling the work of a client that disconnects."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -108,22 +109,24 @@ async def test_a_server_that_gives_up_on_a_body_says_so() -> None:
     assert exchange.sent[0]["status"] == 503
 
 
-# /decode and the list of ids have no queue, but are written in slices too.
-ANSWERS = [
-    ("/embed", b'{"inputs": "a"}'),
-    ("/v1/embeddings", b'{"input": "a"}'),
-    ("/decode", b'{"ids": [[1]]}'),
-    ("/similarity", b'{"inputs": {"source_sentence": "a", "sentences": ["b"]}}'),
-    ("/similarity", b'{"inputs": {"queries": ["a"], "documents": ["b"]}}'),
+MANY = ["a"] * 65  # more than are written at once
+ANSWERS: list[tuple[str, dict[str, Any]]] = [
+    ("/embed", {"inputs": MANY}),
+    ("/v1/embeddings", {"input": MANY}),
+    ("/decode", {"ids": [[1]] * 65}),
+    ("/similarity", {"inputs": {"source_sentence": "a", "sentences": MANY}}),
+    ("/similarity", {"inputs": {"queries": ["a"], "documents": MANY}}),
 ]
 
 
 @pytest.mark.parametrize(("path", "body"), ANSWERS)
-async def test_an_answer_is_written_as_a_part_of_its_request(path: str, body: bytes) -> None:
+async def test_an_answer_is_written_as_a_part_of_its_request(
+    path: str, body: dict[str, Any]
+) -> None:
     """In flight until it is written, with what is left of its time, for as long as anyone waits."""
     engine = FakeEngine(writing_gate=asyncio.Event())
     exchange = Exchange(engine, path=path, request_timeout_seconds=7)
-    exchange.client_sends(body)
+    exchange.client_sends(json.dumps(body).encode())
     await engine.entered.wait()
     assert engine.in_flight == 1
     ((seconds, stage),) = engine.tracked
