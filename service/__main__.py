@@ -142,7 +142,7 @@ def hash_key(
 @app.command()
 def healthcheck(
     path: Annotated[str, typer.Option(help="/ready, or /health for being alive only.")] = "/ready",
-    timeout_seconds: Annotated[float, typer.Option(help="Time to wait for the answer.")] = 5.0,
+    timeout_seconds: Annotated[float, typer.Option(min=0.01, help="Time to wait.")] = 5.0,
 ) -> None:
     """Exit 0 when the server of the same settings answers 200, else 1."""
     try:

@@ -6,6 +6,7 @@ from the fields below, so a setting is described in one place.
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 ENV_PREFIX = "S2SENT_"
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 DEFAULT_ARTIFACT = Path(__file__).resolve().parent.parent / "artifacts" / "default"
 
@@ -197,20 +199,24 @@ class Settings(BaseSettings):
         if not isinstance(value, str):
             return value
         parts = [part.strip() for part in value.strip().removesuffix(",").split(",")]
-        if info.field_name == "api_keys" and value.strip() and not all(parts):
+        if info.field_name == "api_keys" and value and not all(parts):
             raise ValueError(
                 f"key {parts.index('') + 1} of {len(parts)} is empty. Write keys with a comma"
                 " between them, or nothing for no keys"
             )
         return tuple(filter(None, parts))
 
-    @model_validator(mode="before")
+    @field_validator("cors_allow_origins")
     @classmethod
-    def _refuse_unknown_variables(cls, values: object) -> object:
-        problems = [_unknown_variable(name) for name in sorted(os.environ) if _is_unknown(name)]
-        if problems:
-            raise ValueError(" ".join(problems))
-        return values
+    def _origins_are_what_browsers_send(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Each is a scheme, a host and perhaps a port (RFC 6454, section 6.2), or ``*``."""
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is no origin. Write it as https://host or https://host:port, in"
+                    " lower case and without a path, or * for any"
+                )
+        return origins
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -244,14 +250,18 @@ class Settings(BaseSettings):
 def load_settings(**given: object) -> Settings:
     """Settings from the given values first, the environment second, the defaults last.
 
-    Raises SettingsError with one sentence for each problem.
+    Raises SettingsError with one sentence for each problem, unknown variables among them.
     """
+    problems = [_unknown_variable(name) for name in sorted(os.environ) if _is_unknown(name)]
     try:
-        return Settings(**given)  # type: ignore[arg-type]  # checked by pydantic, not by mypy
+        settings = Settings(**given)  # type: ignore[arg-type]  # checked by pydantic, not by mypy
     except ValidationError as error:
         # A default that depends on a field that is wrong is not a problem of its own.
         own = [one for one in error.errors() if one["type"] != "default_factory_not_called"]
-        raise SettingsError([_sentence(problem) for problem in own]) from None
+        problems += [_sentence(problem) for problem in own]
+    if problems:
+        raise SettingsError(problems)
+    return settings
 
 
 def environment_name(field: str) -> str:

@@ -496,12 +496,13 @@ def test_many_and_long_headers_within_the_limit_are_taken(server: Server, fields
 @pytest.mark.parametrize(
     "fields",
     [
+        b"a: b\r\n" * 11_000,  # 22,000 bytes of names and values
         b"".join(b"X-%d: a\r\n" % number for number in range(20_000)),
         b"".join(b"X-%d: a\r\n" % number for number in range(200_000)),
         b"X-Long: " + b"a" * 70_000 + b"\r\n",
         b"X-Long: " + b"a" * 10_000_000 + b"\r\n",
     ],
-    ids=["20,000", "200,000", "70 kB", "10 MB"],
+    ids=["11,000 short", "20,000", "200,000", "70 kB", "10 MB"],
 )
 def test_a_flood_of_headers_is_refused(server: Server, fields: bytes, path: str) -> None:
     with server.wire() as wire:
@@ -525,6 +526,7 @@ NOT_HTTP = {
     "two lengths": request(BODY, fields=JSON_TYPE + b"Content-Length: 3\r\n"),
     "two equal lengths": request(BODY, fields=JSON_TYPE + b"Content-Length: 15\r\n"),
     "a length and chunks": request(BODY, fields=JSON_TYPE + b"Transfer-Encoding: chunked\r\n"),
+    "two hosts": request(BODY, fields=JSON_TYPE + b"host: other\r\n"),
     "a negative length": request(BODY, length=-1),
     "a huge length": request(BODY, length=10**30),
     "broken chunks": chunked(BODY).replace(b"f\r\n", b"z\r\n"),

@@ -5,6 +5,7 @@ yielding to the event loop between them, so that a large response does not delay
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Sequence
 
@@ -21,11 +22,31 @@ from service.http.tracing import trace_serialize
 
 JSON = "application/json"
 RAW = "application/octet-stream"
+_WEIGHT = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 
 Items = Sequence[object] | NDArray[np.generic]
 
 # Writing 64 embeddings of 384 numbers takes about a millisecond.
 _ITEMS_PER_SLICE = 64
+
+
+def prefers_raw(request: Request) -> bool:
+    """Whether ``Accept`` names raw numbers, and JSON with no more weight (RFC 9110, 12.5.1)."""
+    weights = {RAW: 0.0, JSON: 0.0}
+    for line in request.headers.getlist("accept"):
+        for media_range in line.lower().split(","):
+            name, *parameters = (part.strip() for part in media_range.split(";"))
+            if name in weights:
+                weights[name] = _weight(parameters)
+    return weights[RAW] > 0 and weights[RAW] >= weights[JSON]
+
+
+def _weight(parameters: Sequence[str]) -> float:
+    """The ``q`` among the parameters of a media range, by default 1."""
+    for parameter in parameters:
+        if match := _WEIGHT.fullmatch(parameter):
+            return float(match[1])
+    return 1.0
 
 
 async def list_as_json(request: Request, items: Items) -> bytes:

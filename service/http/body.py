@@ -144,6 +144,11 @@ def _check_media_type(request: Request) -> None:
     if not is_json:
         given = f"is {declared[:80]!r}" if declared else "is missing"
         raise UnsupportedMediaType(f"Content-Type {given}; send application/json.")
+    coding = request.headers.get("transfer-encoding", "chunked").strip().lower()
+    if coding != "chunked":
+        raise UnsupportedMediaType(
+            f"Transfer-Encoding is {coding[:80]!r}; send chunked alone, or a Content-Length."
+        )
     encoding = request.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity"):
         raise UnsupportedMediaType(

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import (
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
 from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from service.http.error_responses import error_response
-from service.http.middleware import REQUEST_ID_FIELD, new_request_id
+from service.http.middleware import REQUEST_ID_FIELD, request_id_of
 from service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -126,12 +126,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Start the request, unless its head is parsed again without its upgrade."""
-        self._in_head = False
-        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
-        if size > MAX_HEAD_BYTES:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:  # 4: a colon, a space and the end of the line
             raise _head_too_large()
+        if [name for name, _ in self.headers].count(b"host") > 1:  # RFC 9112, section 3.2
+            raise MalformedRequest("The request has several Host headers. Send one.")
         if self.parser.get_method() == b"CONNECT":
             raise MalformedRequest("This is no proxy: CONNECT is not answered. See /docs.")
+        self._in_head = False
         if not self.parser.should_upgrade():
             self._unset_keepalive_if_required()
             super().on_headers_complete()
@@ -166,8 +168,10 @@ class HttpConnection(HttpToolsProtocol):
         If complete requests wait for their answers, the last of these ends the connection instead.
         """
         self._refused = True
-        logger.info("invalid request refused: %s", error.message)
         broken = self._unended()
+        request_id = request_id_of(dict(self.headers or ()))  # none before the first byte
+        fields = {"request_id": request_id, "status": error.status}
+        logger.info("invalid request refused: %s", error.message, extra={"fields": fields})
         if broken is not None and self.pipeline:
             self.pipeline.popleft()  # the newest is on the left
         last = self.pipeline[0][0] if self.pipeline else self._answering
@@ -183,7 +187,7 @@ class HttpConnection(HttpToolsProtocol):
         metrics: Metrics | None = self.app_state.get(METRICS_STATE)
         if metrics:
             metrics.requests.labels("other", error.status).inc()
-        self.transport.write(self._response(error))
+        self.transport.write(self._response(error, request_id))
         self.transport.write_eof()
         self._expect_reader()
         self.loop.call_later(LINGER_SECONDS, self.transport.close)
@@ -195,16 +199,25 @@ class HttpConnection(HttpToolsProtocol):
             return None
         return newest
 
-    def _response(self, error: ServiceError) -> bytes:
-        response = error_response(getattr(self, "url", b"").decode("latin-1"), error)
+    def _response(self, error: ServiceError, request_id: str) -> bytes:
+        response = error_response(_path_of(self.url or b""), error)
         fields = [
             *self.server_state.default_headers,
             *response.raw_headers,
             (b"connection", b"close"),
-            (REQUEST_ID_FIELD, new_request_id().encode()),
+            (REQUEST_ID_FIELD, request_id.encode()),
         ]
         head = b"".join(b"%b: %b\r\n" % field for field in fields)
         return STATUS_LINE[response.status_code] + head + b"\r\n" + bytes(response.body)
+
+
+def _path_of(target: bytes) -> str:
+    """The path of a request target, empty where it has none or is cut off."""
+    try:
+        path: bytes | None = httptools.parse_url(target).path
+    except httptools.HttpParserInvalidURLError:
+        path = None
+    return (path or b"").decode("latin-1")
 
 
 def _give_up(cycle: RequestResponseCycle) -> None:

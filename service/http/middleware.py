@@ -4,9 +4,9 @@ import asyncio
 import logging
 import random
 import re
+from collections.abc import Mapping
 
 from opentelemetry import trace
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.engine.admission import not_ready
@@ -54,7 +54,7 @@ class ObserveRequests:
             await self._app(scope, receive, send)
             return
         span = trace.get_current_span() if self._traced else None
-        context = RequestContext.attach(scope, _request_id(scope), span)
+        context = RequestContext.attach(scope, request_id_of(dict(scope["headers"])), span)
         token = log_fields.set(_identity(context))
         request_id = (REQUEST_ID_FIELD, context.request_id.encode())
         status = CLIENT_CLOSED_REQUEST  # unless a response begins
@@ -117,8 +117,9 @@ def new_request_id() -> str:
     return f"{random.getrandbits(128):032x}"
 
 
-def _request_id(scope: Scope) -> str:
-    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+def request_id_of(headers: Mapping[bytes, bytes]) -> str:
+    """The id in a request's headers, or a new one where it has none that can be used."""
+    given = headers.get(REQUEST_ID_FIELD, b"").decode("latin-1")
     return given if _VALID_REQUEST_ID.fullmatch(given) else new_request_id()
 
 

@@ -90,6 +90,10 @@ def test_healthcheck_can_ask_for_being_alive_only(statuses: dict[str, int]) -> N
     assert run(app, ["healthcheck", "--path", "/health"]).exit_code == 0
 
 
+def test_healthcheck_waits_for_some_time() -> None:
+    assert run(app, ["healthcheck", "--timeout-seconds", "-1"]).exit_code == 2
+
+
 def test_healthcheck_of_nothing_is_a_sentence_and_exit_1() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]

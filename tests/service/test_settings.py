@@ -51,7 +51,7 @@ def test_lists_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.cors_allow_origins == ("https://a.example",)
 
 
-@pytest.mark.parametrize("keys", [",", " , ", ",second", "first,,second"])
+@pytest.mark.parametrize("keys", [" ", ",", " , ", ",second", "first,,second"])
 def test_an_empty_key_is_refused(monkeypatch: pytest.MonkeyPatch, keys: str) -> None:
     """``$KEY1,$KEY2`` with variables that are not set must not open the service to everybody."""
     monkeypatch.setenv("S2SENT_API_KEYS", keys)
@@ -68,11 +68,20 @@ def test_an_unknown_variable_is_refused_with_the_closest_name(
 ) -> None:
     monkeypatch.setenv("S2SENT_MAX_BATCH_TOKEN", "3")
     monkeypatch.setenv("s2sent_xyzzy", "3")
-    (sentence,) = problems_of()
-    assert "S2SENT_MAX_BATCH_TOKEN is not a setting. Did you mean S2SENT_MAX_BATCH_TOKENS?" in (
-        sentence
-    )
-    assert "s2sent_xyzzy is not a setting. Unset it." in sentence
+    assert problems_of(port="99999")[:2] == [
+        "S2SENT_MAX_BATCH_TOKEN is not a setting. Did you mean S2SENT_MAX_BATCH_TOKENS?",
+        "s2sent_xyzzy is not a setting. Unset it.",
+    ]
+    assert len(problems_of(port="99999")) == 3
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://a.example/", "https://*.b.example", "a.example", "HTTPS://a.example", "null"],
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    (sentence,) = problems_of(cors_allow_origins=f"https://b.example:8443,{origin}")
+    assert f"{origin!r} is no origin. Write it as https://host" in sentence
 
 
 def test_each_problem_is_a_sentence_with_the_value() -> None:

@@ -14,7 +14,7 @@ from service.api.embedding import embed, service_of, written
 from service.api.encodings import as_json_items, check_scale, encode, encoding_headers
 from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from service.api.partial import usable_embeddings, with_nulls
-from service.api.responses import RAW, embedding_response, list_as_json
+from service.api.responses import RAW, embedding_response, list_as_json, prefers_raw
 from service.api.routing import RequestRoute
 from service.api.schemas.bodies import EmbedBody, RootBody
 from service.api.schemas.similarity import RankedDocument, RankingForm, SimilarityBody
@@ -64,7 +64,7 @@ async def embed_texts(request: Request) -> Response:
 
 async def _embeddings(request: Request, body: EmbedBody) -> Response:
     dimensions = service_of(request).dimensions(body.dimensions)
-    raw = RAW in request.headers.get("accept", "")
+    raw = prefers_raw(request)
     skip_failed = body.on_error == "null"
     check_scale(body.encoding, normalize=body.normalize)
     if raw:

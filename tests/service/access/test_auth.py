@@ -70,6 +70,13 @@ async def test_work_needs_a_key_and_is_not_begun_without(path: str) -> None:
     assert accepted.status_code == 200
 
 
+async def test_a_refused_request_is_counted_under_its_route() -> None:
+    client = client_of(FakeEngine(), api_keys="k1", metrics_require_key=False)
+    await client.post("/embed", json={"inputs": "a"})
+    counted = 's2sent_requests_total{route="/embed",status="401"} 1.0'
+    assert counted in (await client.get("/metrics")).text
+
+
 async def test_401_has_the_envelope_of_the_dialect() -> None:
     client = client_of(FakeEngine(), api_keys="k1")
     native, openai = await client.get("/info"), await client.get("/v1/models")

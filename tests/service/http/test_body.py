@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,13 +18,19 @@ from tests.support.fake_engine import FakeEngine
 class Exchange:
     """One request to the application, with every message from the client under control."""
 
-    def __init__(self, engine: FakeEngine, path: str = "/embed", **settings: Any) -> None:
+    def __init__(
+        self,
+        engine: FakeEngine,
+        path: str = "/embed",
+        fields: Sequence[tuple[bytes, bytes]] = (),
+        **settings: Any,
+    ) -> None:
         app = create_app(Settings(**settings), engine=engine)
         service: Service = app.state.service
         self._metrics = service.metrics
         self.incoming: asyncio.Queue[Message] = asyncio.Queue()
         self.sent: list[Message] = []
-        self.task = asyncio.ensure_future(app(_scope(path), self.incoming.get, self._send))
+        self.task = asyncio.ensure_future(app(_scope(path, fields), self.incoming.get, self._send))
 
     async def _send(self, message: Message) -> None:
         self.sent.append(message)
@@ -47,7 +54,7 @@ CANCELLED = "s2sent_requests_cancelled_total", {"stage": "body"}
 TIMED_OUT = "s2sent_requests_timed_out_total", {"stage": "body"}
 
 
-def _scope(path: str) -> dict[str, Any]:
+def _scope(path: str, fields: Sequence[tuple[bytes, bytes]]) -> dict[str, Any]:
     return {
         "type": "http",
         "asgi": {"version": "3.0"},
@@ -58,7 +65,7 @@ def _scope(path: str) -> dict[str, Any]:
         "raw_path": path.encode(),
         "root_path": "",
         "query_string": b"",
-        "headers": [(b"content-type", b"application/json")],
+        "headers": [(b"content-type", b"application/json"), *fields],
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 2),
     }
@@ -136,6 +143,22 @@ async def test_an_answer_is_written_as_a_part_of_its_request(
     await exchange.task
     assert engine.cancelled.is_set()
     assert exchange.sent[0]["status"] == 499
+
+
+async def test_a_transfer_coding_that_is_not_undone_is_refused() -> None:
+    exchange = Exchange(FakeEngine(), fields=[(b"transfer-encoding", b"gzip, chunked")])
+    exchange.client_sends(b'{"inputs": "a"}')
+    await exchange.task
+    assert exchange.sent[0]["status"] == 415
+    assert b"'gzip, chunked'" in exchange.sent[1]["body"]
+
+
+@pytest.mark.parametrize("encoding", [b"", b"identity"])
+async def test_a_body_as_it_is_may_say_so(encoding: bytes) -> None:
+    exchange = Exchange(FakeEngine(), fields=[(b"content-encoding", encoding)])
+    exchange.client_sends(b'{"inputs": "a"}')
+    await exchange.task
+    assert exchange.sent[0]["status"] == 200
 
 
 async def test_a_body_in_pieces_is_put_together() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import logging
 import socket
 from collections.abc import AsyncIterator
 
@@ -17,6 +19,10 @@ KEEP_ALIVE_SECONDS = 0.2
 GET = request(path=b"/", method=b"GET")
 POST = request(path=b"/")
 BROKEN = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+ID = b"X-Request-Id: mine\r\n"
+BROKEN_AND_NAMED = BROKEN.replace(b"Host: a\r\n", b"Host: a\r\n" + ID)
+TOO_LONG = b"X-Long: " + b"a" * 66_000 + b"\r\n"
+LONG = request(path=b"/", fields=ID + TOO_LONG)
 PIECE = 1_000_000  # bytes of a streamed answer that are sent at a time
 LARGE = 24 * PIECE  # bytes, more than the sockets between hold
 
@@ -29,6 +35,12 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
     )
     await send({"type": "http.response.body", "body": b"ok"})
+
+
+async def forever(_scope: Scope, receive: Receive, _send: Send) -> None:
+    """Never answers, until its client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 @contextlib.asynccontextmanager
@@ -126,6 +138,45 @@ async def test_a_broken_body_is_refused_once() -> None:
         writer.close()
     assert said.startswith(b"HTTP/1.1 400 Bad Request")
     assert said.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize("sent", [LONG, BROKEN_AND_NAMED], ids=["a long head", "a broken body"])
+async def test_a_refusal_has_the_request_id_and_the_log_too(
+    caplog: pytest.LogCaptureFixture, sent: bytes
+) -> None:
+    caplog.set_level(logging.INFO, logger="service")
+    async with served(forever) as port:
+        said = await all_of(port, sent)
+    assert b"\r\nx-request-id: mine\r\n" in said
+    (record,) = [one for one in caplog.records if "invalid request refused" in one.getMessage()]
+    assert vars(record)["fields"]["request_id"] == "mine"
+
+
+async def test_a_refusal_has_no_id_of_a_request_before(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request(path=b"/", method=b"GET", fields=ID))
+    assert await reader.readuntil(b"ok")
+    writer.write(b"\0\0\0\0")
+    said = await reader.read()
+    writer.close()
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert b"x-request-id: mine" not in said
+
+
+@pytest.mark.parametrize(
+    ("target", "openai"),
+    [
+        (b"/v1/embeddings?a=1", True),
+        (b"http://test/v1/embeddings", True),
+        (b"/embed?/v1/embeddings", False),
+    ],
+)
+async def test_a_refusal_has_the_envelope_of_its_path(
+    port: int, target: bytes, openai: bool
+) -> None:
+    said = await all_of(port, request(path=target, fields=TOO_LONG))
+    body = json.loads(said.partition(b"\r\n\r\n")[2])
+    assert isinstance(body["error"], dict) is openai
 
 
 async def test_a_request_hears_that_its_client_left_also_with_another_behind_it() -> None:

@@ -195,6 +195,42 @@ async def test_ranking_is_descending_with_ties_in_order() -> None:
         assert sorted(found["index"] for found in ranking) == [0, 1, 2, 3]
 
 
+async def test_rankings_together_have_a_limit() -> None:
+    """64 queries with 1,024 documents each are allowed, and more with a top_k."""
+    queries, documents = ["q"] * 65, ["d"] * 1024
+    inputs = {"queries": queries, "documents": documents}
+    client = client_of(FakeEngine())
+    refused = await client.post("/similarity", json={"inputs": inputs})
+    assert refused.status_code == 413
+    assert (
+        "65 queries with 1024 documents each are 66560 scores; the limit is 65536"
+        in (refused.json()["error"])
+    )
+    for accepted in ({"queries": queries[1:]}, {"top_k": 1008}):
+        response = await client.post("/similarity", json={"inputs": inputs | accepted})
+        assert response.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "raw"),
+    [
+        (["application/octet-stream"], True),
+        (["Application/Octet-Stream;q=0.5", "application/json;q=0.1"], True),
+        (["application/json, application/octet-stream"], True),
+        (["*/*", "text/html,application/octet-stream"], True),
+        (["application/octet-stream;q=0"], False),
+        (["application/json", "application/octet-stream; q=0.9"], False),
+        (["application/octet-stream-2"], False),
+        (["*/*"], False),
+    ],
+)
+async def test_accept_is_read_by_its_weights(accept: list[str], raw: bool) -> None:
+    headers = [("Accept", line) for line in accept]
+    response = await client_of(FakeEngine()).post("/embed", json={"inputs": "a"}, headers=headers)
+    expected = "application/octet-stream" if raw else "application/json"
+    assert response.headers["content-type"] == expected
+
+
 @pytest.mark.parametrize(("top_k", "count"), [(1, 1), (2, 2), (99, 3), (None, 3)])
 async def test_top_k_limits_each_ranking(top_k: int | None, count: int) -> None:
     inputs = {"queries": ["q"], "documents": ["a", "b", "c"], "top_k": top_k}
