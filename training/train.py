@@ -28,6 +28,7 @@ from transformers import TrainerCallback
 
 from model.network.encoder import get_selector
 from training.backbones import origin
+from training.bfloat16 import NO_BFLOAT16, has_bfloat16
 from training.corpus import Corpus, read_corpus
 from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted, TrainingError
@@ -95,6 +96,8 @@ def train(
     dev = thinned(read_sentence_pairs(data / "sts" / DEV_FILE), recipe.training.dev_pairs)
     corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
+    if recipe.training.precision == "bf16" and not has_bfloat16():
+        log.warning(NO_BFLOAT16)
     _require_rows(corpus, recipe)
 
     torch.manual_seed(recipe.seed)  # of the first weights of the selector and of a head

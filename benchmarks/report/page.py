@@ -2,9 +2,10 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.load.closed_loop import LOADS, Load
 from benchmarks.report.plot import save_plot
@@ -26,6 +27,12 @@ from benchmarks.report.targets import NAMES, find
 
 RESULTS = "results.json"
 BESIDE = ("selector_share", "soak_memory")  # what other commands leave in the same folder
+INSTRUCTIONS = {  # flags of /proc/cpuinfo
+    "AVX2": {"avx2"},
+    "AVX-512": {"avx512f"},
+    "VNNI": {"avx512_vnni", "avx_vnni"},
+    "AMX": {"amx_tile"},
+}
 RATIOS = (
     (OURS, (BEST_INFINITY, "tei", "plain-fastapi", RAW)),
     (f"{OURS}-int8", (BEST_INFINITY, "tei-int8", "plain-fastapi-int8", f"{RAW}-int8")),
@@ -83,13 +90,20 @@ def _introduction(results: Results) -> str:
         f" medians of {rounds} round(s){minutes}, with min and max. A window is at least"
         f" {settings['seconds']:g} s{answers} long, at the load it was warmed up at, and begins"
         f" when a lone request is as fast as before any load.{note}\n\n"
-        f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gb']:.0f} GB,"
+        f"{machine['cores']} cores of {machine['cpu']}{_instructions(machine)},"
+        f" {machine['memory_gb']:.0f} GB,"
         f" {machine['system']}. The load generators run on the same cores."
         f"{_others(results)} Short texts have"
         f" {tokens['short']['mean']:.1f} tokens on average, {tokens['short']['longest']} at most,"
         f" long ones {tokens['long']['mean']:.0f}. All systems compute in float32 but those named"
         f" int8; all but artifacts/default hold the weights of {weights}."
     )
+
+
+def _instructions(machine: Mapping[str, Any]) -> str:
+    """The vector instructions that tell apart processors which go by one name."""
+    found = [name for name, flags in INSTRUCTIONS.items() if flags & {*machine["cpu_flags"]}]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def _others(results: Results) -> str:

@@ -11,8 +11,10 @@ from benchmarks.systems.ours import our_service, plain_fastapi, raw_limit
 from benchmarks.systems.peers import infinity, libraries, text_embeddings_inference
 from benchmarks.systems.system import DEFAULT_ARTIFACT, Check, System
 from model.artifact.reader import Artifact
+from model.runtime.providers import multiplies_int8
 
 INT8_MIN_COSINE = 0.99
+NO_INT8 = "This processor has no VNNI instructions, without which products of int8 overflow."
 NOT_BY_DEFAULT = ("infinity-torch", "fastapi", "raw-default")
 SYSTEMS = (
     *("s2sent", "tei", "plain-fastapi", "infinity-optimum", "infinity-torch", "raw"),
@@ -34,18 +36,22 @@ def all_systems(
     canary = Artifact.open(DEFAULT_ARTIFACT).canary
     default = Check([canary.text], np.array([canary.embedding], dtype=np.float32))
     rounded = replace(minilm, min_cosine=INT8_MIN_COSINE)
+    of_int8 = [
+        our_service(models.int8, rounded, suffix="int8", options=serve_options),
+        raw_limit(models.int8, rounded, suffix="int8"),
+        plain_fastapi(models.int8, rounded, suffix="int8"),
+    ]
     found = [
         our_service(models.artifact, minilm, options=serve_options, open_loop=True),
-        our_service(models.int8, rounded, suffix="int8", options=serve_options),
         our_service(DEFAULT_ARTIFACT, default, suffix="default", options=serve_options),
         raw_limit(models.artifact, minilm),
-        raw_limit(models.int8, rounded, suffix="int8"),
         raw_limit(DEFAULT_ARTIFACT, default, suffix="default"),
         plain_fastapi(models.artifact, minilm),
-        plain_fastapi(models.int8, rounded, suffix="int8"),
         *text_embeddings_inference(models, minilm, tei),
         *infinity(models, minilm, peers),
         *libraries(models, minilm, peers),
     ]
+    unavailable = "" if multiplies_int8() else NO_INT8
+    found += [replace(system, unavailable=unavailable) for system in of_int8]
     by_name = {system.name: system for system in found}
     return [by_name[name] for name in SYSTEMS]

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks.systems.system import ROOT
 from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
+from model.runtime.providers import multiplies_int8
 from training.backbones import resolve
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ FOLDERS = ("artifact", "int8", "onnx", "tei", "tei-int8")
 @dataclass(frozen=True)
 class Models:
     """Where the weights are: ``checkpoint`` for torch, ``artifact`` for us, in float32 and with
-    products of ``int8``, ``onnx`` for others, ``tei`` and ``tei_int8`` for
-    text-embeddings-inference."""
+    products of ``int8`` (not made where the processor cannot run it), ``onnx`` for others, ``tei``
+    and ``tei_int8`` for text-embeddings-inference."""
 
     checkpoint: Path
     artifact: Path
@@ -88,7 +89,9 @@ def main() -> None:
     options = parser.parse_args()
     cache, checkpoint = options.cache, Path(resolve(options.weights))
     begin_cache(cache, options.weights)
-    precisions: dict[str, Precision] = {"artifact": "fp32", "int8": "int8"}
+    precisions: dict[str, Precision] = {"artifact": "fp32"}
+    if multiplies_int8():
+        precisions["int8"] = "int8"
     made_by, source = cache / MADE_BY, hash_exporter()
     is_current = made_by.is_file() and made_by.read_text() == source
     for name, precision in precisions.items():

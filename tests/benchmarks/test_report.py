@@ -16,7 +16,13 @@ def without_rounds(**settings: Any) -> Results:
         "commit": "0123456789abc",
         "dirty": True,
         "settings": {"command": "python -m benchmarks", "seconds": 2, **settings},
-        "machine": {"cpu": "a CPU", "cores": 2, "memory_gb": 8, "system": "Linux"},
+        "machine": {
+            "cpu": "a CPU",
+            "cpu_flags": ["avx2", "avx_vnni"],
+            "cores": 2,
+            "memory_gb": 8,
+            "system": "Linux",
+        },
         "tokens": {kind: {"mean": 14, "longest": 40} for kind in ("short", "long")},
         "systems": {
             name: {"label": label, "is_server": True, "command": ["serve"], "versions": {}}
@@ -45,6 +51,7 @@ def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) 
     once = "123 (123–123) | " * 5
     assert f"| S2Sent | 112 (100–123) | {once.strip()}" in text
     assert "| S2Sent | 5.50 (5.00–6.00) | 9.00 (9.00–9.00) |" in text
+    assert "2 cores of a CPU (AVX2, VNNI), 8 GB, Linux" in text
     assert "commit 0123456789 with uncommitted changes" in text
     assert "at least 2 s and 7 answers" in text
     assert "in 3 minutes" in text

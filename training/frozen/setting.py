@@ -1,7 +1,7 @@
 """The texts of a frozen experiment and their states: training pairs and development data."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from model.network.encoder import build_plain_encoder, build_prompt_encoder
 from model.network.selector_config import SelectorConfig
 from model.network.template import REP1
 from training.backbones import resolve
+from training.bfloat16 import has_bfloat16
 from training.corpus import Corpus, read_corpus
 from training.evaluation.development import read_development_pairs
 from training.evaluation.retrieval import read_retrieval
@@ -41,13 +42,14 @@ DEV_TOKENS = 256
 class Reading:
     """How a causal backbone is read: its template, the blocks that are kept, the precision.
 
-    Of a template with ``[REP1]`` that token is the sentence's, else the last one.
+    Of a template with ``[REP1]`` that token is the sentence's, else the last one. ``bf16`` computes
+    in bfloat16: by default where the machine has instructions for it.
     """
 
     template: str
     clean_up: CleanUp = "statement"
     num_blocks: int = 12
-    bf16: bool = True
+    bf16: bool = field(default_factory=has_bfloat16)
 
     @property
     def two_stages(self) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,6 +23,7 @@ from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder, load_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
+from tests.support.processors import INT8
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32
@@ -264,7 +265,7 @@ def test_every_gated_selector_exports(tmp_path: Path, options: dict[str, Any]) -
     assert {name: selector[name] for name in options} == options
 
 
-@pytest.mark.parametrize("precision", get_args(Precision))
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "weight-int8", INT8])
 def test_a_checkpoint_without_selector_exports_in_every_precision(
     tmp_path: Path, precision: Precision
 ) -> None:

@@ -17,17 +17,15 @@ from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
-from model.runtime.providers import multiplies_int8
 from tests.support.operators_run import operators_run
+from tests.support.processors import needs_int8
 from tests.support.separate_projections import separate_projections
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
 
-pytestmark = pytest.mark.skipif(
-    not multiplies_int8(), reason="this processor's products of int8 overflow"
-)
+pytestmark = needs_int8
 
 
 @pytest.mark.parametrize("precision", ["fp32", "weight-int8"])

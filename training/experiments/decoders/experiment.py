@@ -109,7 +109,7 @@ def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
     log.info("sfp: %s, seed %d, %d steps", run.arm, run.seed, run.steps)
     seconds = ensure_checkpoint(run.checkpoint, run.recipe(), series.data, train)
     started = time.monotonic()
-    found = score_lora(run.checkpoint, series.data, run.test_pairs)
+    found = score_lora(run, series.data)
     record = read_record(run.checkpoint)
     if not series.keep:
         shutil.rmtree(run.checkpoint)
@@ -124,18 +124,18 @@ def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
     }
 
 
-def score_lora(checkpoint: Path, data: Path, test_pairs: int) -> dict[str, Any]:
-    """Development score, tests with geometry, and fusion weights, in bfloat16 as frozen states are.
+def score_lora(run: LoraRun, data: Path) -> dict[str, Any]:
+    """Development score, tests with geometry, and fusion weights, in the run's precision.
 
     ``block_weights`` are the mean of each block over texts and features, the oldest first, and
     ``spread`` their standard deviation over texts; None without a selector.
     """
     import torch
 
-    encoder = load_checkpoint(checkpoint).to(torch.bfloat16)
+    encoder = load_checkpoint(run.checkpoint).to(torch.bfloat16 if run.bf16 else torch.float32)
     encode = Remembered(torch_encode(encoder))
     dev = read_development_pairs(data / "sts").without_overlap
-    tests = read_tests(data, test_pairs)
+    tests = read_tests(data, run.test_pairs)
     encode(distinct(*(side for of in (dev, *tests.values()) for side in (of.first, of.second))))
     weights = block_weights(encoder, distinct(dev.first, dev.second)[:WEIGHED_TEXTS])
     return {

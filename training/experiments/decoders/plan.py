@@ -5,12 +5,13 @@ the selectors below. An encoder has the frozen part alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from model.artifact.template import CleanUp
 from model.network.template import template_text
+from training.bfloat16 import has_bfloat16
 from training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
 from training.frozen.experiment import Plan
 from training.frozen.setting import Reading
@@ -109,6 +110,7 @@ class LoraRun:
     budget: DecoderBudget
     test_pairs: int
     folder: Path
+    bf16: bool = field(default_factory=has_bfloat16)  # matrix products of training and scoring
 
     @property
     def key(self) -> dict[str, Any]:
@@ -121,6 +123,7 @@ class LoraRun:
             "batch_size": self.budget.lora_batch,
             "pairs": self.budget.pairs,
             "pairs_per_task": self.test_pairs,
+            "bf16": self.bf16,
         }
 
     @property
@@ -152,7 +155,7 @@ class LoraRun:
                 "max_seq_length": 32,
                 "eval_every": self.steps,
                 "dev_pairs": DEV_PAIRS,
-                "precision": "bf16",
+                "precision": "bf16" if self.bf16 else "fp32",
                 "lora_rank": 16,
             },
         }

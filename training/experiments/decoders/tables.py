@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import holm, paired, verdict
+from training.evaluation.results.statistics import holm, p_value, paired, verdict
 from training.evaluation.sts import AVERAGE
 from training.experiments.decoders.plan import LORA_ARMS, OURS
 from training.experiments.paper.plots import save
@@ -97,17 +97,21 @@ def lora_tables(lines: Sequence[Line]) -> list[str]:
     parts = []
     for setting in sorted({_setting(line) for line in lines}):
         runs = _by_arm([line for line in lines if _setting(line) == setting])
-        steps, batch, pairs, tested = setting
+        steps, batch, pairs, tested, bf16 = setting
+        precision = "bfloat16" if bf16 else "float32"
         parts += [
-            f"{steps} steps of {batch} pairs (of {pairs}), rank 16; {_of_each(tested)}.",
+            f"{steps} steps of {batch} pairs (of {pairs}), rank 16, in {precision};"
+            f" {_of_each(tested)}.",
             _scores_table(runs),
             _tests_table(runs),
         ]
     return parts
 
 
-def _setting(line: Line) -> tuple[int, int, int, int]:
-    return (line["steps"], line["batch_size"], line["pairs"], line["pairs_per_task"])
+def _setting(line: Line) -> tuple[int, int, int, int, bool]:
+    names = ("steps", "batch_size", "pairs", "pairs_per_task", "bf16")
+    steps, batch, pairs, tested, bf16 = (line[name] for name in names)
+    return steps, batch, pairs, tested, bf16
 
 
 def _by_arm(lines: Sequence[Line]) -> dict[str, list[Line]]:
@@ -158,7 +162,7 @@ def _tests_table(runs: Runs) -> str:
                 LORA_ARMS[arm][0],
                 str(len(of.differences)),
                 f"{of.mean:+.2f}",
-                "" if p is None else f"{p:.3f}",
+                p_value(p),
                 answer,
             ]
         )

@@ -23,7 +23,7 @@ from model.export.options import ExportError, ExportOptions
 from model.network.encoder import build_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from model.runtime.providers import multiplies_int8
+from tests.support.processors import needs_int8
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 
@@ -32,9 +32,7 @@ Matrix = NDArray[np.float32]
 WIDTH, WIDE = 40, 72  # no multiples of what a kernel takes at a time
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
 
-pytestmark = pytest.mark.skipif(
-    not multiplies_int8(), reason="this processor's products of int8 overflow"
-)
+pytestmark = needs_int8
 
 
 def matrix(rows: int = WIDTH, columns: int = WIDE, seed: int = 0) -> Matrix:

@@ -21,8 +21,8 @@ from model.network.encoder import build_prompt_encoder, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from model.runtime.providers import multiplies_int8
 from tests.support.decoder_checkpoint import LAYERS, SCOPES, a_decoder, a_selector
+from tests.support.processors import INT8, needs_int8
 from tests.support.prompt_encoders import TEMPLATES
 from tests.support.tiny import tiny_backbone
 
@@ -162,12 +162,10 @@ def test_the_last_block_works_on_the_tokens_that_are_read(
     assert len(counts) == 3 * LAYERS
 
 
-@pytest.mark.parametrize("precision", ["weight-int8", "int8"])
+@pytest.mark.parametrize("precision", ["weight-int8", INT8])
 def test_rounded_decoders_stop_early_and_depend_on_no_batch(
     decoder_checkpoint: Path, decoder_artifact: Artifact, tmp_path: Path, precision: Precision
 ) -> None:
-    if precision == "int8" and not multiplies_int8():
-        pytest.skip("this processor has no exact products of int8")
     options = ExportOptions(precision=precision, depths=(3,))
     rounded = OnnxEncoder(export_checkpoint(decoder_checkpoint, tmp_path / "artifact", options))
     for depth in (None, 3):
@@ -181,7 +179,7 @@ def test_rounded_decoders_stop_early_and_depend_on_no_batch(
     ).stat().st_size < decoder_artifact.onnx_path.stat().st_size
 
 
-@pytest.mark.skipif(not multiplies_int8(), reason="no exact products of int8 here")
+@needs_int8
 def test_an_artifact_of_a_decoder_becomes_int8_without_its_checkpoint(
     decoder_artifact: Artifact, tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from model.network.encoder import build_encoder, build_plain_encoder, load_encod
 from model.network.pooled import stopped_at
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
-from model.runtime.providers import multiplies_int8
+from tests.support.processors import INT8
 from tests.support.tiny import tiny_backbone
 
 # Of transformers' modules of DeBERTa and ModernBERT.
@@ -105,13 +105,11 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return a_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "weight-int8", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "weight-int8", INT8])
 def test_every_family_gives_torchs_vectors_at_every_depth_in_any_batch(
     checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:
     """With packed tokens and every attention one operator; the export compares rounded ones."""
-    if precision == "int8" and not multiplies_int8():
-        pytest.skip("this processor has no exact products of int8")
     options = ExportOptions(precision=precision, depths=(1, 2), sentences=FEW)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     manifest = exported.manifest

@@ -24,16 +24,13 @@ from service.engine.inference.model import LoadedModel
 from service.engine.inference.served_artifact import Int8Unavailable, open_artifact
 from service.settings import Settings, load_settings
 from service.telemetry.metrics import Metrics
+from tests.support.processors import needs_int8
 from tests.support.small_artifact import write_artifact
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night", "a car"]
 NOT_FOR_SERVING = [name for name in HEAVY if name != "onnx"]
-
-needs_vnni = pytest.mark.skipif(
-    not providers.multiplies_int8(), reason="this processor's products of int8 overflow"
-)
 
 
 class Converter:
@@ -83,7 +80,7 @@ def same_direction(first: Artifact, second: Artifact, depth: int | None = None) 
     )
 
 
-@needs_vnni
+@needs_int8
 def test_a_start_converts_in_a_process_without_torch_and_the_next_finds_it(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +97,7 @@ def test_a_start_converts_in_a_process_without_torch_and_the_next_finds_it(
     assert open_artifact(settings).fingerprint == made.fingerprint
 
 
-@needs_vnni
+@needs_int8
 def test_the_model_that_is_loaded_is_the_converted_one(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -110,7 +107,7 @@ def test_the_model_that_is_loaded_is_the_converted_one(
     model.check_canary(model.run)
 
 
-@needs_vnni
+@needs_int8
 def test_depths_and_towers_are_kept(
     exits_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -124,7 +121,7 @@ def test_depths_and_towers_are_kept(
     assert same_direction(made, twins)
 
 
-@needs_vnni
+@needs_int8
 def test_what_is_int8_already_is_served_as_it_is(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -134,7 +131,7 @@ def test_what_is_int8_already_is_served_as_it_is(
     assert converter.runs == 1
 
 
-@needs_vnni
+@needs_int8
 def test_a_damaged_entry_and_what_a_killed_conversion_left_are_replaced(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -148,7 +145,7 @@ def test_a_damaged_entry_and_what_a_killed_conversion_left_are_replaced(
     assert not left.exists()
 
 
-@needs_vnni
+@needs_int8
 def test_another_artifact_has_another_entry(
     tiny_artifact: Artifact, exits_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -156,7 +153,7 @@ def test_another_artifact_has_another_entry(
     assert len(paths) == converter.runs == 2
 
 
-@needs_vnni
+@needs_int8
 def test_of_two_starts_at_once_one_converts_and_both_have_it(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -185,7 +182,7 @@ def test_a_cpu_that_cannot_is_a_sentence_and_with_auto_the_artifact_as_it_is(
     assert not (tmp_path / "cache").exists()
 
 
-@needs_vnni
+@needs_int8
 def test_an_artifact_that_cannot_be_converted_is_a_sentence_or_served_as_it_is(
     tmp_path: Path, converter: Converter
 ) -> None:
@@ -214,7 +211,7 @@ def test_auto_on_another_device_takes_the_artifact_as_it_is(
     assert open_artifact(settings).path == tiny_artifact.path
 
 
-@needs_vnni
+@needs_int8
 def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -223,7 +220,7 @@ def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
         open_artifact(settings_for(tiny_artifact, tmp_path / "file" / "cache"))
 
 
-@needs_vnni
+@needs_int8
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -251,7 +248,7 @@ def test_a_converter_that_fails_is_a_sentence_and_with_auto_a_warning(
     assert re.search(message, caplog.text)
 
 
-@needs_vnni
+@needs_int8
 def test_an_artifact_replaced_during_the_start_is_not_kept_under_the_old_fingerprint(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -266,7 +263,7 @@ def test_an_artifact_replaced_during_the_start_is_not_kept_under_the_old_fingerp
         open_artifact(settings_for(mine, tmp_path / "cache"))
 
 
-@needs_vnni
+@needs_int8
 def test_without_onnx_it_says_what_to_install(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
