@@ -114,7 +114,11 @@ LAYERS = {
             {"encoder"},
         ),
         *({"frozen", "loop"}, {"average", "objectives", "report"}, {"evaluation"}),
-        *({"backbones", "corpus"}, {"gguf", "jsonl", "recipe"}, {"errors", "record"}),
+        *(
+            {"backbones", "corpus"},
+            {"bfloat16", "gguf", "jsonl", "recipe"},
+            {"errors", "record"},
+        ),
     ],
 }
 

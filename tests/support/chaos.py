@@ -11,11 +11,12 @@ must stay 0: requests without an answer, answers nobody may give, and wrong vect
 
 import argparse
 import asyncio
+import math
 import signal
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,14 +54,17 @@ class Keys:
     ) -> None:
         """Until cancelled: let clients use a new key, which the file has had for a whole turn.
 
-        The key before goes with the next replacement, when nothing sent with it is on its way.
+        A key goes a request's time after its last use: a server under load may read a request that
+        late.
         """
-        before, successor = self.current, new_key()
+        turns = math.ceil(REQUEST_TIMEOUT_SECONDS / every_seconds)
+        used, successor = deque([self.current], maxlen=turns), new_key()
         while True:
-            self._write(before, self.current, successor)
+            self._write(*used, self.current, successor)
             client.headers["authorization"] = f"Bearer {self.current}"
             await asyncio.sleep(every_seconds)
-            before, self.current, successor = self.current, successor, new_key()
+            used.append(self.current)
+            self.current, successor = successor, new_key()
             tally.reloads += 1
 
     def _write(self, *keys: str) -> None:

@@ -1,5 +1,6 @@
 """The command ``s2sent-train reproduce``: the paper's experiments and our controls."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -37,6 +38,10 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="Of sfp: only low-rank updates with this head; may be repeated."),
+    ] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
@@ -62,7 +67,9 @@ def reproduce(
         corpus=corpus,
         keep=keep,
     )
-    others = _run_others(series, table, control, exits, test_pairs, only_tables=only_tables)
+    others = _run_others(
+        series, table, control, exits, test_pairs, arm or (), only_tables=only_tables
+    )
     if keys or latency or not others:
         typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
 
@@ -73,6 +80,7 @@ def _run_others(
     control: list[str] | None,
     exits: str,
     test_pairs: int,
+    arms: Sequence[str],
     *,
     only_tables: bool,
 ) -> bool:
@@ -87,7 +95,10 @@ def _run_others(
     if DECODERS in asked:
         from training.experiments.decoders.experiment import reproduce_decoders  # likewise
 
-        typer.echo(reproduce_decoders(series, test_pairs=test_pairs, only_tables=only_tables))
+        tables = reproduce_decoders(
+            series, test_pairs=test_pairs, arms=arms, only_tables=only_tables
+        )
+        typer.echo(tables)
     if EXITS in asked:
         from training.experiments.exits.experiment import reproduce_exits  # likewise
 

@@ -7,10 +7,12 @@ run trained and scored before the next.
 import logging
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from training.backbones import resolve
+from training.errors import ConfigError
 from training.evaluation.development import read_development_pairs
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.geometry import block_weights
@@ -18,6 +20,7 @@ from training.evaluation.sts import Remembered, distinct, spearman
 from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.decoders.plan import (
     BUDGETS,
+    LORA_ARMS,
     LoraRun,
     corpus_of,
     frozen_plan,
@@ -43,18 +46,25 @@ def reproduce_decoders(
     series: Series,
     *,
     test_pairs: int = 0,
+    arms: Sequence[str] = (),
     only_tables: bool = False,
     train: Train = train_recipe,
 ) -> Path:
     """Run what is missing of a series, and return the path of its tables.
 
     ``test_pairs`` of each test are scored, at equal steps; 0 takes all. The series' ``steps`` are
-    those of a run with low-rank updates, 0 for none. Raises a `TrainingError` for what cannot be
-    run, and `Interrupted` when a signal ended a run.
+    those of a run with low-rank updates, 0 for none. With ``arms`` nothing is run but low-rank
+    updates with these heads. Raises a `TrainingError` for what cannot be run, and `Interrupted`
+    when a signal ended a run.
     """
+    if unknown := [arm for arm in arms if arm not in LORA_ARMS]:
+        raise ConfigError(f"{unknown[0]} is no arm here: use one of {', '.join(LORA_ARMS)}.")
     if not only_tables:
-        run_frozen(series, test_pairs)
+        if not arms:
+            run_frozen(series, test_pairs)
         for run in runs_of(series, test_pairs):
+            if arms and run.arm not in arms:
+                continue
             file = series.folder / LORA_FILE
             if not any(run.key.items() <= line.items() for line in read_lines(file)):
                 append_line(file, _line(run, series, train))

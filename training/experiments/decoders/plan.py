@@ -22,7 +22,7 @@ TEMPLATE = "sfp"
 CLEAN_UP: CleanUp = "statement"
 RATES = (1e-3, 1e-2)  # of which seed 0 chooses one for each frozen arm
 BATCH_SIZE = 64  # pairs, of a frozen run
-DEV_PAIRS = 200  # scored before and after low-rank updates, where nothing is chosen but these two
+DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
 DROPPED = "length"  # a scaling of frozen arms; a mean of blocks is the same with rms
 
 GATE = {"preset": "decoder"}

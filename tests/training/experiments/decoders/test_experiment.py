@@ -85,6 +85,16 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
     assert page.with_suffix(".svg").is_file()
 
 
+def test_named_arms_are_low_rank_updates_alone(series: Series, tmp_path: Path) -> None:
+    chosen = replace(series, output=tmp_path)
+    train = Untrained()
+    reproduce_decoders(chosen, arms=["mean-3", "last"], train=train)
+    assert train.outputs == ["last.1.seed1.checkpoint", "mean-3.1.seed1.checkpoint"]
+    assert not (chosen.folder / FROZEN_FILE).exists()
+    with pytest.raises(ConfigError, match="first is no arm here: use one of last, s2sent-3, "):
+        reproduce_decoders(chosen, arms=["first"])
+
+
 def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Series) -> None:
     runs = runs_of(series, 0)
     recipes = [run.recipe() for run in runs]
