@@ -148,7 +148,7 @@ def _scores_row(
     chosen = f"{steps[0]} to {steps[-1]}" + (f"; {at_start} at the start" if at_start else "")
     return [
         *(*start, str(len(runs)), f"{first['schedule']['learning_rate']:g}", *scores, chosen),
-        _movement(runs),
+        least_moved(runs),
         "" if first["spread"] is None else f"{fmean(run['spread'] for run in runs):.3f}",
         *weights,
     ]
@@ -162,8 +162,9 @@ def _mean_weights(runs: Sequence[Line]) -> str:
     return " ".join(f"{fmean(weights):.2f}" for weights in by_block)
 
 
-def _movement(runs: Sequence[Line]) -> str:
-    moved = [run["moved"] for run in runs if run["moved"] is not None]
+def least_moved(runs: Sequence[Line]) -> str:
+    """The least movement of fusion weights among runs; empty for heads without weights."""
+    moved = [run["moved"] for run in runs if run.get("moved") is not None]
     if not moved:
         return ""
     return f"{min(moved):.3f}" + (" (not tested)" if min(moved) < LEAST_MOVEMENT else "")

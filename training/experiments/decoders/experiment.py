@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from training.backbones import resolve
+from training.encoder import new_encoder
 from training.errors import ConfigError
 from training.evaluation.development import read_development_pairs
 from training.evaluation.encoders import load_checkpoint, torch_encode
@@ -137,20 +140,27 @@ def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
 def score_lora(run: LoraRun, data: Path) -> dict[str, Any]:
     """Development score, tests with geometry, and fusion weights, in the run's precision.
 
-    ``block_weights`` are the mean of each block over texts and features, the oldest first, and
-    ``spread`` their standard deviation over texts; None without a selector.
+    ``block_weights`` are the mean of each block over texts and features, the oldest first,
+    ``spread`` their standard deviation over texts, and ``moved`` is the largest change of a
+    weight's mean over texts since the first step; None without a selector.
     """
     import torch
 
-    encoder = load_checkpoint(run.checkpoint).to(torch.bfloat16 if run.bf16 else torch.float32)
+    precision = torch.bfloat16 if run.bf16 else torch.float32
+    encoder = load_checkpoint(run.checkpoint).to(precision)
     encode = Remembered(torch_encode(encoder))
     dev = read_development_pairs(data / "sts").without_overlap
     tests = read_tests(data, run.test_pairs)
     encode(distinct(*(side for of in (dev, *tests.values()) for side in (of.first, of.second))))
-    weights = block_weights(encoder, distinct(dev.first, dev.second)[:WEIGHED_TEXTS])
+    weighed = distinct(dev.first, dev.second)[:WEIGHED_TEXTS]
+    weights, start = block_weights(encoder, weighed), None
+    if weights and run.has_gate:
+        torch.manual_seed(run.seed)  # as in training
+        start = block_weights(new_encoder(run.recipe()).to(precision), weighed)
     return {
         CHOSEN_ON: spearman(encode(dev.first), encode(dev.second), dev.gold),
         TESTS: scores_on(encode, tests),
         "block_weights": None if weights is None else weights.mean.mean(1).tolist(),
         "spread": None if weights is None else float(weights.spread.mean()),
+        "moved": float(np.abs(weights.mean - start.mean).max()) if weights and start else None,
     }

@@ -127,6 +127,12 @@ class LoraRun:
         }
 
     @property
+    def has_gate(self) -> bool:
+        """Whether fusion weights are trained."""
+        selector = LORA_ARMS[self.arm][1]
+        return selector is not None and selector.get("spatial_selection") != "avg"
+
+    @property
     def checkpoint(self) -> Path:
         """The folder of the trained encoder."""
         return self.folder / f"{self.arm}.{self.steps}.seed{self.seed}.checkpoint"

@@ -17,7 +17,7 @@ from training.experiments.paper.plots import save
 from training.frozen.arms import ARMS
 from training.frozen.experiment import TUNING_SEED
 from training.frozen.opening import PAIRS, TESTS
-from training.frozen.tables import GEOMETRY, STS, frozen_tables
+from training.frozen.tables import GEOMETRY, STS, frozen_tables, least_moved
 from training.frozen.train import CHOSEN_ON
 from training.jsonl import read_lines
 
@@ -119,7 +119,7 @@ def _by_arm(lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 
 def _scores_table(runs: Runs) -> str:
-    head = ["", "seeds", CHOSEN_ON, STS, *GEOMETRY, "minutes", "weights of the blocks"]
+    head = ["", "seeds", CHOSEN_ON, STS, *GEOMETRY, "minutes", "moved", "weights of the blocks"]
     rows = [
         [LORA_ARMS[arm][0], *(_scores_row(of) if of else ["not run", *[""] * (len(head) - 2)])]
         for arm, of in runs.items()
@@ -136,6 +136,7 @@ def _scores_row(runs: Sequence[Line]) -> list[str]:
         _mean([line[TESTS][AVERAGE] for line in runs], 2),
         *(_mean([line[TESTS][name] for line in runs], 3) for name in GEOMETRY),
         f"{fmean(seconds) / 60:.0f}" if seconds else "",  # an interrupted run has none
+        least_moved(runs),
         " ".join(f"{fmean(of):.2f}" for of in zip(*weights, strict=True)) if all(weights) else "",
     ]
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from model.network.encoder import find_selector
 from tests.support.tiny import tiny_backbone, tiny_decoder
@@ -51,6 +52,7 @@ class Untrained:
         self.outputs.append(output.name)
         if len(self.outputs) == self.interrupt_at:
             raise Interrupted("stop")
+        torch.manual_seed(recipe.seed)
         encoder = new_encoder(replace(recipe, training=replace(recipe.training, lora_rank=0)))
         TwoStageLoss(encoder)  # every arm can be trained by it
         encoder.save(str(output), create_model_card=False)
@@ -79,6 +81,9 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
     assert [line["arm"] for line in lora] == arms
     assert lora[0]["block_weights"] is None
     assert sum(lora[1]["block_weights"]) == pytest.approx(1, abs=0.05)  # in bfloat16
+    moved = {line["arm"]: line["moved"] for line in lora}
+    assert moved["last"] is moved["mean-3"] is None
+    assert moved["s2sent-3"] == 0  # it is what it was at the start
     text = page.read_text()
     assert f"| last block | 1 | {lora[0]['STS-B dev without STS12-16']:.2f} |" in text
     assert "| S2Sent, 6 blocks | not run |" in text
@@ -133,6 +138,7 @@ def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
             "STS-B dev without STS12-16": 70.0,
             "seconds_training": None if seed == 3 else 60 * seed,  # it was interrupted
             "block_weights": None,
+            "moved": None if arm == "last" else 0.2 - 0.06 * seed,
             TESTS: {"average": 70.0 + gain + seed / 10}
             | dict.fromkeys(
                 ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform"), 0.1
@@ -143,6 +149,7 @@ def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
     ]
     _, scores, tests = lora_tables(lines)
     assert "| S2Sent, 3 blocks | 3 | 70.00 ± 0.00 | 72.30 ± 0.20 |" in scores
+    assert "| 0.020 (not tested) |" in scores  # the least of three runs
     assert scores.count("| 2 |") == 2  # the mean minutes of the runs that have a time
     assert f"| last block | 3 | +{fmean((2, 2.1, 2.2)):.2f} | < 0.001 | more |" in tests
     assert "no test of one seed" in lora_tables([lines[0], lines[3]])[2]
