@@ -8,7 +8,7 @@ Each round starts every system once, in another order, checks its vectors, loads
 Before each load the system is warmed up at that load, and has to be idle again. Needs wrk
 (https://github.com/wg/wrk), a C compiler `cc` for the open loop, the peers' environments
 (`make peers`), and for text-embeddings-inference the path of its router. Writes results.json,
-results.md, plot.svg and logs/ into FOLDER.
+results.md, summary.md, plot.svg and logs/ into FOLDER.
 Absolute times mean little on a shared machine: read the ratios, which are taken within a round.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.load.open_loop import GeneratorFailed, build_generator
 from benchmarks.load.texts import Texts, prepare_texts
 from benchmarks.load.window import Window
 from benchmarks.machine import describe_machine, describe_source
-from benchmarks.report.page import RESULTS, write_report
+from benchmarks.report.folder import RESULTS, write_report
 from benchmarks.report.results import Results
 from benchmarks.rounds import ONE_TEXT_LOADS, OPEN_LOOP, Plan, run_round
 from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems

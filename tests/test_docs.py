@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from benchmarks.report.page import to_markdown
+from benchmarks.report.summary import to_summary
 from service.settings import Settings, environment_name
 from service.telemetry.metrics import Metrics
 from training.evaluation.depths.by_depth import by_depth_table
@@ -203,8 +204,13 @@ def test_the_tables_of_the_bench_are_those_of_its_results() -> None:
         assert table in text_of("docs/performance.md")
 
 
+def test_the_table_of_speed_is_that_of_the_bench() -> None:
+    printed = re.findall(r"^<!-- speed -->\n(.*?)^<!-- end -->$", text_of("README.md"), MARKS)
+    assert printed == [f"{to_summary(json.loads(text_of('docs/benchmark.json')))}\n"]
+
+
 def test_the_ratios_of_the_other_machine_are_those_of_its_results() -> None:
-    made = to_markdown(json.loads(text_of("docs/benchmark-amd.json")))
+    made = to_markdown(json.loads(text_of("docs/benchmark-intel.json")))
     tables = re.findall(r"(?:^\|.*\n)+", made, flags=re.MULTILINE)
     ratios = [table for table in tables if "over the raw limit |" in table]
     assert ratios[0] in text_of("docs/performance.md")

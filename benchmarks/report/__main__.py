@@ -1,5 +1,10 @@
-"""Writes the page and the plot of a folder again: ``python -m benchmarks.report FOLDER``."""
+"""Writes page, summary and plot of a folder again: ``python -m benchmarks.report FOLDER``."""
 
-from benchmarks.report.page import main
+import argparse
+from pathlib import Path
 
-main()
+from benchmarks.report.folder import write_report
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("folder", type=Path)
+print(write_report(parser.parse_args().folder))

@@ -1,19 +1,17 @@
 """The results as a Markdown page."""
 
-import argparse
-import json
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
-from benchmarks.load.closed_loop import LOADS, Load
-from benchmarks.report.plot import save_plot
+from benchmarks.load.closed_loop import LOADS
 from benchmarks.report.results import (
     BEST_INFINITY,
     OURS,
     RAW,
     Results,
+    label_of,
+    loads_given,
     measured,
     median_at,
     open_loop_percents,
@@ -25,8 +23,6 @@ from benchmarks.report.results import (
 from benchmarks.report.tables import NONE, format_number, format_spread, to_table
 from benchmarks.report.targets import NAMES, find
 
-RESULTS = "results.json"
-BESIDE = ("selector_share", "soak_memory")  # what other commands leave in the same folder
 INSTRUCTIONS = {  # flags of /proc/cpuinfo
     "AVX2": {"avx2"},
     "AVX-512": {"avx512f"},
@@ -38,25 +34,6 @@ RATIOS = (
     (f"{OURS}-int8", (BEST_INFINITY, "tei-int8", "plain-fastapi-int8", f"{RAW}-int8")),
     (f"{OURS}-default", (f"{RAW}-default",)),
 )
-
-
-def write_report(folder: Path) -> str:
-    """Write results.md and plot.svg beside results.json; returns the Markdown."""
-    results = read_results(folder)
-    text = to_markdown(results)
-    (folder / "results.md").write_text(text, encoding="utf-8")
-    save_plot(results, folder / "plot.svg")
-    return text
-
-
-def read_results(folder: Path) -> Results:
-    """The results, with what the commands beside the bench left in the folder."""
-    results: Results = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
-    for name in BESIDE:
-        path = folder / f"{name}.json"
-        if path.is_file():
-            results[name] = json.loads(path.read_text(encoding="utf-8"))
-    return results
 
 
 def to_markdown(results: Results) -> str:
@@ -132,7 +109,7 @@ def _throughput_table(results: Results) -> str:
         " limit has as many texts at hand as the load has in flight, and is the fastest of"
         " {one session with all threads, one session a core} x {1 to 32 texts a run}"
     )
-    return f"{_by_system_and_load(results, LOADS, cell)}{note}{_raw_ways(results)}."
+    return f"{_by_system_and_load(results, cell)}{note}{_raw_ways(results)}."
 
 
 def _raw_ways(results: Results) -> str:
@@ -150,19 +127,20 @@ def _lone_table(results: Results) -> str:
     for name in measured(results):
         p50, p99 = (spread_at(results, name, "loads", "c1", f"p{p}_ms") for p in (50, 99))
         if p50:
-            rows.append([_label(results, name), format_spread(p50), format_spread(p99)])
+            rows.append([label_of(results, name), format_spread(p50), format_spread(p99)])
     return to_table(["", "p50", "p99"], rows)
 
 
 def _ratio_table(results: Results) -> str:
-    loads = _loads(results, LOADS)
+    loads = loads_given(results)
     rows = []
     for system, others in RATIOS:
         for other in others:
             figures = [over(system, other, "loads", x.name, "texts_per_second") for x in loads]
             spreads = [spread_over_rounds(results, figure) for figure in figures]
             if any(spreads):
-                name = f"{_label(results, system)}, over {NAMES.get(other, _label(results, other))}"
+                below = NAMES.get(other, label_of(results, other))
+                name = f"{label_of(results, system)}, over {below}"
                 rows.append([name, *map(format_spread, spreads)])
     return to_table(["", *(load.short_label for load in loads)], rows)
 
@@ -175,7 +153,7 @@ def _latency_table(results: Results) -> str:
             return NONE
         return f"{format_number(p50, 1)} / {format_number(p99, 1)}"
 
-    return _by_system_and_load(results, LOADS, cell)
+    return _by_system_and_load(results, cell)
 
 
 def _open_loop_table(results: Results) -> str:
@@ -194,7 +172,7 @@ def _open_loop_table(results: Results) -> str:
     }
     rows = [
         [
-            f"{_label(results, name)}, {percent} %",
+            f"{label_of(results, name)}, {percent} %",
             *(
                 format_number(median_at(results, name, "open_loop", percent, figure), digits)
                 for figure, digits in columns.values()
@@ -227,7 +205,7 @@ def _resource_table(results: Results) -> str:
             format_number(median_at(results, name, *path), digits)
             for path, digits in columns.items()
         ]
-        return [_label(results, name), *cells]
+        return [label_of(results, name), *cells]
 
     head = ["", "start to ready, s", "PSS after the run, MB", "after 5 s of rest"]
     head += ["CPU s / 1000 texts, 64 x 1", "CPU s / 1000 texts, 4 x 32"]
@@ -257,7 +235,7 @@ def _not_measured(results: Results) -> str:
         for name, figures in each.items():
             loads = figures.get("loads", {}).values()
             reasons += [(name, load["not_measured"]) for load in loads if "not_measured" in load]
-    lines = [f"- {_label(results, name)}: {reason}" for name, reason in dict.fromkeys(reasons)]
+    lines = [f"- {label_of(results, name)}: {reason}" for name, reason in dict.fromkeys(reasons)]
     return "\n".join(lines) or "Nothing was left out."
 
 
@@ -269,39 +247,11 @@ def _commands(results: Results) -> str:
     return "\n".join(lines)
 
 
-def _by_system_and_load(
-    results: Results, loads: Sequence[Load], cell: Callable[[str, str], str]
-) -> str:
-    given = _loads(results, loads)
+def _by_system_and_load(results: Results, cell: Callable[[str, str], str]) -> str:
+    given = loads_given(results)
     rows = []
     for name in measured(results):
         cells = [cell(name, load.name) for load in given]
         if set(cells) != {NONE}:
-            rows.append([_label(results, name), *cells])
+            rows.append([label_of(results, name), *cells])
     return to_table(["", *(load.short_label for load in given)], rows)
-
-
-def _loads(results: Results, loads: Sequence[Load]) -> list[Load]:
-    """Those of ``loads`` that any system was given."""
-    given = {
-        name
-        for each in results["rounds"]
-        for figures in each.values()
-        for name in figures.get("loads", {})
-    }
-    return [load for load in loads if load.name in given]
-
-
-def _label(results: Results, name: str) -> str:
-    return str(results["systems"][name]["label"]) if name in results["systems"] else name
-
-
-def main() -> None:
-    """Write the page and the plot of a folder again."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("folder", type=Path)
-    print(write_report(parser.parse_args().folder))
-
-
-if __name__ == "__main__":
-    main()

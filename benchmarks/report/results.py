@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from benchmarks.load.closed_loop import LOADS, Load
+
 Round = dict[str, Any]  # by system
 Results = dict[str, Any]
 Number = float | None
@@ -109,6 +111,22 @@ def _step_into(figures: Any, path: Sequence[str]) -> Any:
     for step in path:
         figures = figures.get(step) if isinstance(figures, dict) else None
     return figures
+
+
+def label_of(results: Results, name: str) -> str:
+    """What a system is called on the page."""
+    return str(results["systems"][name]["label"]) if name in results["systems"] else name
+
+
+def loads_given(results: Results) -> list[Load]:
+    """The loads that any system was given, in their order."""
+    given = {
+        name
+        for each in results["rounds"]
+        for figures in each.values()
+        for name in figures.get("loads", {})
+    }
+    return [load for load in LOADS if load.name in given]
 
 
 def measured(results: Results) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.closed_loop import LOADS
-from benchmarks.report.page import RESULTS, write_report
+from benchmarks.report.folder import RESULTS, write_report
 from benchmarks.report.results import Results
 
 
