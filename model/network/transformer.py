@@ -31,8 +31,9 @@ def is_causal(config: Any) -> bool:
 
 
 def position_table(backbone: nn.Module) -> nn.Embedding | None:
-    """The learned absolute positions of a BERT-like backbone; None where it has none."""
-    tables = (getattr(part, "position_embeddings", None) for part in backbone.modules())
+    """The learned absolute positions of a backbone like BERT or GPT-2; None where it has none."""
+    names = ("position_embeddings", "wpe")
+    tables = (getattr(part, name, None) for part in backbone.modules() for name in names)
     return next((table for table in tables if isinstance(table, nn.Embedding)), None)
 
 

