@@ -36,6 +36,10 @@ LORA_ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
         "static weights a block, 3 blocks",
         {**GATE, "num_blocks": 3, "static": "blocks"},
     ),
+    "static-features-3": (
+        "static weights a block and feature, 3 blocks",
+        {**GATE, "num_blocks": 3, "static": "features"},
+    ),
     "s2sent-6": ("S2Sent, 6 blocks", {**GATE, "num_blocks": 6}),
     "s2sent-12": ("S2Sent, 12 blocks", {**GATE, "num_blocks": 12}),
     "s2sent-3-none": (
@@ -45,6 +49,9 @@ LORA_ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "mean-4": ("mean of 4 blocks", {**MEAN, "num_blocks": 4}),
 }
 OURS = "s2sent-3"
+GATE_RATE = 3e-3
+# Static weights are logits themselves: at the gate's rate 40 steps move them by 0.1 at most.
+STATIC_RATE = 0.1
 
 
 @dataclass(frozen=True)
@@ -138,8 +145,12 @@ class LoraRun:
         return self.folder / f"{self.arm}.{self.steps}.seed{self.seed}.checkpoint"
 
     def recipe(self) -> Recipe:
-        """CSE-SFP with the other text of a pair as positive; arms differ in the selector alone."""
+        """CSE-SFP with the other text of a pair as positive; arms differ in the selector alone.
+
+        Its rate is that of its kind.
+        """
         selector = LORA_ARMS[self.arm][1]
+        is_static = "static" in (selector or {})
         table: dict[str, Any] = {
             "seed": self.seed,
             "backbone": {
@@ -156,7 +167,7 @@ class LoraRun:
                 "steps": self.steps,
                 "batch_size": self.budget.lora_batch,
                 "learning_rate": 2e-4,
-                "selector_learning_rate": 3e-3,
+                "selector_learning_rate": STATIC_RATE if is_static else GATE_RATE,
                 "warmup_steps": self.steps // 10,
                 "max_seq_length": 32,
                 "eval_every": self.steps,

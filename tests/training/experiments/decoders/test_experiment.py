@@ -18,7 +18,13 @@ from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
 from training.encoder import new_encoder
 from training.errors import ConfigError, Interrupted
 from training.experiments.decoders.experiment import is_decoder, reproduce_decoders, runs_of
-from training.experiments.decoders.plan import BUDGETS, LORA_ARMS, frozen_plan
+from training.experiments.decoders.plan import (
+    BUDGETS,
+    GATE_RATE,
+    LORA_ARMS,
+    STATIC_RATE,
+    frozen_plan,
+)
 from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables, weights_figure
 from training.experiments.paper.cells import Series
 from training.frozen.opening import TESTS
@@ -65,7 +71,8 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
         reproduce_decoders(series, train=train)
     page = reproduce_decoders(series, train=train)
     arms = [run.arm for run in runs_of(series, 0)]
-    assert arms == ["last", "s2sent-3", "mean-3", "static-blocks-3", "s2sent-3-none", "mean-4"]
+    static = ["static-blocks-3", "static-features-3"]
+    assert arms == ["last", "s2sent-3", "mean-3", *static, "s2sent-3-none", "mean-4"]
     names = [f"{arm}.1.seed1.checkpoint" for arm in arms]
     assert train.outputs == [*names[:2], *names[1:]]
     again = Untrained()
@@ -103,9 +110,20 @@ def test_named_arms_are_low_rank_updates_alone(series: Series, tmp_path: Path) -
 def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Series) -> None:
     runs = runs_of(series, 0)
     recipes = [run.recipe() for run in runs]
-    assert all(
-        replace(recipe, selector=None) == replace(recipes[0], selector=None) for recipe in recipes
-    )
+    rates = {
+        run.arm: recipe.training.selector_learning_rate
+        for run, recipe in zip(runs, recipes, strict=True)
+    }
+    assert [arm for arm, rate in rates.items() if rate == STATIC_RATE] == [
+        "static-blocks-3",
+        "static-features-3",
+    ]
+
+    def alike(recipe: Recipe) -> Recipe:
+        training = replace(recipe.training, selector_learning_rate=GATE_RATE)
+        return replace(recipe, selector=None, training=training)
+
+    assert all(alike(recipe) == alike(recipes[0]) for recipe in recipes)
     assert recipes[0].training.lora_rank
     kinds = [find_selector(new_encoder(recipe)) for recipe in recipes]
     assert [kind is None for kind in kinds] == [run.arm == "last" for run in runs]
