@@ -1,6 +1,5 @@
 """The command ``s2sent-train reproduce``: the paper's experiments and our controls."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -38,19 +37,16 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(help="Of sfp: only low-rank updates with this head; may be repeated."),
-    ] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Of sfp: low-rank updates only.")] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
 
     Without --table, --figure, --control and --latency it is all of the paper's. --table jtcse is
     twin encoders beside their controls; --table sfp is heads on a frozen decoder, then low-rank
-    updates, whose length is --steps (0 leaves them out). --control x4 trains exits, and a gain is
-    told from a head start by giving it again with 4 and 16 times the --steps. A run that has its
-    result is skipped: give the same command again after an interruption.
+    updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
+    --control x4 trains exits: 4 and 16 times the --steps tell a gain from a head start. A run that
+    has its result is skipped: give the same command again after an interruption.
     """
     from training.experiments.paper.cells import Series
     from training.experiments.paper.reproduce import reproduce_paper
@@ -67,9 +63,7 @@ def reproduce(
         corpus=corpus,
         keep=keep,
     )
-    others = _run_others(
-        series, table, control, exits, test_pairs, arm or (), only_tables=only_tables
-    )
+    others = _run_others(series, table, control, exits, test_pairs, arm, only_tables=only_tables)
     if keys or latency or not others:
         typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))
 
@@ -80,7 +74,7 @@ def _run_others(
     control: list[str] | None,
     exits: str,
     test_pairs: int,
-    arms: Sequence[str],
+    arms: list[str] | None,
     *,
     only_tables: bool,
 ) -> bool:
@@ -96,7 +90,7 @@ def _run_others(
         from training.experiments.decoders.experiment import reproduce_decoders  # likewise
 
         tables = reproduce_decoders(
-            series, test_pairs=test_pairs, arms=arms, only_tables=only_tables
+            series, test_pairs=test_pairs, arms=arms or (), only_tables=only_tables
         )
         typer.echo(tables)
     if EXITS in asked:

@@ -65,9 +65,7 @@ def reproduce_decoders(
     if not only_tables:
         if not arms:
             run_frozen(series, test_pairs)
-        for run in runs_of(series, test_pairs):
-            if arms and run.arm not in arms:
-                continue
+        for run in (run for run in runs_of(series, test_pairs) if run.arm in (arms or LORA_ARMS)):
             file = series.folder / LORA_FILE
             if not any(run.key.items() <= line.items() for line in read_lines(file)):
                 append_line(file, _line(run, series, train))
