@@ -37,7 +37,7 @@ def reproduce(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
-    arm: Annotated[list[str] | None, typer.Option(help="Of sfp: low-rank updates only.")] = None,
+    arm: Annotated[list[str] | None, typer.Option(help="Of x4, sfp: heads to train.")] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
@@ -96,7 +96,8 @@ def _run_others(
     if EXITS in asked:
         from training.experiments.exits.experiment import reproduce_exits  # likewise
 
-        typer.echo(reproduce_exits(series, whole_numbers(exits, "exits"), only_tables=only_tables))
+        depths = whole_numbers(exits, "exits")
+        typer.echo(reproduce_exits(series, depths, arms=arms or (), only_tables=only_tables))
     return bool({TWINS, DECODERS, EXITS} & asked)
 
 

@@ -10,20 +10,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
 
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
 from model.runtime.encoder import OnnxEncoder
 from training.backbones import resolve
+from training.encoder import new_encoder
 from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
+from training.evaluation.geometry import block_weights
 from training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
 from training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
 from training.experiments.checkpoints import Train, ensure_checkpoint
-from training.experiments.exits.plan import ARMS, DIMENSIONS, ExitRun, head_rank
+from training.experiments.exits.plan import ARMS, DIMENSIONS, GATED, ExitRun, head_rank
 from training.experiments.exits.tables import TIMES_FILE, write_exit_tables
 from training.experiments.paper.cells import Series, backbone_name, size_of
 from training.jsonl import append_line, read_lines
@@ -43,18 +47,21 @@ def reproduce_exits(
     series: Series,
     depths: Sequence[int] = (),
     *,
+    arms: Sequence[str] = (),
     only_tables: bool = False,
     train: Train = train_recipe,
 ) -> Path:
     """Run what is missing of a series, and return the path of its tables.
 
-    ``depths`` are the exits that are trained, of all from 2 where none is named. An interrupted run
-    goes on from its state. Raises a `TrainingError` for what cannot be run, and `Interrupted` when
-    a signal ended a run.
+    ``depths`` are the exits that are trained, of all from 2 where none is named, ``arms`` the heads
+    that are run, likewise. An interrupted run goes on from its state. Raises a `TrainingError` for
+    what cannot be run, and `Interrupted` when a signal ended a run.
     """
+    if unknown := [arm for arm in arms if arm not in ARMS]:
+        raise ConfigError(f"{unknown[0]} is no arm here: use one of {', '.join(ARMS)}.")
     file = series.folder / RESULTS_FILE
     if not only_tables:
-        for run in runs_of(series, depths):
+        for run in (run for run in runs_of(series, depths) if run.arm in (arms or ARMS)):
             if not any(run.key.items() <= line.items() for line in read_lines(file)):
                 append_line(file, _line(run, series, train))
     return write_exit_tables(file)
@@ -92,6 +99,8 @@ def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
     grids = score_depth_grid(encoder, run.depths, series.data)
     if (packages := series.data / RETRIEVAL).is_file():
         grids["retrieval"] = score_recall(encoder, run.depths, packages)
+    if run.arm in GATED:
+        grids |= weigh_exits(encoder, run, series.data)
     times = series.folder / TIMES_FILE
     if run.arm == TIMED_ARM and not times.exists():
         found = _milliseconds(run, full=max(map(int, grids["tests"])))
@@ -124,6 +133,29 @@ def score_recall(
     return {
         str(depth): retrieval_scores(queries[depth], documents[depth])[RECALL] for depth in queries
     }
+
+
+def weigh_exits(encoder: SentenceTransformer, run: ExitRun, data: Path) -> dict[str, Any]:
+    """The fusion weights at each depth, on dev: see `training.evaluation.geometry.BlockWeights`.
+
+    ``block_weights`` are the mean of each block over texts and features, the oldest first,
+    ``spread`` their standard deviation over texts, and ``moved`` is the largest change of a
+    weight's mean over texts since the first step.
+    """
+    dev = read_development_pairs(data / "sts").without_overlap
+    texts = distinct(dev.first, dev.second)
+    torch.manual_seed(run.seed)  # as in training
+    start = new_encoder(run.recipe())
+    found: dict[str, Any] = {"block_weights": {}, "spread": {}, "moved": {}}
+    for depth in (*run.depths, None):
+        weights, before = (block_weights(each, texts, depth) for each in (encoder, start))
+        if weights is None or before is None:  # an arm without a selector
+            continue
+        key = str(weights.blocks[-1])  # the depth, since the last blocks are fused
+        found["block_weights"][key] = weights.mean.mean(1).tolist()
+        found["spread"][key] = float(weights.spread.mean())
+        found["moved"][key] = float(np.abs(weights.mean - before.mean).max())
+    return found
 
 
 def score_depth_grid(

@@ -24,6 +24,7 @@ ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "s2sent": ("S2Sent", SELECTOR),
     "low-rank": ("low-rank head on the last block", LAST),
 }
+GATED = ("static", "s2sent")  # arms whose weights of blocks are trained
 
 
 def head_rank(width: int) -> int:

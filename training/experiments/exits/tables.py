@@ -76,7 +76,8 @@ def _preface(line: Line) -> str:
         f"{line['name']} distilled into its own exits {line['depths']}, {line['batch_size']} "
         f"texts of {line['corpus']} a step; all weights trained, the arms differ in the head "
         "alone. Spearman x 100, mean of the seven STS tests and of the seeds, at full width; the "
-        "area is the mean over depths and dimensions."
+        "area is the mean over depths and dimensions. moved: the largest change of a feature's "
+        "fusion weight, at the depth and in the run where it is least."
     )
 
 
@@ -91,10 +92,18 @@ def _exit_table(runs: Mapping[str, Sequence[Line]]) -> str:
             if of
             else [""] * len(depths)
         )
-        + [f"{fmean(map(area, of)):.2f}" if of else "not run"]
+        + [f"{fmean(map(area, of)):.2f}" if of else "not run", _movement(of)]
         for arm, of in runs.items()
     ]
-    return markdown_table(["", "seeds", *(f"depth {depth}" for depth in depths), "area"], rows)
+    return markdown_table(
+        ["", "seeds", *(f"depth {depth}" for depth in depths), "area", "moved"], rows
+    )
+
+
+def _movement(runs: Sequence[Line]) -> str:
+    """How far a weight moved, at the depth and in the run where it was least; empty if unknown."""
+    moved = [value for run in runs for value in run.get("moved", {}).values()]
+    return f"{min(moved):.3f}" if moved else ""
 
 
 def _recall_table(runs: Mapping[str, Sequence[Line]]) -> str:

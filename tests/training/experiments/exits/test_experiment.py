@@ -94,6 +94,9 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     page = target.read_text()
     assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
     assert target.with_suffix(".svg").is_file()
+    assert "moved" not in lines[0]
+    assert [*lines[3]["moved"]] == ["2", "3", "4"]
+    assert all(sum(mean) == pytest.approx(1) for mean in lines[3]["block_weights"].values())
     assert [*lines[0]["retrieval"]] == ["2", "3", "4"]
     assert {*lines[0]["retrieval"].values()} <= {0.0, 50.0, 100.0}
     assert "| R@1, packages-dev | depth 2 |" in page
@@ -107,6 +110,8 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     assert write_exit_tables(file).read_text().count("| S2Sent | 2 |") == 2
     with pytest.raises(ConfigError, match="has no results"):
         reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
+    with pytest.raises(ConfigError, match="gate is no arm here: use one of last, mean"):
+        reproduce_exits(series, arms=["gate"], train=train)
     with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
         runs_of(series, [2, 4])
 
