@@ -131,6 +131,7 @@ class LoraRun:
             "pairs": self.budget.pairs,
             "pairs_per_task": self.test_pairs,
             "bf16": self.bf16,
+            "gate_rate": self.gate_rate,
         }
 
     @property
@@ -138,6 +139,12 @@ class LoraRun:
         """Whether fusion weights are trained."""
         selector = LORA_ARMS[self.arm][1]
         return selector is not None and selector.get("spatial_selection") != "avg"
+
+    @property
+    def gate_rate(self) -> float | None:
+        """The rate at which fusion weights are trained; None where they are not."""
+        is_static = "static" in (LORA_ARMS[self.arm][1] or {})
+        return (STATIC_RATE if is_static else GATE_RATE) if self.has_gate else None
 
     @property
     def checkpoint(self) -> Path:
@@ -150,7 +157,6 @@ class LoraRun:
         Its rate is that of its kind.
         """
         selector = LORA_ARMS[self.arm][1]
-        is_static = "static" in (selector or {})
         table: dict[str, Any] = {
             "seed": self.seed,
             "backbone": {
@@ -167,7 +173,7 @@ class LoraRun:
                 "steps": self.steps,
                 "batch_size": self.budget.lora_batch,
                 "learning_rate": 2e-4,
-                "selector_learning_rate": STATIC_RATE if is_static else GATE_RATE,
+                "selector_learning_rate": self.gate_rate or GATE_RATE,
                 "warmup_steps": self.steps // 10,
                 "max_seq_length": 32,
                 "eval_every": self.steps,
