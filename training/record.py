@@ -15,15 +15,33 @@ from typing import Any
 RECORD_FILE = "training.json"
 ROOT = Path(__file__).parent.parent
 SOURCE_FOLDERS = ("model", "training")  # the code that decides what a run gives
+ANCESTRY = ("began_from", "teachers", "second_tower", "average_of")  # records in a record
 _VERSIONS = ("torch", "transformers", "sentence-transformers")
 
 
 def write_record(folder: Path, content: dict[str, Any]) -> None:
     """Write ``content``, its provenance and library versions as ``folder/training.json``."""
     versions = {name: version(name) for name in _VERSIONS}
-    whole = {**content, **provenance(), "versions": versions}
+    whole = without_repeats({**content, **provenance(), "versions": versions})
     text = json.dumps(whole, indent=2, ensure_ascii=False, allow_nan=False)
     (folder / RECORD_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def without_repeats(record: dict[str, Any]) -> dict[str, Any]:
+    """The record, in which a run that stands in it twice has its ancestry the first time only."""
+    seen: set[str] = set()
+
+    def once(value: Any) -> Any:
+        if isinstance(value, list):
+            return [once(each) for each in value]
+        own = {name: field for name, field in value.items() if name not in ANCESTRY}
+        if (key := json.dumps(own, sort_keys=True)) in seen:
+            return own
+        seen.add(key)
+        return {name: once(of) if name in ANCESTRY else of for name, of in value.items()}
+
+    whole: dict[str, Any] = once(record)
+    return whole
 
 
 def read_record(folder: Path) -> dict[str, Any]:

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from training.record import ROOT, commit, provenance, source_sha256, write_json
+from training.record import (
+    ROOT,
+    commit,
+    provenance,
+    read_record,
+    source_sha256,
+    write_json,
+    write_record,
+)
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -75,3 +83,13 @@ def test_json_is_written_whole(tmp_path: Path) -> None:
         write_json(tmp_path / "new" / "file.json", {"a": object()})
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file.json"]
     assert "1" in (tmp_path / "new" / "file.json").read_text()
+
+
+def test_a_run_that_stands_in_a_record_twice_has_its_ancestry_once(tmp_path: Path) -> None:
+    first = {"seed": 1, "began_from": {"seed": 0}}
+    second = {"seed": 2, "began_from": first, "teachers": [first, {"seed": 3}]}
+    write_record(tmp_path, {"seed": 4, "average_of": [first, second]})
+    assert read_record(tmp_path)["average_of"] == [
+        first,
+        {"seed": 2, "began_from": {"seed": 1}, "teachers": [{"seed": 1}, {"seed": 3}]},
+    ]
