@@ -139,21 +139,25 @@ def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
     return float(ttest_ind(first, second, equal_var=False).pvalue)
 
 
-def _longest(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """The runs of most steps in one setting, by arm."""
-    longest = max(map(_setting, lines), key=lambda setting: int(setting[-1]))
-    return {arm: of for arm, of in _by_arm(lines, longest).items() if of}
+def _drawn(lines: Sequence[Line]) -> dict[str, list[Line]]:
+    """The runs of one setting by arm: the one with most arms, and among these with most steps."""
+
+    def runs_in(setting: tuple[Any, ...]) -> dict[str, list[Line]]:
+        return {arm: of for arm, of in _by_arm(lines, setting).items() if of}
+
+    settings = {_setting(line) for line in lines}
+    return runs_in(max(settings, key=lambda each: (len(runs_in(each)), each[-1])))
 
 
 def draw_quality_by_time(
     lines: Sequence[Line], milliseconds: Mapping[str, float], path: Path
 ) -> None:
-    """The score of each depth over the time of a text alone there, of the longest runs."""
+    """The score of each depth over the time of a text alone there, of the runs of `_drawn`."""
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))
-    for arm, of in _longest(lines).items():
+    for arm, of in _drawn(lines).items():
         depths = sorted(of[0]["tests"], key=int)
         scores = [fmean(at_depth(line, depth) for line in of) for depth in depths]
         axes.plot([milliseconds[depth] for depth in depths], scores, "o-", label=ARMS[arm][0])
@@ -165,11 +169,11 @@ def draw_quality_by_time(
 
 
 def draw_heat_maps(lines: Sequence[Line], path: Path) -> None:
-    """A heat map of depth and dimension for each arm, of the longest runs."""
+    """A heat map of depth and dimension for each arm, of the runs of `_drawn`."""
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    runs = _longest(lines)
+    runs = _drawn(lines)
     depths = sorted(next(iter(runs.values()))[0]["tests"], key=int)
     widths = sorted(next(iter(runs.values()))[0]["tests"][depths[0]], key=int)
     grids = {
