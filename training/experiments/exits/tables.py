@@ -13,6 +13,7 @@ from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.statistics import holm, verdict
 from training.experiments.exits.plan import ARMS
+from training.frozen.tables import LEAST_MOVEMENT
 from training.jsonl import read_lines
 
 Line = Mapping[str, Any]
@@ -102,8 +103,12 @@ def _exit_table(runs: Mapping[str, Sequence[Line]]) -> str:
 
 def _movement(runs: Sequence[Line]) -> str:
     """How far a weight moved, at the depth and in the run where it was least; empty if unknown."""
-    moved = [value for run in runs for value in run.get("moved", {}).values()]
+    moved = _moved(runs)
     return f"{min(moved):.3f}" if moved else ""
+
+
+def _moved(runs: Sequence[Line]) -> list[float]:
+    return [value for run in runs for value in run.get("moved", {}).values()]
 
 
 def _recall_table(runs: Mapping[str, Sequence[Line]]) -> str:
@@ -118,7 +123,10 @@ def _recall_table(runs: Mapping[str, Sequence[Line]]) -> str:
 
 
 def _test_table(runs: Mapping[str, Sequence[Line]]) -> str:
-    """S2Sent's area against each other arm's: Welch's test, Holm's correction over the arms."""
+    """S2Sent's area against each other arm's: Welch's test, Holm's correction over the arms.
+
+    Weights that moved by less than `LEAST_MOVEMENT` in a run leave all of it untested.
+    """
     ours = [*map(area, runs[OURS])]
     others = {arm: [*map(area, of)] for arm, of in runs.items() if arm != OURS and of}
     if not ours:
@@ -127,7 +135,8 @@ def _test_table(runs: Mapping[str, Sequence[Line]]) -> str:
     rows = []
     for (arm, of), p in zip(others.items(), holm(p_values), strict=True):
         gain = fmean(ours) - fmean(of)
-        answer = "not tested" if p is None else verdict(gain, p)
+        still = min(_moved(runs[OURS]), default=LEAST_MOVEMENT) < LEAST_MOVEMENT
+        answer = "not tested" if p is None or still else verdict(gain, p)
         rows.append([ARMS[arm][0], f"{gain:+.2f}", "" if p is None else f"{p:.3f}", answer])
     return markdown_table(["S2Sent's area against", "Δ", "p", ""], rows)
 

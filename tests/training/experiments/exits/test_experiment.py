@@ -68,6 +68,16 @@ def test_the_low_rank_head_has_about_as_many_parameters_as_a_gate(series: Series
     assert abs(trained / len(head.config.exits) - gate) <= width  # half a row and a column
 
 
+def spread(lines: list[Any], series: Series, *, moved: float) -> Path:
+    """A file of runs whose areas differ, and whose weights moved so far."""
+    file = series.output / f"moved-{moved}" / RESULTS_FILE
+    for number, line in enumerate(lines):
+        grid = {d: {w: v + number for w, v in row.items()} for d, row in line["tests"].items()}
+        weights = {"moved": {"2": moved}} if line["arm"] == "s2sent" else {}
+        append_line(file, {**line, "tests": grid, **weights})
+    return file
+
+
 def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) -> None:
     trained: list[str] = []
     source = Path(series.backbone).with_name("checkpoint")
@@ -108,6 +118,10 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     for line in [*lines, *({**line, "batch_size": 1 + line["batch_size"]} for line in lines)]:
         append_line(file, line)
     assert write_exit_tables(file).read_text().count("| S2Sent | 2 |") == 2
+    assert "| not shown |" in write_exit_tables(spread(lines, series, moved=0.06)).read_text()
+    page = write_exit_tables(spread(lines, series, moved=0.04)).read_text()
+    assert "| 0.040 |" in page
+    assert "not shown" not in page
     with pytest.raises(ConfigError, match="has no results"):
         reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="gate is no arm here: use one of last, mean"):
