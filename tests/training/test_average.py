@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.network.encoder import load_encoder
+from model.network.encoder import find_selector, load_encoder
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
-from training.average import average_checkpoints
+from training.average import average_checkpoints, interpolate_to_backbone
 from training.errors import ConfigError, EncoderError
+from training.evaluation.encoders import open_torch
 from training.recipe.objectives import SimCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
 from training.train import train
@@ -61,3 +62,39 @@ def test_what_is_no_average_is_refused_by_name(runs: Path, tmp_path: Path) -> No
     with pytest.raises(EncoderError, match="modules.json cannot be read"):
         average_checkpoints([one, tmp_path / "backbone"], out, runs / "data")
     assert not out.exists()
+
+
+def test_transformer_weights_move_to_the_backbone_and_the_selector_stays(
+    runs: Path, tmp_path: Path
+) -> None:
+    backbone = str(runs / "tiny")
+    interpolate_to_backbone(runs / "one", backbone, 0.25, tmp_path / "out", runs / "data")
+    before, after = (load_encoder(runs / "one"), load_encoder(tmp_path / "out"))
+    start = dict(open_torch(backbone)[0].auto_model.named_parameters())
+    moved = dict(after[0].auto_model.named_parameters())
+    for name, weight in before[0].auto_model.named_parameters():
+        torch.testing.assert_close(moved[name], 0.75 * weight + 0.25 * start[name])
+    assert any(not weight.equal(moved[name]) for name, weight in start.items())
+    selectors = find_selector(before), find_selector(after)
+    assert selectors[0] is not None
+    assert selectors[1] is not None
+    torch.testing.assert_close(selectors[0].state_dict(), selectors[1].state_dict())
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert (record["backbone_share"], record["began_from"]["seed"]) == (0.25, 1)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.5, 2.0, float("nan")])
+def test_a_share_that_is_no_way_between_is_refused(
+    runs: Path, tmp_path: Path, share: float
+) -> None:
+    with pytest.raises(ConfigError, match=r"share is .*: it must be between 0 and 1"):
+        interpolate_to_backbone(
+            runs / "one", str(runs / "tiny"), share, tmp_path / "out", runs / "data"
+        )
+
+
+def test_a_backbone_of_another_shape_is_refused(runs: Path, tmp_path: Path) -> None:
+    other = tiny_backbone(tmp_path / "other", num_layers=5)
+    with pytest.raises(EncoderError, match="other does not have the shape of .*one"):
+        interpolate_to_backbone(runs / "one", str(other), 0.5, tmp_path / "out", runs / "data")
+    assert not (tmp_path / "out").exists()
