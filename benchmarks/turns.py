@@ -3,9 +3,9 @@
     python -m benchmarks.turns --a VARIANT --b VARIANT [--env-b KEY=VALUE ...] [--loads c1 c64 ...]
 
 A VARIANT is the folder of a checkout, a git revision of this repository, or a whole command that
-has the word PORT in place of its port and answers POST /embed, such as another server's. Both run
-side by side and are loaded by turns in an order that alternates. First each is started a few times
-alone, for its start-up time and its memory. Needs wrk (https://github.com/wg/wrk).
+has the word PORT in place of its port and answers POST /embed, such as another server's. First
+each is started a few times alone, for its start-up time and its memory. Then each turn starts both
+and loads one after the other, in an order that alternates. Needs wrk (https://github.com/wg/wrk).
 """
 
 import argparse
@@ -39,6 +39,7 @@ from model.runtime.tokenizer import Tokenizer
 LOADS = ("c1", "c16", "c64", "batch")
 FIGURES = {"texts_per_second": "texts/s", "p50_ms": "p50, ms", "p99_ms": "p99, ms"}
 OTHERS = "cores' time that other programs took, %"
+MEMORY = "PSS after the loads, both up, MB"
 MAX_TOKENS = 256
 START_SECONDS = 4  # of one start and stop, for the estimate
 WAIT_SECONDS = 0.5  # until a server is idle, for the estimate
@@ -63,7 +64,7 @@ class Plan:
         cell = self.window.seconds + self.window.warm_up_seconds + WAIT_SECONDS
         doubled = sum(BY_NAME[name].texts_per_request > 1 for name in self.loads)
         seconds = len(self.loads) * cell + doubled * self.window.seconds
-        return 2 * (self.turns * seconds + (self.starts + 1) * START_SECONDS)
+        return 2 * (self.turns * (seconds + START_SECONDS) + self.starts * START_SECONDS)
 
     def window_of(self, load: str) -> Window:
         """Twice as long for large requests, which have few answers a second."""
@@ -76,7 +77,7 @@ def measure_starts(a: System, b: System, plan: Plan) -> Samples:
     """Seconds to ready and PSS then, of each variant alone on the machine."""
 
     def start(system: System) -> tuple[float, float]:
-        with running(system, plan.folder / f"{system.name}.log") as started:
+        with running(system, _log(plan, system)) as started:
             return started.seconds_to_ready, memory_mb(started.process)["pss"]
 
     samples: Samples = {"start to ready, s": [], "PSS when ready, MB": []}
@@ -89,24 +90,32 @@ def measure_starts(a: System, b: System, plan: Plan) -> Samples:
 
 
 def measure_loads(a: System, b: System, plan: Plan) -> Samples:
-    """Every load by turns on both variants, which stay up; memory afterwards."""
+    """Every load by turns on both variants; memory at the end of a turn.
+
+    Each turn starts both anew, by turns first: of two processes of one program one may be 5 %
+    faster for as long as both run.
+    """
     samples: Samples = {}
-    with ExitStack() as stack:
-        logs = plan.folder
-        pair = [stack.enter_context(running(x, logs / f"{x.name}.log")) for x in (a, b)]
-        cosine = compare_vectors(pair[0], pair[1], plan.texts)
-        print(f"smallest cosine of A's to B's vectors: {cosine:.6f}")
-        idle = {each.system.name: measure_idle_ms(each) for each in pair}
-        print(f"lone request when idle: A {idle['a']:.2f} ms, B {idle['b']:.2f} ms", flush=True)
-        for turn in range(plan.turns):
-            order = pair if turn % 2 == 0 else pair[::-1]
+    for turn in range(plan.turns):
+        order = (a, b) if turn % 2 == 0 else (b, a)
+        with ExitStack() as stack:
+            started = [stack.enter_context(running(x, _log(plan, x))) for x in order]
+            if turn == 0:
+                cosine = compare_vectors(started[0], started[1], plan.texts)
+                print(f"smallest cosine of A's to B's vectors: {cosine:.6f}", flush=True)
+            idle = {each.system.name: measure_idle_ms(each) for each in started}
             for load in plan.loads:
-                _add_turn(samples, load, order, idle, plan)
-            print(f"turn {turn + 1} of {plan.turns}", file=sys.stderr, flush=True)
-        memory = [memory_mb(each.process)["pss"] for each in pair]
-    samples[OTHERS] = samples.pop(OTHERS, [])  # the last line
-    samples["PSS after the loads, both up, MB"] = [(memory[0], memory[1])]
+                _add_turn(samples, load, started, idle, plan)
+            memory = {each.system.name: memory_mb(each.process)["pss"] for each in started}
+        samples.setdefault(MEMORY, []).append((memory["a"], memory["b"]))
+        print(f"turn {turn + 1} of {plan.turns}", file=sys.stderr, flush=True)
+    for last in (OTHERS, MEMORY):
+        samples[last] = samples.pop(last, [])
     return samples
+
+
+def _log(plan: Plan, system: System) -> Path:
+    return plan.folder / f"{system.name}.log"
 
 
 def _add_turn(

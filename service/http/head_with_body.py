@@ -6,32 +6,32 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class HeadWithBody:
-    """What an answer is written to: the connection's transport, which gets the head one write late.
+    """Stands in for a connection's transport until the body of an answer begins.
 
     uvicorn writes head and body apart. Each write is a system call that wakes the client, which
-    takes the cores from inference: in one, MEASURED. An answer
-    without a body, such as one to HEAD, must be written to the transport itself.
+    takes the cores from inference: MEASURED. An answer without a body, such as one to HEAD, has to
+    be written to the transport itself.
     """
 
     def __init__(self, transport: asyncio.Transport, cycle: RequestResponseCycle) -> None:
         self._transport = transport
         self._cycle = cycle
-        self._head: bytes | None = None  # held, until the body begins
-        self._body_began = False
+        self._head: bytes | None = None
 
     def write(self, data: bytes) -> None:
-        """Hold the head back, and send all else, such as ``100 Continue``."""
-        if self._body_began or not self._cycle.response_started:
+        """Hold the head back until its body begins; all else, such as ``100 Continue``, is sent."""
+        if not self._cycle.response_started:
             self._transport.write(data)
         elif self._head is None:
             self._head = data
         else:
-            self._body_began = True
+            # Also so that the two do not keep each other in memory.
+            self._cycle.transport = self._transport
             self._transport.writelines([self._head, data])
 
     def close(self) -> None:
-        """Close the transport, once a head that is held has been sent."""
-        if self._head is not None and not self._body_began:
+        """Close the transport, after a head whose body does not come."""
+        if self._head is not None:
             self._transport.write(self._head)
         self._transport.close()
 

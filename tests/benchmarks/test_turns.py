@@ -66,7 +66,7 @@ def test_large_requests_have_twice_the_time(tmp_path: Path) -> None:
     plan = Plan(["c1", "batch"], 7, 0, Window(4, 20, 4, 1), TEXTS, tmp_path)
     assert plan.window_of("c1").seconds == 4
     assert plan.window_of("batch").seconds == 8
-    assert plan.expected_seconds == 2 * (7 * (2 * 5.5 + 4) + 4)
+    assert plan.expected_seconds == 2 * 7 * (2 * 5.5 + 4 + 4)
 
 
 @pytest.mark.usefixtures("any_machine_is_idle")
