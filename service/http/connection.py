@@ -20,7 +20,6 @@ from uvicorn.protocols.http.httptools_impl import (
 from service.errors import HeadTooLarge, MalformedRequest, ServiceError
 from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from service.http.error_responses import error_response
-from service.http.head_with_body import HeadWithBody
 from service.http.middleware import REQUEST_ID_FIELD, request_id_of
 from service.telemetry.metrics import Metrics
 
@@ -146,8 +145,6 @@ class HttpConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
-        if cycle.scope["method"] != "HEAD":
-            cycle.transport = HeadWithBody(self.transport, cycle)  # type: ignore[assignment]  # all that uvicorn calls
         super()._start_asgi_task(cycle, app)
 
     # --- refusals ---
