@@ -1,5 +1,6 @@
 """The command line of training: help without torch, fit and evaluate, errors as one sentence."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def test_help_imports_no_training_library() -> None:
 def test_the_commands_fit_and_score(
     recipe: Recipe, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run from the command line leaves a checkpoint that evaluate puts into its table."""
+    """A run from the command line has the seed given there, and evaluate puts it into its table."""
     path = tmp_path / "recipe.toml"
     path.write_text(
         f"""seed = 3\nselector = {{ reduction = 4 }}
@@ -48,7 +49,8 @@ def test_the_commands_fit_and_score(
     )
     arguments = [str(path), "--data", str(data), "--output", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="0"):
-        main(["fit", *arguments])
+        main(["fit", *arguments, "--seed", "4"])
+    assert json.loads((tmp_path / "out" / "training.json").read_text())["seed"] == 4
     tasks = tmp_path / "sts"
     tasks.mkdir()
     for file in TASKS.values():
