@@ -92,7 +92,7 @@ def _save(encoder: SentenceTransformer, output: Path, data: Path, record: dict[s
 
 
 def _transformer_weights(encoder: SentenceTransformer) -> dict[str, Tensor]:
-    return dict(encoder[0].auto_model.named_parameters())
+    return dict(encoder[0].get_submodule("auto_model").named_parameters())
 
 
 def _require_new(output: Path) -> None:

@@ -70,9 +70,9 @@ def test_transformer_weights_move_to_the_backbone_and_the_selector_stays(
     backbone = str(runs / "tiny")
     interpolate_to_backbone(runs / "one", backbone, 0.25, tmp_path / "out", runs / "data")
     before, after = (load_encoder(runs / "one"), load_encoder(tmp_path / "out"))
-    start = dict(open_torch(backbone)[0].auto_model.named_parameters())
-    moved = dict(after[0].auto_model.named_parameters())
-    for name, weight in before[0].auto_model.named_parameters():
+    start = dict(open_torch(backbone)[0].get_submodule("auto_model").named_parameters())
+    moved = dict(after[0].get_submodule("auto_model").named_parameters())
+    for name, weight in before[0].get_submodule("auto_model").named_parameters():
         torch.testing.assert_close(moved[name], 0.75 * weight + 0.25 * start[name])
     assert any(not weight.equal(moved[name]) for name, weight in start.items())
     selectors = find_selector(before), find_selector(after)
