@@ -48,6 +48,7 @@ class Prometheus:
         self.started = time.time()  # seconds since the epoch
         address = self._listening_address()
         self.client = httpx.Client(base_url=f"http://{address}", trust_env=False, timeout=120)
+        self._wait_until_ready()
 
     def query_range(self, expr: str, step_seconds: int = 1) -> list[Json]:
         """The series of an expression since the start: ``metric`` and ``values`` as text.
@@ -77,6 +78,13 @@ class Prometheus:
         self._reader.join(STOP_TIMEOUT_SECONDS)
         if self.process.stderr:
             self.process.stderr.close()
+
+    def _wait_until_ready(self) -> None:
+        """It listens before its database is open, and answers queries with 503 until then."""
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while (answer := self.client.get("/-/ready")).status_code != httpx.codes.OK:
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.05)
 
     def _listening_address(self) -> str:
         listening = threading.Event()
