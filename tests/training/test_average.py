@@ -14,6 +14,7 @@ from tests.support.tiny_data import tiny_data
 from training.average import average_checkpoints, interpolate_to_backbone
 from training.errors import ConfigError, EncoderError
 from training.evaluation.encoders import open_torch
+from training.experiments.twins.join import join_checkpoints
 from training.recipe.objectives import SimCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
 from training.train import train
@@ -98,3 +99,10 @@ def test_a_backbone_of_another_shape_is_refused(runs: Path, tmp_path: Path) -> N
     with pytest.raises(EncoderError, match="other does not have the shape of .*one"):
         interpolate_to_backbone(runs / "one", str(other), 0.5, tmp_path / "out", runs / "data")
     assert not (tmp_path / "out").exists()
+
+
+def test_twins_are_refused_with_what_to_name(runs: Path, tmp_path: Path) -> None:
+    twins, tiny = tmp_path / "twins", str(runs / "tiny")
+    join_checkpoints(str(runs / "one"), str(runs / "two"), twins)
+    with pytest.raises(EncoderError, match="twins is twins.*: name one of its towers"):
+        interpolate_to_backbone(twins, tiny, 0.5, tmp_path / "out", runs / "data")
