@@ -36,6 +36,8 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
         add_lora(encoder, recipe.training)
     if recipe.elastic is not None and recipe.elastic.project_rank:
         update_projections(encoder, recipe.elastic.project_rank)
+    if recipe.training.freeze_blocks:
+        _freeze_blocks(encoder[0].get_submodule("auto_model"), recipe.training.freeze_blocks)
     if recipe.training.round_matrices:
         _round_matrices(encoder)
     if recipe.training.freeze_backbone:
@@ -43,6 +45,24 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
+
+
+def _freeze_blocks(backbone: nn.Module, count: int) -> None:
+    """Leave only the blocks behind the first ``count`` to be trained, of all that a backbone has.
+
+    Embeddings, final norms and what all blocks share stay as they are, so that the states of the
+    first blocks do, too.
+    """
+    full = int(cast(Any, backbone).config.num_hidden_layers)
+    if count >= full:
+        raise ConfigError(
+            f"[training] freeze_blocks = {count} leaves none of the backbone's {full} blocks to"
+            f" train: choose 1 to {full - 1}, or freeze_backbone."
+        )
+    backbone.requires_grad_(requires_grad=False)
+    for module in backbone.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == full:
+            module[count:].requires_grad_(requires_grad=True)
 
 
 def _round_matrices(encoder: SentenceTransformer) -> None:

@@ -10,6 +10,7 @@ import torch
 from model.network.encoder import get_selector, load_encoder
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
+from training.errors import ConfigError
 from training.recipe.recipe import (
     Recipe,
 )
@@ -47,6 +48,25 @@ def test_a_frozen_backbone_does_not_move(recipe: Recipe, data: Path, tmp_path: P
         assert torch.equal(trained[0].state_dict()[name], value), name
     expand = "spatial_selection.expand.weight"
     assert not torch.equal(trained[1].state_dict()[expand], untrained[1].state_dict()[expand])
+
+
+def test_first_blocks_that_are_frozen_do_not_move(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    """Embeddings and blocks 1 to 3 stay bit for bit; every matrix of block 4, the last, moves."""
+    recipe = replace(recipe, training=replace(QUICK, freeze_blocks=3))
+    untrained = new_encoder(recipe)[0].state_dict()
+    train(recipe, data, tmp_path / "out")
+    trained = load_encoder(tmp_path / "out")[0].state_dict()
+    moved = {name for name, value in untrained.items() if not torch.equal(trained[name], value)}
+    last = {name for name in untrained if "layer.3." in name}
+    assert moved <= last
+    assert {name for name in last if name.endswith("dense.weight")} <= moved
+
+
+def test_freezing_every_block_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(ConfigError, match=r"freeze_blocks = 4 leaves none .* 4 .* choose 1 to 3"):
+        new_encoder(replace(recipe, training=replace(QUICK, freeze_blocks=4)))
 
 
 def test_a_selector_goes_on_from_one_like_it_in_the_checkpoint(

@@ -76,6 +76,7 @@ class TrainingConfig:
     dev_pairs: int = 0  # of STS-B dev that are scored, at equal steps through it; 0 takes all
     precision: Literal["fp32", "bf16"] = "fp32"  # of matrix products; weights stay fp32
     freeze_backbone: bool = False  # train the selector alone
+    freeze_blocks: int = 0  # above 0: so many first blocks are left as they are, and the embeddings
     lora_rank: int = 0  # above 0: low-rank updates of the backbone's linear layers
     lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora_rank
     lora_dropout: float = 0.05
@@ -97,7 +98,12 @@ class TrainingConfig:
         require(self.mini_batch_size >= 0, "mini_batch_size must not be negative")
         require(self.lora_rank >= 0, "lora_rank must not be negative; 0 trains all weights")
         require(self.lora_alpha > 0 <= self.lora_dropout < 1, "lora_dropout must be in [0, 1)")
-        for option in ("freeze_backbone", "round_matrices"):
+        require(self.freeze_blocks >= 0, "freeze_blocks must not be negative; 0 trains all blocks")
+        require(
+            not (self.freeze_backbone and self.freeze_blocks),
+            "freeze_backbone freezes every block: leave freeze_blocks out",
+        )
+        for option in ("freeze_backbone", "freeze_blocks", "round_matrices"):
             require(
                 not (self.lora_rank and getattr(self, option)),
                 f"lora_rank trains the matrices, which {option} forbids: leave one of them out",
@@ -162,8 +168,9 @@ class Recipe:
             "tower with one",
         )
         require(
-            not self.training.freeze_backbone or not isinstance(self.objective, JTCSE),
-            "jtcse trains both towers whole: leave freeze_backbone out",
+            not (self.training.freeze_backbone or self.training.freeze_blocks)
+            or not isinstance(self.objective, JTCSE),
+            "jtcse trains both towers whole: leave freeze_backbone and freeze_blocks out",
         )
 
         self._check_elastic()

@@ -308,7 +308,7 @@ def test_what_towers_bring_is_refused_in_the_recipe(twins_recipe: Recipe) -> Non
     """A selector, a frozen backbone, another pooling."""
     with pytest.raises(ValueError, match="bring their selectors"):
         replace(twins_recipe, selector={"reduction": 4})
-    with pytest.raises(ValueError, match="leave freeze_backbone out"):
+    with pytest.raises(ValueError, match="leave freeze_backbone and freeze_blocks out"):
         replace(twins_recipe, training=replace(QUICK, freeze_backbone=True))
     cls = replace(twins_recipe.backbone, pooling="cls")
     with pytest.raises(ConfigError, match=r"pooling = 'cls', and .* pools by mean: leave it out"):
