@@ -59,10 +59,15 @@ def _freeze_blocks(backbone: nn.Module, count: int) -> None:
             f"[training] freeze_blocks = {count} leaves none of the backbone's {full} blocks to"
             f" train: choose 1 to {full - 1}, or freeze_backbone."
         )
+    lists = (each for each in backbone.modules() if isinstance(each, nn.ModuleList))
+    blocks = next((each for each in lists if len(each) == full), None)
+    if blocks is None:
+        raise ConfigError(
+            f"[training] freeze_blocks = {count} needs a backbone with a list of its {full} blocks,"
+            f" which {type(backbone).__name__} lacks: leave it out, or choose freeze_backbone."
+        )
     backbone.requires_grad_(requires_grad=False)
-    for module in backbone.modules():
-        if isinstance(module, nn.ModuleList) and len(module) == full:
-            module[count:].requires_grad_(requires_grad=True)
+    blocks[count:].requires_grad_(requires_grad=True)
 
 
 def _round_matrices(encoder: SentenceTransformer) -> None:

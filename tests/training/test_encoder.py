@@ -69,6 +69,19 @@ def test_freezing_every_block_is_refused(recipe: Recipe) -> None:
         new_encoder(replace(recipe, training=replace(QUICK, freeze_blocks=4)))
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"freeze_blocks": -1}, "must not be negative"),
+        ({"freeze_blocks": 1, "freeze_backbone": True}, "leave freeze_blocks out"),
+        ({"freeze_blocks": 1, "lora_rank": 4}, "which freeze_blocks forbids"),
+    ],
+)
+def test_freezing_that_cannot_be_is_refused(options: dict[str, int], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        replace(QUICK, **options)  # type: ignore[arg-type]  # of several types
+
+
 def test_a_selector_goes_on_from_one_like_it_in_the_checkpoint(
     recipe: Recipe, tmp_path: Path
 ) -> None:

@@ -308,8 +308,9 @@ def test_what_towers_bring_is_refused_in_the_recipe(twins_recipe: Recipe) -> Non
     """A selector, a frozen backbone, another pooling."""
     with pytest.raises(ValueError, match="bring their selectors"):
         replace(twins_recipe, selector={"reduction": 4})
-    with pytest.raises(ValueError, match="leave freeze_backbone and freeze_blocks out"):
-        replace(twins_recipe, training=replace(QUICK, freeze_backbone=True))
+    for frozen in (replace(QUICK, freeze_backbone=True), replace(QUICK, freeze_blocks=1)):
+        with pytest.raises(ValueError, match="leave freeze_backbone and freeze_blocks out"):
+            replace(twins_recipe, training=frozen)
     cls = replace(twins_recipe.backbone, pooling="cls")
     with pytest.raises(ConfigError, match=r"pooling = 'cls', and .* pools by mean: leave it out"):
         new_encoder(replace(twins_recipe, backbone=cls))
