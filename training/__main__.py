@@ -18,6 +18,7 @@ from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
 from training.commands.chain import chain
 from training.commands.depths import depths
+from training.commands.docstrings import docstrings
 from training.commands.frozen import frozen
 from training.commands.options import Data, whole_numbers
 from training.commands.overhead import overhead
@@ -162,6 +163,7 @@ app.command()(chain)
 app.command()(reproduce)
 app.command()(overhead)
 app.command()(depths)
+app.command()(docstrings)
 app.command()(frozen)
 
 

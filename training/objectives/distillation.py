@@ -44,9 +44,7 @@ def make_loss(inputs: LossInputs) -> nn.Module:
             f"{teacher.shape[-1]} wide where the student is {encoder.get_embedding_dimension()}: "
             "set it to 0, or choose a teacher of one width with the student."
         )
-    return PairDistillationLoss(
-        encoder, teacher, gather=gather, direction_weight=objective.direction_weight
-    )
+    return PairDistillationLoss(encoder, objective, teacher, gather=gather)
 
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
@@ -142,20 +140,21 @@ class PairDistillationLoss(DistillationLoss):
 
     With the N = B x C texts of B rows, student cosines s and teacher cosines t: the mean of
     (s_ij - t_ij)^2 over the texts i, j of one row, plus the mean over all i != j. The first term
-    ranks texts of near meaning; the second is mostly about unrelated texts. ``direction_weight``
-    times the mean of 1 - cos(student_i, teacher_i) is added.
+    ranks texts of near meaning; the second is mostly about unrelated texts. Two terms may be added:
+    ``direction_weight`` times the mean of 1 - cos(student_i, teacher_i), and ``divergence_weight``
+    times the divergence of `SimilarityDistillationLoss` over the N texts.
     """
 
     def __init__(
         self,
         model: SentenceTransformer,
+        objective: PairDistillation,
         teacher: Tensor,
         *,
         gather: bool,
-        direction_weight: float = 0.0,
     ) -> None:
         super().__init__(model, teacher, gather=gather)
-        self.direction_weight = direction_weight
+        self.objective = objective
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
         """The loss from the columns' embeddings [B, D], of which D may be a teacher's first."""
@@ -164,11 +163,23 @@ class PairDistillationLoss(DistillationLoss):
         if self.gather:
             student, guide = all_gather_with_grad(student), all_gather_with_grad(guide)
         loss = pair_distillation_loss(student, guide)
-        if not self.direction_weight:
-            return loss
-        guide = guide[..., : student.shape[-1]]
-        apart = 1 - functional.cosine_similarity(student.float(), guide.float(), dim=-1)
-        return loss + self.direction_weight * apart.mean()
+        if self.objective.divergence_weight:
+            loss = loss + self.objective.divergence_weight * self._divergence(student, guide)
+        if self.objective.direction_weight:
+            guide = guide[..., : student.shape[-1]]
+            apart = 1 - functional.cosine_similarity(student.float(), guide.float(), dim=-1)
+            loss = loss + self.objective.direction_weight * apart.mean()
+        return loss
+
+    def _divergence(self, student: Tensor, guide: Tensor) -> Tensor:
+        """Of each text's similarities to the other texts, from [B, C, D] and [B, C, E]."""
+        student, guide = student.flatten(0, 1), guide.flatten(0, 1)
+        others = ~torch.eye(len(student), dtype=torch.bool, device=student.device)
+        return _divergence(
+            cosine(guide, guide)[others] / self.objective.teacher_temperature,
+            cosine(student, student)[others] / self.objective.temperature,
+            rows=len(student),
+        )
 
 
 def pair_distillation_loss(student: Tensor, guide: Tensor) -> Tensor:

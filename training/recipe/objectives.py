@@ -115,18 +115,24 @@ class PairDistillation:
 
     A row is a pair of related texts. The mean squared error between the student's cosines and the
     mean of the teachers', over the pairs and over all texts of the batch, is the loss. Dropout
-    would only add noise to exact targets. ``direction_weight`` adds the mean of 1 - cosine between
-    a text's vector and its teacher's, which takes one teacher of the student's width.
+    would only add noise to exact targets. ``divergence_weight`` adds the divergence of
+    `Distillation`, over all texts of the batch. ``direction_weight`` adds the mean of 1 - cosine
+    between a text's vector and its teacher's, which takes one teacher of the student's width.
     """
 
     example_kind: ClassVar[ExampleKind] = "related"
     name: Literal["pair_distillation"] = "pair_distillation"
     teachers: list[str]
     direction_weight: float = 0.0
+    divergence_weight: float = 0.0
+    temperature: float = 0.05  # of the divergence, as the next
+    teacher_temperature: float = 0.05
 
     def __post_init__(self) -> None:
         require(bool(self.teachers), "teachers must name at least one")
         require(self.direction_weight >= 0, "direction_weight must not be negative")
+        require(self.divergence_weight >= 0, "divergence_weight must not be negative")
+        require(min(self.temperature, self.teacher_temperature) > 0, "temperatures must be above 0")
         require(
             not self.direction_weight or len(self.teachers) == 1,
             "direction_weight needs one teacher, whose directions the student takes",

@@ -58,7 +58,7 @@ def test_pair_distillation_is_the_squared_error_of_cosines_by_hand(
     objective = PairDistillation(teachers=[str(backbone)])
     encoder = new_encoder(with_objective(recipe, objective)).train()
     teacher = torch.randn(5, 2, 7, generator=torch.Generator().manual_seed(0))
-    loss = PairDistillationLoss(encoder, teacher, gather=False)
+    loss = PairDistillationLoss(encoder, objective, teacher, gather=False)
     rows = torch.tensor([3, 1])
     texts = [("a cat", "a small cat sleeps"), ("two dogs", "he reads")]
     columns = [encoder.preprocess(list(column)) for column in zip(*texts, strict=True)]
@@ -70,6 +70,46 @@ def test_pair_distillation_is_the_squared_error_of_cosines_by_hand(
     everything = errors[~np.eye(4, dtype=bool)].mean()
     encoder.train()
     assert loss(columns, rows).item() == pytest.approx(related + everything, rel=1e-4)
+
+
+def test_pair_distillation_adds_the_divergence_of_all_texts_by_hand(
+    recipe: Recipe, backbone: Path
+) -> None:
+    """Three times the mean over the four texts of KL(teacher || student) over the other three."""
+    objective = PairDistillation(
+        teachers=[str(backbone)], divergence_weight=3, temperature=0.1, teacher_temperature=0.2
+    )
+    encoder: Any = new_encoder(with_objective(recipe, objective))
+    teacher = torch.randn(5, 2, 7, generator=torch.Generator().manual_seed(0))
+    without = PairDistillation(teachers=[str(backbone)])
+    plain = PairDistillationLoss(encoder, without, teacher, gather=False)
+    loss = PairDistillationLoss(encoder, objective, teacher, gather=False)
+    rows = torch.tensor([3, 1])
+    columns = [encoder.preprocess(column) for column in (["a cat", "two dogs"], ["sings", "reads"])]
+    student = torch.from_numpy(encoder.encode(["a cat", "sings", "two dogs", "reads"]))
+    guide = teacher[rows].flatten(0, 1)
+    logits = cos_sim(student, student).double().numpy() / 0.1
+    targets = cos_sim(guide, guide).double().numpy() / 0.2
+    expected = 0.0
+    for row in range(4):
+        others = [other for other in range(4) if other != row]
+        p, q = (np.exp(m[row, others]) / np.exp(m[row, others]).sum() for m in (targets, logits))
+        expected += 3 * (p * np.log(p / q)).sum() / 4
+    found = loss([dict(c) for c in columns], rows) - plain(columns, rows)
+    assert found.item() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ({"divergence_weight": -1}, "divergence_weight must not be negative"),
+        ({"temperature": 0}, "temperatures must be above 0"),
+        ({"teacher_temperature": 0}, "temperatures must be above 0"),
+    ],
+)
+def test_pair_distillation_refuses_impossible_numbers(option: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        PairDistillation(teachers=["one"], **option)
 
 
 def test_two_teachers_are_the_mean_of_their_cosines(
@@ -93,8 +133,9 @@ def test_directions_are_one_more_term_of_one_teacher(recipe: Recipe, backbone: P
     objective = PairDistillation(teachers=[str(backbone)], direction_weight=2)
     encoder: Any = new_encoder(with_objective(recipe, objective))
     teacher = torch.randn(5, 2, 32, generator=torch.Generator().manual_seed(0))
-    plain = PairDistillationLoss(encoder, teacher, gather=False)
-    loss = PairDistillationLoss(encoder, teacher, gather=False, direction_weight=2)
+    without = PairDistillation(teachers=[str(backbone)])
+    plain = PairDistillationLoss(encoder, without, teacher, gather=False)
+    loss = PairDistillationLoss(encoder, objective, teacher, gather=False)
     rows = torch.tensor([3, 1])
     columns = [encoder.preprocess(column) for column in (["a cat", "two dogs"], ["sings", "reads"])]
     student = torch.from_numpy(encoder.encode(["a cat", "two dogs", "sings", "reads"]))
