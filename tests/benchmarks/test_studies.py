@@ -8,6 +8,7 @@ import onnx
 import pytest
 
 from benchmarks.studies.bulk import high_water_mb
+from benchmarks.studies.int8_graph import table, time_graph
 from benchmarks.studies.profile import attribute, read_totals
 from benchmarks.studies.soak_memory import growth_percent
 from benchmarks.studies.unfetched_output import (
@@ -23,6 +24,15 @@ from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_in
 
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:
     assert growth_percent([1, 9, 100, 100, 130, 140, 110, 110]) == pytest.approx(10)
+
+
+def test_two_graphs_are_compared_within_a_turn(exits_artifact: Artifact) -> None:
+    """The middle ratio is of one turn, not of two medians; a graph is run at every length."""
+    turns = [[{(1, 8): ours}, {(1, 8): 0.002}] for ours in (0.001, 0.004, 0.003)]
+    assert table(turns).splitlines()[2] == "| 1 | 8 | 3.00 | 2.00 | 1.50 (0.50 to 2.00) |"
+    seen = time_graph(exits_artifact.path / "onnx/model.onnx", lengths=(8, 12), seconds=0.01)
+    assert sorted(seen) == [(1, 8), (1, 12), (2, 8), (2, 12)]
+    assert min(seen.values()) > 0
 
 
 METRICS = """\
