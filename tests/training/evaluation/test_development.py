@@ -168,10 +168,10 @@ def test_the_default_model_has_its_development_scores() -> None:
     encoder = OnnxEncoder(artifact)
     dev = read_development_pairs(REAL / "sts").without_overlap
     full = spearman(encoder.encode(dev.first), encoder.encode(dev.second), dev.gold)
-    assert round(full, 2) == 88.94
+    assert round(full, 2) == 88.84
     shallow = partial(encoder.encode, depth=artifact.manifest.depths[0])
     scores = score_retrieval(shallow, REAL / "retrieval" / "packages-dev.tsv")
-    assert round(scores["R@1"], 2) == 62.05
+    assert round(scores["R@1"], 2) == 63.2
 
 
 @needs_data
@@ -182,7 +182,7 @@ def test_the_default_model_has_its_retrieval_and_its_sts_b_score() -> None:
     encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
-        "R@1": 80.4,
-        "MRR@10": 85.94,
+        "R@1": 80.0,
+        "MRR@10": 85.86,
     }
-    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.83
+    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.89
