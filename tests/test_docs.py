@@ -176,10 +176,11 @@ def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
             training, last = training["average_of"]
             assert last["began_from"]["dev"] == training["dev"]
             kept.insert(0, last["dev"]["step"])
-        kept.insert(0, training["dev"]["step"])
+        if "backbone_share" not in training:  # of `interpolate`, which takes no steps
+            kept.insert(0, training["dev"]["step"])
         training = training.get("began_from")
     printed = re.findall(
-        r"^\| (?:[13-9]|10) \| .* steps, step (\d+) \|", text_of(DEFAULT_MODEL), re.MULTILINE
+        r"^\| (?:[13-9]|1[0-2]) \| .* steps, step (\d+) \|", text_of(DEFAULT_MODEL), re.MULTILINE
     )
     assert [int(step) for step in printed] == kept
 

@@ -115,7 +115,7 @@ LAYERS = {
         ),
         *({"frozen", "loop"}, {"average", "objectives", "report"}, {"evaluation"}),
         *(
-            {"backbones", "corpus"},
+            {"backbones", "corpus", "docstrings"},
             {"bfloat16", "gguf", "jsonl", "recipe"},
             {"errors", "record"},
         ),
