@@ -71,6 +71,7 @@ class Engine:
             max_queue_tokens=settings.max_queue_tokens,
             bulk_share=settings.bulk_share,
             num_workers=self._parallelism.concurrent_runs,
+            call_soon=lambda wake: asyncio.get_running_loop().call_soon(wake),
             clock=clock,
         )
         self._admission = Admission(settings, metrics, self._batcher, self._throughput)

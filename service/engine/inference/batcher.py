@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from service.engine.inference.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
 from service.lanes import Lane
 
-# What waits is split between idle threads in shares of at least so many times a run's fixed cost.
+# What waits is split between threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
+
+Call = Callable[[], None]
 
 
 class Batch(NamedTuple):
@@ -29,12 +32,20 @@ class Batch(NamedTuple):
 NO_BATCH = Batch([], exclusive=True)
 
 
+def at_once(call: Call) -> None:
+    """Make a call now."""
+    call()
+
+
 class Batcher:
     """Forms a batch when a thread asks for one, so that it has what came during the last run.
 
     Safe to share between threads. ``max_queue_tokens`` bounds each lane, so that bulk never takes
     the room of the other. ``bulk_share``, above 0 and below 1, is bulk's share of the tokens that
     run while both lanes wait.
+
+    ``call_soon`` makes the call that wakes an idle thread. An event loop's own makes it when all
+    that arrived together has been queued, so that these texts run together.
     """
 
     def __init__(
@@ -44,15 +55,19 @@ class Batcher:
         max_queue_tokens: int,
         bulk_share: float,
         num_workers: int = 1,
+        call_soon: Callable[[Call], object] = at_once,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
         self._max_queue_tokens = max_queue_tokens
         self._owed_per_token = bulk_share / (1 - bulk_share)
         self._num_workers = num_workers
+        self._call_soon = call_soon
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[threading.Condition] = []  # one per waiting thread, in order of waiting
+        self._wakes_soon = False
+        self._running: WeakKeyDictionary[threading.Thread, int] = WeakKeyDictionary()  # texts
         self._interactive, self._bulk = FairQueue(limits), FairQueue(limits)
         self._lanes: dict[Lane, FairQueue] = {"interactive": self._interactive, "bulk": self._bulk}
         self._owed_to_bulk = 0.0  # tokens
@@ -104,8 +119,10 @@ class Batcher:
                 return False
             for part in parts:
                 queue.push(part)
-            self._wake()
-            return True
+            wakes_already, self._wakes_soon = self._wakes_soon, True
+        if not wakes_already:
+            self._call_soon(self._wake_soon)
+        return True
 
     def drop(self, request: PendingRequest) -> None:
         """Remove the texts of ``request`` that wait."""
@@ -118,8 +135,9 @@ class Batcher:
 
         The batch has no texts when none came for ``idle_seconds``; None waits for ever.
         """
-        woken = threading.Condition(self._lock)
+        woken, thread = threading.Condition(self._lock), threading.current_thread()
         with self._lock:
+            self._running[thread] = 0
             while not (self._has_texts or self._closed):
                 self._idle.append(woken)
                 if not woken.wait(idle_seconds) and woken in self._idle:
@@ -128,6 +146,7 @@ class Batcher:
             if self._closed:
                 return None
             texts = self._take()
+            self._running[thread] = len(texts)
             exclusive = not self._has_texts and len(self._idle) == self._num_workers - 1
             if self._has_texts:
                 self._wake()  # for its share of the rest
@@ -143,6 +162,11 @@ class Batcher:
     @property
     def _has_texts(self) -> bool:
         return bool(self._interactive.texts or self._bulk.texts)
+
+    def _wake_soon(self) -> None:
+        with self._lock:
+            self._wakes_soon = False
+            self._wake()
 
     def _wake(self) -> None:
         """Wake the thread that has waited the shortest: its data is still in the caches."""
@@ -164,7 +188,13 @@ class Batcher:
         return texts
 
     def _share(self, queue: FairQueue) -> int:
-        """How many texts an idle thread should take; a share is worth the cost of a few runs."""
+        """How many texts an idle thread takes, so that all threads have about as many.
+
+        It counts the texts that run too: a thread that took all that waits would leave the next one
+        idle. A share is worth the cost of a few runs.
+        """
         worth_sharing = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
-        shares = max(1, min(len(self._idle) + 1, worth_sharing))
-        return min(self.limits.max_texts, -(-queue.texts // shares))
+        least = -(-queue.texts // max(1, worth_sharing))
+        waiting = -(-queue.texts // (len(self._idle) + 1))
+        of_all = -(-(queue.texts + sum(self._running.values())) // self._num_workers)
+        return min(self.limits.max_texts, max(least, min(waiting, of_all)))

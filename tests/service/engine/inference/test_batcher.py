@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.inference.batcher import Batch, Batcher
+from service.engine.inference.batcher import Batch, Batcher, Call
 from service.engine.inference.fair_queue import BatchLimits, PendingRequest, QueuedText
 from service.lanes import LANES, Lane
 
@@ -240,6 +240,34 @@ def test_much_work_is_shared_between_idle_workers() -> None:
     takers.end()
     assert [len(batch.texts) for batch in batches] == [10, 10]
     assert [batch.exclusive for batch in batches] == [False, False]
+
+
+def test_a_thread_leaves_a_share_to_the_one_that_runs() -> None:
+    rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(10))
+    takers.until_taken(1)
+    rows.submit(request(*[10] * 11))
+    batches = takers.until_taken(1)
+    takers.end()
+    assert [len(batch.texts) for batch in batches] == [1, 6]
+    assert rows.texts == 5
+
+
+def test_texts_of_one_turn_of_the_event_loop_run_together() -> None:
+    turn: list[Call] = []
+    rows = batcher(num_workers=2, call_soon=turn.append)
+    takers = Takers(rows, 2)
+    rows.submit(request(5))
+    rows.submit(request(6))
+    assert rows.idle_workers == 2
+    (wake,) = turn
+    wake()
+    batches = takers.until_taken(1)
+    takers.end()
+    assert [lengths_of(batch.texts) for batch in batches] == [[5, 6]]
+    rows.submit(request(7))
+    assert len(turn) == 2  # the next turn's
 
 
 def test_little_work_is_not_shared_and_runs_alone() -> None:
