@@ -53,6 +53,7 @@ class Load:
 
 LOADS = (
     Load("c1", 1, 1, in_process=True),
+    Load("c4", 4, 1),
     Load("c16", 16, 1),
     Load("c64", 64, 1),
     Load("c256", 256, 1),
