@@ -19,10 +19,6 @@ from service.lanes import Lane
 # What waits is split between threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
 
-# While nothing runs, what waits is split only above so many times that cost: one run with all cores
-# ends as soon, and its answers bring the next requests together.
-TOGETHER_RUN_COSTS = 6
-
 Call = Callable[[], None]
 
 
@@ -197,11 +193,8 @@ class Batcher:
         It counts the texts that run too: a thread that took all that waits would leave the next one
         idle. A share is worth the cost of a few runs.
         """
-        cost, running = self.limits.run_cost_tokens, sum(self._running.values())
-        if not running and queue.tokens <= TOGETHER_RUN_COSTS * cost:
-            return self.limits.max_texts
-        worth_sharing = queue.tokens // (SHARE_RUN_COSTS * cost or 1)
+        worth_sharing = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
         least = -(-queue.texts // max(1, worth_sharing))
         waiting = -(-queue.texts // (len(self._idle) + 1))
-        of_all = -(-(queue.texts + running) // self._num_workers)
+        of_all = -(-(queue.texts + sum(self._running.values())) // self._num_workers)
         return min(self.limits.max_texts, max(least, min(waiting, of_all)))

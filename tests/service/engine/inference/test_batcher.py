@@ -271,13 +271,12 @@ def test_texts_of_one_turn_of_the_event_loop_run_together() -> None:
 
 
 def test_little_work_is_not_shared_and_runs_alone() -> None:
-    """Up to six times the fixed cost of a run, 8 tokens here, while nothing else runs."""
     rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
     takers = Takers(rows, 2)
-    rows.submit(request(10, 10, 10, 10))
+    rows.submit(request(10, 10))
     batches = takers.until_taken(1)
     takers.end()
-    assert [(len(batch.texts), batch.exclusive) for batch in batches] == [(4, True)]
+    assert [(len(batch.texts), batch.exclusive) for batch in batches] == [(2, True)]
 
 
 def test_a_batch_is_not_alone_while_another_runs() -> None:
