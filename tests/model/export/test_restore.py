@@ -1,0 +1,180 @@
+"""An artifact gives its checkpoint back, weight for weight, or a sentence says why it cannot."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from model.artifact.manifest import CONFIG, ArtifactError
+from model.artifact.reader import Artifact
+from model.export.checkpoint import encode, export_checkpoint
+from model.export.int8.rounding import round_weights
+from model.export.options import ExportOptions, Precision
+from model.export.restore import RestoreError, restore_checkpoint
+from model.network.encoder import (
+    build_plain_encoder,
+    find_selector,
+    get_selector,
+    load_encoder,
+)
+from tests.support.processors import needs_int8
+from tests.support.tiny import tiny_backbone
+from training.__main__ import main
+from training.encoder import new_encoder
+from training.recipe.recipe import recipe_from
+from training.record import write_record
+
+TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night"]
+# Of transformers' module of ModernBERT.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+
+UNREAD = "pooler."  # BERT's, which no graph reads
+
+
+def restored(artifact: Artifact, folder: Path) -> SentenceTransformer:
+    restore_checkpoint(artifact, folder)
+    return load_encoder(folder)
+
+
+def assert_same_weights(one: SentenceTransformer, other: SentenceTransformer) -> None:
+    weights, others = one.state_dict(), other.state_dict()
+    assert [*weights] == [*others]
+    differing = [name for name in weights if not torch.equal(weights[name], others[name])]
+    assert [name for name in differing if UNREAD not in name] == []
+
+
+def test_gates_of_every_exit_come_back(
+    exits_checkpoint: Path, exits_artifact: Artifact, tmp_path: Path
+) -> None:
+    encoder = restored(exits_artifact, tmp_path / "restored")
+    before = load_encoder(exits_checkpoint)
+    assert_same_weights(encoder, before)
+    assert get_selector(encoder).config == get_selector(before).config
+    for depth in (2, 3, 4, None):
+        assert (encode(encoder, TEXTS, depth) == encode(before, TEXTS, depth)).all()
+
+
+def test_weight_int8_gives_the_rounded_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    options = ExportOptions(precision="weight-int8", depths=(3,))
+    artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
+    encoder = restored(artifact, tmp_path / "restored")
+    rounded = round_weights(load_encoder(tiny_checkpoint)).state_dict()
+    for name, value in encoder.state_dict().items():
+        if UNREAD not in name:
+            torch.testing.assert_close(value, rounded[name], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "electra", "modernbert"])
+def test_other_families_come_back(family: str, tmp_path: Path) -> None:
+    """Their exports join, pack or trace other forms, and equal weights become one."""
+    plain = build_plain_encoder(
+        tiny_backbone(tmp_path / "backbone", family), pooling="cls", max_seq_length=48
+    )
+    plain.save(str(tmp_path / "checkpoint"), create_model_card=False)
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    assert_same_weights(restored(artifact, tmp_path / "restored"), plain)
+
+
+def test_a_graph_of_standard_operators_comes_back(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    options = ExportOptions(standard_operators=True)
+    artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
+    encoder = restored(artifact, tmp_path / "restored")
+    assert_same_weights(encoder, load_encoder(tiny_checkpoint))
+
+
+def test_what_stands_beside_the_weights_comes_back(tmp_path: Path) -> None:
+    encoder = build_plain_encoder(
+        tiny_backbone(tmp_path / "backbone"), max_seq_length=24, normalize=False
+    )
+    encoder.prompts = {"query": "the query: "}
+    encoder.default_prompt_name = "query"
+    encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
+    write_record(tmp_path / "checkpoint", {"seed": 7})
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    again = restored(artifact, tmp_path / "restored")
+    assert (again.prompts["query"], again.default_prompt_name) == ("the query: ", "query")
+    assert (again.max_seq_length, len(again)) == (24, 2)  # without Normalize
+    assert find_selector(again) is None
+    record = json.loads((tmp_path / "restored" / "training.json").read_text())
+    assert record == artifact.manifest.training
+
+
+def test_a_recipe_goes_on_from_it(exits_artifact: Artifact, tmp_path: Path) -> None:
+    """The selector of the recipe's encoder starts as that of the artifact."""
+    encoder = restored(exits_artifact, tmp_path / "restored")
+    recipe = recipe_from(
+        {
+            "seed": 1,
+            "backbone": {"name": str(tmp_path / "restored")},
+            "selector": {"reduction": 4},
+            "elastic": {"depths": [2, 3, 4], "dimensions": [8]},
+            "corpus": [{"source": "captions"}],
+            "objective": {"name": "simcse"},
+        },
+        "a recipe",
+    )
+    started = get_selector(new_encoder(recipe)).state_dict()
+    for name, value in get_selector(encoder).state_dict().items():
+        assert torch.equal(value, started[name])
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [("fp16", "is fp16"), pytest.param("int8", "is int8", marks=needs_int8)],
+)
+def test_weights_that_were_not_trained_are_refused(
+    precision: Precision, said: str, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    options = ExportOptions(precision=precision)
+    artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
+    with pytest.raises(RestoreError, match=f"{said}.* fp32 or weight-int8 artifact in one file"):
+        restore_checkpoint(artifact, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_weights_in_another_form_are_refused(tmp_path: Path) -> None:
+    """T5's graph has a table by distance that its export computed from its buckets."""
+    build_plain_encoder(tiny_backbone(tmp_path / "backbone", "t5"), max_seq_length=32).save(
+        str(tmp_path / "checkpoint"), create_model_card=False
+    )
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    with pytest.raises(RestoreError, match="train from the checkpoint that it was exported from"):
+        restore_checkpoint(artifact, tmp_path / "restored")
+
+
+def test_a_checkpoint_that_embeds_otherwise_is_refused(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    """Its configuration has another epsilon than the layer norms of its graph."""
+    config = json.dumps({**tiny_artifact.config, "layer_norm_eps": 0.1}).encode()
+    artifact = replace(tiny_artifact, contents={**tiny_artifact.contents, CONFIG: config})
+    with pytest.raises(RestoreError, match="gives other embeddings"):
+        restore_checkpoint(artifact, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_the_command_restores_and_replaces_only_when_asked(
+    tiny_artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["restore", str(tiny_artifact.path), str(tmp_path / "restored")]
+    with pytest.raises(SystemExit, match="0"):
+        main(asked)
+    assert "max |diff|" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(asked)
+    assert "exists" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main([*asked, "--overwrite"])
+    with pytest.raises(ArtifactError, match="exists"):
+        restore_checkpoint(tiny_artifact, tmp_path / "restored")
+
+
+def test_an_artifact_in_place_of_a_checkpoint_is_named(
+    tiny_artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["export", str(tiny_artifact.path), str(tmp_path / "again")])
+    assert "is an artifact. Restore its checkpoint" in capsys.readouterr().err
