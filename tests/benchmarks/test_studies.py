@@ -2,12 +2,15 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
 
 from benchmarks.studies.bulk import high_water_mb
+from benchmarks.studies.cosines import cosines, with_noise
 from benchmarks.studies.int8_graph import table, time_graph
 from benchmarks.studies.profile import attribute, read_totals
 from benchmarks.studies.soak_memory import growth_percent
@@ -19,7 +22,7 @@ from benchmarks.studies.unfetched_output import (
     open_session,
 )
 from model.artifact.reader import Artifact
-from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
+from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, OnnxEncoder, padded_inputs
 
 
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:
@@ -73,6 +76,25 @@ def test_a_graph_without_an_output_computes_the_others_with_fewer_nodes(
     np.testing.assert_array_equal(session.run([POOLED_OUTPUT], inputs)[0], before)
     assert BLOCK_WEIGHTS_OUTPUT not in {output.name for output in session.get_outputs()}
     assert count_nodes(model.graph) < nodes
+
+
+def test_noise_is_in_the_last_place_of_every_float32_weight(
+    exits_artifact: Artifact, tmp_path: Path
+) -> None:
+    """So float32 embeddings stay, to six digits; those of other weights would not."""
+    noisy = with_noise(exits_artifact, tmp_path / "noisy")
+    before, after = (
+        {
+            each.name: numpy_helper.to_array(each)
+            for each in onnx.load(of.onnx_path).graph.initializer
+        }
+        for of in (exits_artifact, noisy)
+    )
+    for name in (name for name, values in before.items() if values.dtype == np.float32):
+        np.testing.assert_array_max_ulp(before[name], after[name], maxulp=1)
+        assert (after[name] != before[name]).all()
+    found = cosines(OnnxEncoder(exits_artifact), OnnxEncoder(noisy), ["the cat sings", "a car"])
+    np.testing.assert_allclose(found, 1, atol=1e-5)
 
 
 def test_a_cost_is_the_median_of_the_pairs_and_its_mean_over_sessions_has_an_interval() -> None:
