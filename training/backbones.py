@@ -83,13 +83,11 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
     once under ``cache`` (default `cache_folder`), and so is the model of a GGUF file. Raises
     `EncoderError` for an unknown ``pypi:`` name, when a package is not installed, for a GGUF file
-    that cannot be used, for an artifact, or for a folder whose configuration names a kernel.
+    that cannot be used, or for a folder whose configuration names a kernel.
     """
     if name.endswith(gguf.SUFFIX) and Path(name).is_file():
         return str(gguf.convert(Path(name), (cache or cache_folder()) / gguf.key_of(Path(name))))
     if not name.startswith(PREFIX):
-        if Path(name, MANIFEST).is_file():
-            raise EncoderError(f"{name} is an artifact. {RESTORE}")
         refuse_kernels(Path(name))
         return name
     key = name.removeprefix(PREFIX)
@@ -193,10 +191,15 @@ def _file_in(package: str, packaged: Packaged) -> Path:
 
 
 def width_of(source: str) -> int:
-    """The width D of a backbone's hidden states. Raises `EncoderError` where it has no config."""
+    """The width D of a backbone's hidden states.
+
+    Raises `EncoderError` for a folder without a config.json, and for an artifact.
+    """
     from transformers import AutoConfig
 
     folder = Path(source)
+    if (folder / MANIFEST).is_file():
+        raise EncoderError(f"{source} is an artifact. {RESTORE}")
     if folder.is_dir() and not (folder / "config.json").is_file():
         # transformers would guess an architecture from the folder's name.
         raise EncoderError(f"{source} has no config.json: name the folder of a backbone.")

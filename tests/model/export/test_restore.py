@@ -23,7 +23,9 @@ from model.network.encoder import (
 from tests.support.processors import needs_int8
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
+from training.backbones import width_of
 from training.encoder import new_encoder
+from training.errors import EncoderError
 from training.recipe.recipe import recipe_from
 from training.record import write_record
 
@@ -175,6 +177,9 @@ def test_the_command_restores_and_replaces_only_when_asked(
 def test_an_artifact_in_place_of_a_checkpoint_is_named(
     tiny_artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By `export`, and by a recipe that names it as its backbone."""
     with pytest.raises(SystemExit, match="2"):
         main(["export", str(tiny_artifact.path), str(tmp_path / "again")])
     assert "is an artifact. Restore its checkpoint" in capsys.readouterr().err
+    with pytest.raises(EncoderError, match="is an artifact. Restore its checkpoint"):
+        width_of(str(tiny_artifact.path))
