@@ -23,8 +23,14 @@ ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "static": ("static weights, one per block", {**SELECTOR, "static": "blocks"}),
     "s2sent": ("S2Sent", SELECTOR),
     "low-rank": ("low-rank head on the last block", LAST),
+    "s2sent-low-rank": ("low-rank head on S2Sent", SELECTOR),
 }
-GATED = ("static", "s2sent")  # arms whose weights of blocks are trained
+GATED = ("static", "s2sent", "s2sent-low-rank")  # arms whose weights of blocks are trained
+HEADED = ("low-rank", "s2sent-low-rank")  # arms whose exits have a low-rank head
+COMPARED = {  # each with what it is tested against
+    "s2sent": ("last", "mean", "static", "low-rank"),
+    "s2sent-low-rank": ("low-rank",),
+}
 
 
 def head_rank(width: int) -> int:
@@ -73,7 +79,7 @@ class ExitRun:
         """
         _, selector = ARMS[self.arm]
         elastic: dict[str, Any] = {"depths": [*self.depths], "dimensions": [*DIMENSIONS]}
-        if self.arm == "low-rank":
+        if self.arm in HEADED:
             elastic |= {"project": True, "project_rank": self.head_rank}
         table: dict[str, Any] = {
             "seed": self.seed,

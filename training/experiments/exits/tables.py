@@ -1,4 +1,4 @@
-"""The tables and figures of control X4: a grid per arm, its area, and Welch tests of S2Sent."""
+"""The tables and figures of control X4: a grid per arm, its area, and Welch tests of areas."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from scipy.stats import ttest_ind
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.statistics import holm, verdict
-from training.experiments.exits.plan import ARMS
+from training.experiments.exits.plan import ARMS, COMPARED
 from training.frozen.tables import LEAST_MOVEMENT
 from training.jsonl import read_lines
 
@@ -20,7 +20,6 @@ Line = Mapping[str, Any]
 TABLES_FILE, FIGURE_FILE = "x4.md", "x4.svg"
 TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
 QUALITY_FILE = "x4-times.svg"
-OURS = "s2sent"
 LEAST_SPREAD = 1e-6  # of areas; runs of less are the same run
 
 
@@ -36,7 +35,7 @@ def write_exit_tables(file: Path) -> Path:
     for setting in sorted({_setting(line) for line in lines}):
         runs = _by_arm(lines, setting)
         parts += [f"## {setting[-1]} steps", _preface(next(of[0] for of in runs.values() if of))]
-        parts += [_exit_table(runs), _test_table(runs)]
+        parts += [_exit_table(runs), *(_test_table(runs, arm) for arm in COMPARED if runs[arm])]
         if any("retrieval" in line for of in runs.values() for line in of):
             parts.append(_recall_table(runs))
     draw_heat_maps(lines, file.with_name(FIGURE_FILE))
@@ -122,23 +121,21 @@ def _recall_table(runs: Mapping[str, Sequence[Line]]) -> str:
     return markdown_table(["R@1, packages-dev", *(f"depth {depth}" for depth in depths)], rows)
 
 
-def _test_table(runs: Mapping[str, Sequence[Line]]) -> str:
-    """S2Sent's area against each other arm's: Welch's test, Holm's correction over the arms.
+def _test_table(runs: Mapping[str, Sequence[Line]], arm: str) -> str:
+    """An arm's area against those in `COMPARED`: Welch's test, Holm's correction over the table.
 
-    Weights that moved by less than `LEAST_MOVEMENT` in a run leave all of it untested.
+    Weights of the arm that moved by less than `LEAST_MOVEMENT` in a run leave all of it untested.
     """
-    ours = [*map(area, runs[OURS])]
-    others = {arm: [*map(area, of)] for arm, of in runs.items() if arm != OURS and of}
-    if not ours:
-        return "S2Sent was not run."
+    ours = [*map(area, runs[arm])]
+    others = {each: [*map(area, runs[each])] for each in COMPARED[arm] if runs[each]}
     p_values = [_welch(ours, of) for of in others.values()]
     rows = []
-    for (arm, of), p in zip(others.items(), holm(p_values), strict=True):
+    for (other, of), p in zip(others.items(), holm(p_values), strict=True):
         gain = fmean(ours) - fmean(of)
-        still = min(_moved(runs[OURS]), default=LEAST_MOVEMENT) < LEAST_MOVEMENT
+        still = min(_moved(runs[arm]), default=LEAST_MOVEMENT) < LEAST_MOVEMENT
         answer = "not tested" if p is None or still else verdict(gain, p)
-        rows.append([ARMS[arm][0], f"{gain:+.2f}", "" if p is None else f"{p:.3f}", answer])
-    return markdown_table(["S2Sent's area against", "Δ", "p", ""], rows)
+        rows.append([ARMS[other][0], f"{gain:+.2f}", "" if p is None else f"{p:.3f}", answer])
+    return markdown_table([f"area of {ARMS[arm][0]} against", "Δ", "p", ""], rows)
 
 
 def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -25,7 +25,7 @@ from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
 from training.evaluation.retrieval import retrieval_scores
 from training.evaluation.sts import DEV_FILE
 from training.experiments.exits.experiment import RESULTS_FILE, RETRIEVAL, reproduce_exits, runs_of
-from training.experiments.exits.plan import ARMS
+from training.experiments.exits.plan import ARMS, COMPARED
 from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area, write_exit_tables
 from training.experiments.paper.cells import Series
 from training.jsonl import append_line, read_lines
@@ -56,7 +56,8 @@ def test_arms_differ_in_their_head_alone(series: Series) -> None:
     assert runs[0].depths == (2, 3)
     recipes = [run.recipe() for run in runs if run.seed == 1]
     assert all(without_head(recipe) == without_head(recipes[0]) for recipe in recipes)
-    assert len({str(recipe.selector) for recipe in recipes}) == len(ARMS)
+    heads = {f"{recipe.selector} {recipe.elastic}" for recipe in recipes}
+    assert len(heads) == len(ARMS)
 
 
 def test_the_low_rank_head_has_about_as_many_parameters_as_a_gate(series: Series) -> None:
@@ -68,12 +69,23 @@ def test_the_low_rank_head_has_about_as_many_parameters_as_a_gate(series: Series
     assert abs(trained / len(head.config.exits) - gate) <= width  # half a row and a column
 
 
+def test_a_low_rank_head_can_stand_on_s2sent(series: Series) -> None:
+    """The gates of one arm and the head of another, from the same first weights."""
+    by_arm = {run.arm: run.recipe() for run in runs_of(series)}
+    gated, headed, both = (
+        get_selector(new_encoder(by_arm[arm])) for arm in ("s2sent", "low-rank", "s2sent-low-rank")
+    )
+    names = [{name for name, _ in each.named_parameters()} for each in (gated, headed, both)]
+    assert names[0] | names[1] == names[2]
+    assert names[0] & names[1] == set()
+
+
 def spread(lines: list[Any], series: Series, *, moved: float) -> Path:
     """A file of runs whose areas differ, and whose weights moved so far."""
     file = series.output / f"moved-{moved}" / RESULTS_FILE
     for number, line in enumerate(lines):
         grid = {d: {w: v + number for w, v in row.items()} for d, row in line["tests"].items()}
-        weights = {"moved": {"2": moved}} if line["arm"] == "s2sent" else {}
+        weights = {"moved": {"2": moved}} if line["arm"] in COMPARED else {}
         append_line(file, {**line, "tests": grid, **weights})
     return file
 
@@ -102,6 +114,7 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         fmean(lines[0]["tests"][depth]["32"] for depth in ("2", "3", "4"))
     )
     page = target.read_text()
+    assert "| area of low-rank head on S2Sent against | Δ |" in page
     assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
     assert target.with_suffix(".svg").is_file()
     assert "moved" not in lines[0]
