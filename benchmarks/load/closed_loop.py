@@ -53,6 +53,8 @@ class Load:
 
 LOADS = (
     Load("c1", 1, 1, in_process=True),
+    Load("c2", 2, 1),
+    Load("c3", 3, 1),
     Load("c4", 4, 1),
     Load("c16", 16, 1),
     Load("c64", 64, 1),

@@ -19,6 +19,10 @@ from service.lanes import Lane
 # What waits is split between threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
 
+# So many texts are not split while nothing runs. In two runs side by side, which do not end together,
+# each of their clients would find one core taken from then on.
+FEW_TEXTS = 3
+
 Call = Callable[[], None]
 
 
@@ -191,8 +195,10 @@ class Batcher:
         """How many texts an idle thread takes, so that all threads have about as many.
 
         It counts the texts that run too: a thread that took all that waits would leave the next one
-        idle. A share is worth the cost of a few runs.
+        idle. A share is worth the cost of a few runs, and few texts are one share.
         """
+        if queue.texts <= FEW_TEXTS and not any(self._running.values()):
+            return min(self.limits.max_texts, queue.texts)
         worth_sharing = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
         least = -(-queue.texts // max(1, worth_sharing))
         waiting = -(-queue.texts // (len(self._idle) + 1))

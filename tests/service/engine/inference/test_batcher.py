@@ -279,6 +279,32 @@ def test_little_work_is_not_shared_and_runs_alone() -> None:
     assert [(len(batch.texts), batch.exclusive) for batch in batches] == [(2, True)]
 
 
+@pytest.mark.parametrize(
+    ("texts", "batches"), [(2, [(2, True)]), (3, [(3, True)]), (4, [(2, False), (2, False)])]
+)
+def test_few_texts_run_together_however_long_they_are(
+    texts: int, batches: list[tuple[int, bool]]
+) -> None:
+    rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(*[200] * texts))
+    taken = takers.until_taken(len(batches))
+    takers.end()
+    assert [(len(batch.texts), batch.exclusive) for batch in taken] == batches
+
+
+def test_few_texts_are_shared_while_another_runs() -> None:
+    rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, 2)
+    rows.submit(request(200))
+    takers.until_taken(1)
+    rows.submit(request(*[200] * 3))
+    taken = takers.until_taken(1)
+    takers.end()
+    assert [(len(batch.texts), batch.exclusive) for batch in taken] == [(1, True), (2, False)]
+    assert rows.texts == 1
+
+
 def test_a_batch_is_not_alone_while_another_runs() -> None:
     rows = batcher(num_workers=2)
     takers = Takers(rows, 2)
