@@ -19,8 +19,8 @@ from service.lanes import Lane
 # What waits is split between threads in shares of at least so many times a run's fixed cost.
 SHARE_RUN_COSTS = 2
 
-# So many texts are not split while nothing runs. Runs side by side do not end together: from then on
-# each client's next text would find one core taken.
+# So many texts are not split while nothing runs. Runs side by side do not end together: from then
+# on each client's next text would find one core taken.
 FEW_TEXTS = 3
 
 Call = Callable[[], None]
