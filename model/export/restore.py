@@ -71,17 +71,18 @@ def _require_restorable(artifact: Artifact) -> None:
         ),
         "in two files": manifest.in_two_files,
         "of twins": bool(manifest.towers),
+        "of several poolings side by side": "+" in manifest.pooling,
         "of an encoder with a template": manifest.template is not None,
     }
     if reason := next((reason for reason, holds in reasons.items() if holds), None):
         raise RestoreError(
             f"{artifact.path} is {reason}: a checkpoint can be restored from an fp32 or weight-int8"
-            " artifact in one file, of one encoder without a template."
+            " artifact in one file, of one encoder with one pooling and without a template."
         )
 
 
 def _new_encoder(artifact: Artifact) -> SentenceTransformer:
-    """An encoder built as the artifact's was, whose weights are all different numbers."""
+    """A new encoder that is built as the artifact's was."""
     manifest = artifact.manifest
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)

@@ -197,9 +197,9 @@ class Batcher:
         It counts the texts that run too: a thread that took all that waits would leave the next one
         idle. A share is worth the cost of a few runs, and few texts are one share.
         """
-        if queue.texts <= FEW_TEXTS and not any(self._running.values()):
-            return min(self.limits.max_texts, queue.texts)
-        worth_sharing = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
+        few = queue.texts <= FEW_TEXTS and not any(self._running.values())
+        run_costs = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
+        worth_sharing = 1 if few else run_costs
         least = -(-queue.texts // max(1, worth_sharing))
         waiting = -(-queue.texts // (len(self._idle) + 1))
         of_all = -(-(queue.texts + sum(self._running.values())) // self._num_workers)

@@ -3,13 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
 
 from model.artifact.manifest import CONFIG, ArtifactError
 from model.artifact.reader import Artifact
+from model.artifact.template import Template
 from model.export.checkpoint import encode, export_checkpoint
 from model.export.int8.rounding import round_weights
 from model.export.options import ExportOptions, Precision
@@ -135,6 +138,31 @@ def test_weights_that_were_not_trained_are_refused(
     with pytest.raises(RestoreError, match=f"{said}.* fp32 or weight-int8 artifact in one file"):
         restore_checkpoint(artifact, tmp_path / "restored")
     assert not (tmp_path / "restored").exists()
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"towers": ({"name": "one"},)}, "of twins"),
+        ({"pooling": "mean+cls"}, "of several poolings"),
+        ({"template": Template((1,), (2,), None, "", "none")}, "of an encoder with a template"),
+    ],
+)
+def test_encoders_of_other_parts_are_refused(
+    fields: dict[str, Any], said: str, tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    manifest = replace(tiny_artifact.manifest, **fields)
+    with pytest.raises(RestoreError, match=said):
+        restore_checkpoint(replace(tiny_artifact, manifest=manifest), tmp_path / "restored")
+
+
+def test_a_layer_behind_the_pooling_is_refused(tmp_path: Path) -> None:
+    encoder = build_plain_encoder(tiny_backbone(tmp_path / "backbone"), max_seq_length=32)
+    encoder.insert(2, Dense(32, 16))
+    encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    with pytest.raises(RestoreError, match="train from the checkpoint that it was exported from"):
+        restore_checkpoint(artifact, tmp_path / "restored")
 
 
 def test_weights_in_another_form_are_refused(tmp_path: Path) -> None:

@@ -242,16 +242,20 @@ def test_much_work_is_shared_between_idle_workers() -> None:
     assert [batch.exclusive for batch in batches] == [False, False]
 
 
-def test_a_thread_leaves_a_share_to_the_one_that_runs() -> None:
+@pytest.mark.parametrize(("length", "waiting", "taken"), [(10, 11, 6), (200, 3, 2)])
+def test_a_thread_leaves_a_share_to_the_one_that_runs(
+    length: int, waiting: int, taken: int
+) -> None:
+    """Also of few texts, which are one share only while nothing runs."""
     rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
     takers = Takers(rows, 2)
-    rows.submit(request(10))
+    rows.submit(request(length))
     takers.until_taken(1)
-    rows.submit(request(*[10] * 11))
+    rows.submit(request(*[length] * waiting))
     batches = takers.until_taken(1)
     takers.end()
-    assert [len(batch.texts) for batch in batches] == [1, 6]
-    assert rows.texts == 5
+    assert [(len(batch.texts), batch.exclusive) for batch in batches] == [(1, True), (taken, False)]
+    assert rows.texts == waiting - taken
 
 
 def test_texts_of_one_turn_of_the_event_loop_run_together() -> None:
@@ -291,18 +295,6 @@ def test_few_texts_run_together_however_long_they_are(
     taken = takers.until_taken(len(batches))
     takers.end()
     assert [(len(batch.texts), batch.exclusive) for batch in taken] == batches
-
-
-def test_few_texts_are_shared_while_another_runs() -> None:
-    rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
-    takers = Takers(rows, 2)
-    rows.submit(request(200))
-    takers.until_taken(1)
-    rows.submit(request(*[200] * 3))
-    taken = takers.until_taken(1)
-    takers.end()
-    assert [(len(batch.texts), batch.exclusive) for batch in taken] == [(1, True), (2, False)]
-    assert rows.texts == 1
 
 
 def test_a_batch_is_not_alone_while_another_runs() -> None:
