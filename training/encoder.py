@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from model.network.checkpoint import CheckpointError
-from model.network.encoder import find_selector, load_encoder
+from model.network.encoder import find_selector, get_selector, load_encoder
 from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
 from training.backbones import resolve, width_of
@@ -34,6 +34,8 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     _require_depths(selector, recipe, encoder)
     if recipe.training.lora_rank:
         add_lora(encoder, recipe.training)
+    if recipe.elastic is not None and recipe.elastic.exits_only:
+        _train_exits_only(encoder)
     if recipe.elastic is not None and recipe.elastic.project_rank:
         update_projections(encoder, recipe.elastic.project_rank)
     if recipe.training.freeze_blocks:
@@ -45,6 +47,19 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
+
+
+def _train_exits_only(encoder: SentenceTransformer) -> None:
+    """Leave only the gates and matrices of exits to be trained."""
+    selector = get_selector(encoder)
+    encoder.requires_grad_(requires_grad=False)
+    for parts in (selector.exits, selector.projections):
+        parts.requires_grad_(requires_grad=True)
+    if not any(each.requires_grad for each in encoder.parameters()):
+        raise ConfigError(
+            "[elastic] exits_only leaves nothing to train: the exits have neither gates nor"
+            " matrices. Set project = true, or a spatial_selection other than 'avg'."
+        )
 
 
 def _freeze_blocks(backbone: nn.Module, count: int) -> None:
@@ -84,17 +99,23 @@ def _round_matrices(encoder: SentenceTransformer) -> None:
 def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
     """Whether the selector took the weights of one like it, which the backbone's checkpoint has.
 
-    A recipe that says how the gate starts gets a new one.
+    A recipe that says how the gate starts gets a new one, and one that adds matrices, or blocks to
+    what they read, gets these anew.
     """
     if recipe.initial_bias or recipe.static or not Path(folder, MODULE_FILE).is_file():
         return False
     before = find_selector(load_encoder(folder))
     if before is None:
         return False
-    gates_alone = replace(selector.config, project_exits=False)
-    if before.config not in (selector.config, gates_alone):
+    fused_alone = replace(selector.config, project_blocks=False)
+    gates_alone = replace(fused_alone, project_exits=False)
+    if before.config not in (selector.config, fused_alone, gates_alone):
         return False
-    selector.load_state_dict(before.state_dict(), strict=before.config == selector.config)
+    same = before.config == selector.config
+    state = before.state_dict()
+    if not same:  # matrices of another shape, or none
+        state = {name: value for name, value in state.items() if not name.startswith("projections")}
+    selector.load_state_dict(state, strict=same)
     return True
 
 

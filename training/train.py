@@ -132,7 +132,7 @@ def _start_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Cor
     if recipe.elastic is None or not recipe.elastic.project or recipe.elastic.project_rank:
         return
     projections = get_selector(encoder).projections.values()
-    if all(torch.equal(each, torch.eye(len(each), device=each.device)) for each in projections):
+    if all(torch.equal(each, torch.eye(*each.shape, device=each.device)) for each in projections):
         texts = corpus.texts()
         step = -(-len(texts) // PROJECTION_TEXTS)
         with reading(encoder, recipe.backbone.max_seq_length):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.systems.models import Models
-from benchmarks.systems.ours import our_service, plain_fastapi, raw_limit
+from benchmarks.systems.ours import http_alone, our_service, plain_fastapi, raw_limit
 from benchmarks.systems.peers import infinity, libraries, text_embeddings_inference
 from benchmarks.systems.system import DEFAULT_ARTIFACT, Check, System
 from model.artifact.reader import Artifact
@@ -18,7 +18,7 @@ NO_INT8 = "This processor has no VNNI instructions, without which products of in
 NOT_BY_DEFAULT = ("infinity-torch", "fastapi", "raw-default")
 SYSTEMS = (
     *("s2sent", "tei", "plain-fastapi", "infinity-optimum", "infinity-torch", "raw"),
-    *("s2sent-int8", "tei-int8", "plain-fastapi-int8", "raw-int8"),
+    *("s2sent-int8", "tei-int8", "plain-fastapi-int8", "raw-int8", "http"),
     *("s2sent-default", "raw-default", "fastapi", "encode", "fastembed"),
 )
 BY_DEFAULT = tuple(name for name in SYSTEMS if name not in NOT_BY_DEFAULT)
@@ -47,6 +47,7 @@ def all_systems(
         raw_limit(models.artifact, minilm),
         raw_limit(DEFAULT_ARTIFACT, default, suffix="default"),
         plain_fastapi(models.artifact, minilm),
+        http_alone(),
         *text_embeddings_inference(models, minilm, tei),
         *infinity(models, minilm, peers),
         *libraries(models, minilm, peers),

@@ -1,4 +1,4 @@
-"""The service, and what is built on the same artifact: the raw limit and plain FastAPI."""
+"""The service, what is built on the same artifact, and what HTTP takes without a model."""
 
 import sys
 from collections.abc import Sequence
@@ -57,6 +57,18 @@ def plain_fastapi(artifact: Path, check: Check, *, suffix: str = "") -> System:
         check=check,
         route=embed_route("/health"),
         packages=(*RUNTIME, *SERVER),
+    )
+
+
+def http_alone() -> System:
+    """FastAPI with stored embeddings, which belong to no text: there is nothing to check."""
+    return System(
+        name="http",
+        label="HTTP alone, no model",
+        command=(sys.executable, "-m", "benchmarks.systems.http_alone", "--port", PORT),
+        check=NO_CHECK,
+        route=embed_route("/health"),
+        packages=("numpy", *SERVER),
     )
 
 

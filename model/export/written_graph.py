@@ -30,6 +30,8 @@ from model.network.transformer import TemplateTransformer, is_causal
 from model.runtime.encoder import LONG_TEXT, padded_inputs
 from model.runtime.tokenizer import Tokenizer
 
+PROJECTIONS = "selector.projections."  # how a trace names the matrices of exits
+
 
 class WrittenGraph(NamedTuple):
     """What the manifest says of a graph: its inputs, its fused operators, whether it is packed."""
@@ -59,6 +61,8 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
         multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, traced, options)))
     if options.precision in STORED_AS_INT8:
         store_int8(front, tables_only=options.precision == "int8")
+    if options.precision == "weight-int8":
+        store_int8(pooling, prefix=PROJECTIONS)
     whole = graph.join(front, pooling)
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)

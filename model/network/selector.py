@@ -62,7 +62,10 @@ class S2SentSelector(Module):
         )
         projected = config.exits if config.project_exits else ()
         self.projections = nn.ParameterDict(
-            {str(depth): nn.Parameter(torch.eye(config.width)) for depth in projected}
+            {
+                str(depth): nn.Parameter(torch.eye(config.projection_rows(depth), config.width))
+                for depth in projected
+            }
         )
         if squeezed:
             share_rows(self)
@@ -84,7 +87,8 @@ class S2SentSelector(Module):
         blocks = self.select_blocks(states, depth)
         read_positions = features.get("read_positions")
         fused = self.at(depth).fuse(blocks, mask, read_positions)
-        features["token_embeddings"] = self.project_exit(fused, depth)  # pooling is linear
+        # Pooling is linear, so tokens may be projected in place of what is pooled of them.
+        features["token_embeddings"] = self.project_exit(fused, self._scaled(blocks), depth)
         return features
 
     def at(self, depth: int) -> "S2SentSelector":
@@ -92,10 +96,18 @@ class S2SentSelector(Module):
         name = str(depth)
         return cast(S2SentSelector, self.exits[name]) if name in self.exits else self
 
-    def project_exit(self, vectors: Tensor, depth: int) -> Tensor:
-        """Vectors [..., D] of an exit times its matrix; as they are where it has none."""
+    def project_exit(self, fused: Tensor, blocks: Sequence[Tensor], depth: int) -> Tensor:
+        """Fused vectors [..., D] of an exit times its matrix; as they are where it has none.
+
+        ``blocks`` [..., D] are those that were fused, oldest first. With ``project_blocks`` the
+        matrix reads, behind what is fused, all of them but the last.
+        """
         name = str(depth)
-        return project(vectors, self.projections[name]) if name in self.projections else vectors
+        if name not in self.projections:
+            return fused
+        if self.config.project_blocks:
+            fused = torch.cat([fused, *blocks[:-1]], dim=-1)
+        return project(fused, self.projections[name])
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
         """The N blocks to fuse, oldest first, of ``states`` (embedding output, then every block).
@@ -163,12 +175,12 @@ class S2SentSelector(Module):
         ``states`` are the embedding output and every block.
         """
         if self.frequency_selection is None:
-            blocks = [self.select_blocks(states, depth) for depth in depths]
-            pooled = [
-                self.at(depth).pool(own, attention_mask, read_positions)
-                for depth, own in zip(depths, blocks, strict=True)
+            return [
+                self._pool_exit(
+                    self.select_blocks(states, depth), depth, attention_mask, read_positions
+                )
+                for depth in depths
             ]
-            return [*map(self.project_exit, pooled, depths)]
         exits = self.weigh_exits(states, attention_mask, depths, read_positions)
         return [pooled for pooled, _ in exits]
 
@@ -196,9 +208,18 @@ class S2SentSelector(Module):
         for depth in depths:
             own = [products[number] for number in numbers[depth]]
             pooled, weights = self.at(depth)._pool_products(own, scope)
-            pooled = self.project_exit(pooled, depth)
+            pooled = self.project_exit(pooled, [product[:, 0] for product in own], depth)
             exits.append((pooled.to(states[0].dtype), weights.transpose(0, 1)))
         return exits
+
+    def _pool_exit(
+        self, blocks: Sequence[Tensor], depth: int, mask: Tensor, read_positions: Tensor | None
+    ) -> Tensor:
+        """`pool` at a depth, and its matrix; each block that this reads is pooled by itself."""
+        pooled = self.at(depth).pool(blocks, mask, read_positions)
+        read = self._scaled(blocks) if self.config.project_blocks else ()
+        vectors = [pool_tokens(each, mask, self.config.pooling, read_positions) for each in read]
+        return self.project_exit(pooled, vectors, depth)
 
     def _rows(self, mask: Tensor, scope: Tensor, read_positions: Tensor | None) -> Tensor:
         """Rows [B, 1 + F, L]: a block's product with them is its pooled vector and its spectrum."""

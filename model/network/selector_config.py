@@ -73,6 +73,8 @@ class SelectorConfig:
     exits: the depths at which gates of their own weigh the last min(num_blocks, depth) blocks; at
         any other depth the gate of full depth weighs the blocks that there are.
     project_exits: multiply what an exit pools by a matrix of its own, which starts as the identity.
+    project_blocks: the matrix of an exit also reads the pooled vectors of the exit's other blocks,
+        beside what is fused; their part starts as zero.
     """
 
     width: int
@@ -97,6 +99,7 @@ class SelectorConfig:
     pooling: Literal["mean", "cls", "token"] = "mean"
     exits: tuple[int, ...] = ()
     project_exits: bool = False
+    project_blocks: bool = False
 
     @classmethod
     def preset(cls, name: str, *, width: int, **options: Any) -> Self:
@@ -112,7 +115,14 @@ class SelectorConfig:
 
     def at(self, depth: int) -> "SelectorConfig":
         """The configuration of the exit's own selector after ``depth`` blocks."""
-        return replace(self, num_blocks=min(self.num_blocks, depth), exits=(), project_exits=False)
+        num_blocks = min(self.num_blocks, depth)
+        return replace(
+            self, num_blocks=num_blocks, exits=(), project_exits=False, project_blocks=False
+        )
+
+    def projection_rows(self, depth: int) -> int:
+        """The number of rows of an exit's matrix: D, or D for each block where it reads all."""
+        return self.width * (self.at(depth).num_blocks if self.project_blocks else 1)
 
     def __post_init__(self) -> None:
         self._check_values()
@@ -183,6 +193,11 @@ class SelectorConfig:
             raise ValueError(f"exits is {depths!r}: list rising depths, each once.")
         if self.project_exits and not depths:
             raise ValueError("project_exits is True but there are no exits: name their depths.")
+        if self.project_blocks and not (self.project_exits and self.num_blocks > 1):
+            raise ValueError(
+                "project_blocks is True, which adds other blocks to the matrices of project_exits:"
+                " set project_exits, and num_blocks to 2 or more."
+            )
         for depth in depths:
             try:
                 self.at(depth)

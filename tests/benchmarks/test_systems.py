@@ -9,7 +9,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from benchmarks.machine import describe_machine, describe_source
-from benchmarks.systems import catalogue
+from benchmarks.systems import catalogue, http_alone
 from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems
 from benchmarks.systems.models import (
     MADE_FROM,
@@ -109,6 +109,16 @@ async def test_plain_fastapi_gives_the_artifact_s_embeddings() -> None:
     assert np.dot(rows.json()[0], canary.embedding) == pytest.approx(1, abs=1e-5)
     assert len(rows.json()) == 2
     assert len(alone.json()) == 1
+
+
+async def test_http_alone_gives_each_text_an_embedding_without_a_model() -> None:
+    transport = ASGITransport(http_alone.create_app())
+    async with AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/health")).json() == "ok"
+        one = await client.post("/embed", json={"inputs": "a text"})
+        rows = await client.post("/embed", json={"inputs": ["a text"] * 32})
+    assert np.linalg.norm(one.json(), axis=1) == pytest.approx([1])
+    assert np.shape(rows.json()) == (32, http_alone.WIDTH)
 
 
 def test_the_raw_limit_gives_the_artifact_s_embeddings(raw: RawLimit) -> None:

@@ -14,28 +14,34 @@ RIDGE = 1e-3  # of the mean square of a feature
 def start_projections(encoder: SentenceTransformer, texts: list[str]) -> None:
     """Set the matrix of each exit to the one that brings its embeddings closest to full depth's.
 
-    Each exit's embeddings of ``texts``, of length 1, times its matrix have the least squared
-    distance from those of full depth.
+    What the matrix reads of each of ``texts``, with what is fused of length 1, times the matrix has
+    the least squared distance from the embedding of full depth.
     """
     selector = get_selector(encoder)
-    depths = selector.config.exits
-    embeddings = {
-        depth: _unit(rows) for depth, rows in encode_exits(encoder, texts, depths).items()
-    }
-    target = embeddings[max(embeddings)]
+    width, depths = selector.config.width, selector.config.exits
+    for depth in depths:  # behind such a matrix an exit gives what its matrix reads
+        rows = selector.config.projection_rows(depth)
+        selector.projections[str(depth)].data = torch.eye(rows, device=encoder.device)
+    read = encode_exits(encoder, texts, depths)
+    target = _unit(read[max(read)], width)
     for depth in depths:
-        matrix = torch.from_numpy(least_squares(embeddings[depth], target))
-        selector.projections[str(depth)].data.copy_(matrix)
+        matrix = torch.from_numpy(least_squares(_unit(read[depth], width), target))
+        selector.projections[str(depth)].data = matrix.to(encoder.device)
 
 
 def least_squares(rows: NDArray[np.float32], target: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The matrix W [D, D] with the least |rows W - target|^2 + n RIDGE / D |W|^2, rows [n, D]."""
+    """The matrix W [R, D] with the least |rows W - target|^2 + n r |W|^2, of rows [n, R].
+
+    r is `RIDGE` times the mean square of a feature of ``rows``.
+    """
     exact = rows.astype(np.float64)
     products = exact.T @ exact
-    products[np.diag_indices_from(products)] += RIDGE * len(rows) / rows.shape[1]
+    products[np.diag_indices_from(products)] += RIDGE * np.trace(products) / len(products)
     return np.linalg.solve(products, exact.T @ target).astype(np.float32)
 
 
-def _unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    unit: NDArray[np.float32] = rows / np.linalg.norm(rows, axis=1, keepdims=True).clip(1e-12)
+def _unit(rows: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+    """Rows divided by the length of their first ``width`` features."""
+    lengths = np.linalg.norm(rows[:, :width], axis=1, keepdims=True).clip(1e-12)
+    unit: NDArray[np.float32] = rows / lengths
     return unit

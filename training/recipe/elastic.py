@@ -17,6 +17,8 @@ class Elastic:
         of the pooled features, "cosine" 1 - cosine; full depth gets no gradient from it.
     project: multiply what each exit pools by a matrix of its own, which starts as the least-squares
         solution towards the embedding of full depth.
+    project_blocks: the matrix reads what is pooled of the exit's other blocks, too.
+    exits_only: train the exits' gates and matrices alone; full depth keeps its embeddings.
     project_rank: above 0, each matrix starts as the identity and changes by a product of two of
         this rank, trained at the selector's rate: a residual head on what the exit pools.
     share_selector: weigh every depth's blocks by the gate of full depth.
@@ -28,6 +30,8 @@ class Elastic:
     align: Literal["none", "squared", "cosine"] = "none"
     align_weight: float = 1.0
     project: bool = False
+    project_blocks: bool = False
+    exits_only: bool = False
     project_rank: int = 0
     share_selector: bool = False
 
@@ -43,6 +47,15 @@ class Elastic:
             raise ValueError(
                 f"project_rank = {self.project_rank} must be 0, for whole matrices, or above 0 "
                 "with project = true"
+            )
+        if self.project_blocks and (not self.project or self.project_rank):
+            raise ValueError(
+                "project_blocks = true needs project = true, and whole matrices: drop project_rank"
+            )
+        if self.exits_only and self.share_selector:
+            raise ValueError(
+                "exits_only = true trains the gates of exits, which share_selector leaves out: "
+                "drop one of them"
             )
         if self.project and self.share_selector:
             raise ValueError(

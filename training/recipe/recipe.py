@@ -136,6 +136,7 @@ class Recipe:
             "pooling",
             "exits",
             "project_exits",
+            "project_blocks",
         }
         unknown = sorted(set(self.selector or {}) - taken - {"preset", *TRAINING_OPTIONS})
         require(not unknown, f"selector has no option {', '.join(unknown)}")
@@ -190,9 +191,22 @@ class Recipe:
             "num_blocks = 1 with spatial_selection = 'avg' pools the last block alone",
         )
         require(
+            not self.elastic.exits_only or self.selector is not None,
+            "elastic has exits_only = true, which trains parts of a selector: add [selector]",
+        )
+        require(
+            not (self.elastic.exits_only and self._changes_backbone),
+            "elastic has exits_only = true, which leaves the backbone as it is: leave lora_rank and"
+            " round_matrices out",
+        )
+        require(
             not getattr(objective, "projection", False),
             "elastic compares the first features, which projection = true would mix: drop it",
         )
+
+    @property
+    def _changes_backbone(self) -> bool:
+        return bool(self.training.lora_rank or self.training.round_matrices)
 
     @property
     def initial_bias(self) -> Any:
@@ -213,6 +227,7 @@ class Recipe:
         if self.elastic is not None and not self.elastic.share_selector:
             options["exits"] = tuple(self.elastic.depths)
             options["project_exits"] = self.elastic.project
+            options["project_blocks"] = self.elastic.project_blocks
         read = self.backbone.pooling
         options["pooling"] = read if read in ("mean", "cls") else "token"
         try:

@@ -7,17 +7,24 @@ from sentence_transformers import SentenceTransformer
 from transformers.pytorch_utils import Conv1D
 
 from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, round_channels
+from model.network.encoder import find_selector
 
 
 def round_weights(
     encoder: SentenceTransformer, *, tables_only: bool = False
 ) -> SentenceTransformer:
-    """A copy with the backbone's matrices on the int8 grid of their output channels or rows.
+    """A copy with its large matrices on the int8 grid of their output channels or rows.
 
-    With ``tables_only`` only the embedding tables are rounded.
+    They are the backbone's and those behind exits (`SelectorConfig.project_exits`). With
+    ``tables_only`` only the embedding tables are rounded.
     """
     encoder = copy.deepcopy(encoder)
     round_matrices(encoder[0], tables_only=tables_only)
+    selector = find_selector(encoder)
+    for matrix in selector.projections.values() if selector and not tables_only else ():
+        if matrix.numel() >= MIN_ROUNDED_ELEMENTS:
+            values = round_channels(matrix.detach().cpu().numpy(), axis=1)
+            matrix.data.copy_(torch.from_numpy(values))
     return encoder
 
 
