@@ -30,7 +30,7 @@ from model.network.transformer import TemplateTransformer, is_causal
 from model.runtime.encoder import LONG_TEXT, padded_inputs
 from model.runtime.tokenizer import Tokenizer
 
-PROJECTIONS = "selector.projections."  # how a trace names the matrices of exits
+PROJECTIONS = "pooling/selector.projections."  # how the names of exits' matrices begin
 
 
 class WrittenGraph(NamedTuple):

@@ -12,16 +12,25 @@ WIDTH, NUM_BLOCKS, EXITS = 32, 4, (2, 3)
 
 
 def elastic_checkpoint(
-    folder: Path, *, exits: tuple[int, ...] = EXITS, project: bool = True
+    folder: Path,
+    *,
+    exits: tuple[int, ...] = EXITS,
+    project: bool = True,
+    blocks: bool = False,
 ) -> Path:
     """Write a checkpoint of four blocks whose exits fuse two and three blocks by their own gates.
 
     The gates' weights are large, so that no two exits weigh alike; ``project`` adds a matrix to
-    each exit.
+    each exit, which with ``blocks`` reads all blocks that are fused.
     """
     backbone = tiny_backbone(folder / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
     config = SelectorConfig(
-        width=WIDTH, num_blocks=3, reduction=4, exits=exits, project_exits=project
+        width=WIDTH,
+        num_blocks=3,
+        reduction=4,
+        exits=exits,
+        project_exits=project,
+        project_blocks=blocks,
     )
     encoder = build_encoder(backbone, config, max_seq_length=64)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -19,9 +19,10 @@ from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal
 from model.export.checkpoint import export_checkpoint
+from model.export.int8.rounding import round_weights
 from model.export.options import ExportOptions, Precision
 from model.network.checkpoint import CheckpointError
-from model.network.encoder import build_encoder, find_selector, load_encoder
+from model.network.encoder import build_encoder, find_selector, get_selector, load_encoder
 from model.network.pooled import stopped_at
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
@@ -48,8 +49,9 @@ class Exported:
 
 
 def a_checkpoint(folder: Path, kind: str) -> Path:
-    if kind in ("own gates", "projected"):
-        return elastic_checkpoint(folder, project=kind == "projected")
+    if kind in ("own gates", "projected", "blocks projected"):
+        matrices = {"project": kind != "own gates", "blocks": kind == "blocks projected"}
+        return elastic_checkpoint(folder, **matrices)
     backbone = tiny_backbone(folder / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
     if kind == "plain":
         transformer = Transformer(str(backbone))
@@ -62,7 +64,9 @@ def a_checkpoint(folder: Path, kind: str) -> Path:
     return folder / "checkpoint"
 
 
-@pytest.fixture(scope="module", params=["plain", "S2Sent", "own gates", "projected"])
+@pytest.fixture(
+    scope="module", params=["plain", "S2Sent", "own gates", "projected", "blocks projected"]
+)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     folder = tmp_path_factory.mktemp("exits")
     checkpoint = a_checkpoint(folder, request.param)
@@ -186,7 +190,7 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "weight-int8", INT8])
-@pytest.mark.parametrize("kind", ["plain", "S2Sent", "own gates"])
+@pytest.mark.parametrize("kind", ["plain", "S2Sent", "own gates", "blocks projected"])
 def test_rounded_encoders_can_stop_early_too(
     tmp_path: Path, kind: str, precision: Precision
 ) -> None:
@@ -220,6 +224,24 @@ def test_a_depth_that_was_not_trained_is_refused(tmp_path: Path) -> None:
         CheckpointError, match=r"depth 2 cannot .* trained with exits at 3\. Choose"
     ):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(depths=(2, 3)))
+
+
+def test_the_matrices_of_exits_are_stored_as_int8(tmp_path: Path) -> None:
+    """In `weight-int8`, a byte a weight and a scale a column; gates stay as they are."""
+    checkpoint = elastic_checkpoint(tmp_path, blocks=True)
+    options = ExportOptions(depths=(2, 3), precision="weight-int8")
+    made = export_checkpoint(checkpoint, tmp_path / "artifact", options)
+    stored = {each.name: each for each in onnx.load(made.onnx_path).graph.initializer}
+    rounded = round_weights(load_encoder(checkpoint))
+    for depth, matrix in get_selector(rounded).projections.items():
+        name = f"pooling/selector.projections.{depth}"
+        whole, scale = (
+            numpy_helper.to_array(stored[f"{name}_{part}"]) for part in ("int8", "scale")
+        )
+        assert whole.dtype == np.int8
+        np.testing.assert_allclose(whole * scale, matrix.detach(), rtol=1e-6)
+        assert name not in stored
+    assert "pooling/selector.exits.2.spatial_selection.expand.weight" in stored
 
 
 def test_one_pooling_is_run_and_only_blocks_of_its_depth_feed_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from model.network.selector import MODULE_FILE, S2SentSelector
 from model.network.selector_config import PRESETS, SelectorConfig
 from model.network.selector_squeeze import LOW_FREQUENCIES, frequency_pairs
-from model.network.selector_states import pool_tokens
+from model.network.selector_states import normed, pool_tokens
 
 WIDTH = 22
 LENGTHS = [9, 4, 1]
@@ -351,6 +351,50 @@ def with_exits(**options: Any) -> S2SentSelector:
     return selector
 
 
+@pytest.mark.parametrize("input_norm", ["none", "rms"])
+@pytest.mark.parametrize("num_frequencies", [0, 4])
+def test_the_matrix_of_an_exit_can_read_all_blocks_that_it_fuses(
+    num_frequencies: int, input_norm: str
+) -> None:
+    """fused @ W + sum_j block_j @ U_j over all blocks but the last, W and U_j below each other."""
+    selector = with_exits(
+        num_frequencies=num_frequencies,
+        input_norm=input_norm,
+        project_exits=True,
+        project_blocks=True,
+    )
+    states = blocks_of(5)
+    numbers = {2: [1, 2], 3: [1, 2, 3], 4: [2, 3, 4]}
+    for depth, pooled in zip(numbers, selector.pool_exits(states, MASK, [*numbers]), strict=True):
+        blocks = [states[number] for number in numbers[depth]]
+        expected = selector.at(depth).pool(blocks, MASK)
+        if depth != 4:
+            scaled = [normed(each, "rms") if input_norm == "rms" else each for each in blocks]
+            matrices = selector.projections[str(depth)].split(WIDTH)
+            assert len(matrices) == len(blocks)
+            expected = expected @ matrices[0]
+            for block, matrix in zip(scaled[:-1], matrices[1:], strict=True):
+                expected = expected + pool_tokens(block, MASK, "mean") @ matrix
+        torch.testing.assert_close(pooled, expected)
+        features = {"token_embeddings": states[depth], "all_layer_embeddings": states}
+        tokens = selector(features | {"attention_mask": MASK})["token_embeddings"]
+        torch.testing.assert_close(pool_tokens(tokens, MASK, "mean"), pooled)
+
+
+def test_matrices_that_read_all_blocks_begin_as_the_identity() -> None:
+    config = SelectorConfig(width=WIDTH, exits=(2, 3), project_exits=True, project_blocks=True)
+    selector, plain = (
+        S2SentSelector(each).double()
+        for each in (config, replace(config, project_exits=False, project_blocks=False))
+    )
+    plain.load_state_dict(selector.state_dict(), strict=False)
+    states = blocks_of(5)
+    for ours, theirs in zip(
+        *(each.pool_exits(states, MASK, [2, 3, 4]) for each in (selector, plain)), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
 @pytest.mark.parametrize("project", [False, True])
 @pytest.mark.parametrize("num_frequencies", [0, 4, 16])
 def test_an_exit_weighs_its_own_blocks_by_its_own_gate(
@@ -393,7 +437,7 @@ def test_a_configuration_from_before_exits_is_read(tmp_path: Path) -> None:
     selector_of(SelectorConfig(width=WIDTH)).save(str(tmp_path / "selector"))
     path = tmp_path / "selector" / "config.json"
     old = json.loads(path.read_text())
-    del old["exits"], old["project_exits"]
+    del old["exits"], old["project_exits"], old["project_blocks"]
     path.write_text(json.dumps(old))
     assert S2SentSelector.load(str(tmp_path / "selector")).config == SelectorConfig(width=WIDTH)
 
@@ -422,6 +466,7 @@ CHANGES: dict[str, list[Any]] = {
     "pooling": ["cls", "token"],
     "exits": [(3,)],
     "project_exits": [True],
+    "project_blocks": [True],
 }
 READ = torch.tensor([2, 1, 0])  # the tokens that are read, of the sentences of MASK
 
@@ -439,8 +484,8 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         base = replace(base, weight_norm="none")
     if value == "avg":
         base = replace(base, num_frequencies=4)
-    if name == "project_exits":
-        base = replace(base, exits=(3,))
+    if name.startswith("project_"):
+        base = replace(base, exits=(3,), project_exits=name == "project_blocks")
     if value == "token":
         base = replace(base, num_frequencies=2)
     before, after = selector_of(base), selector_of(replace(base, **{name: value}))
@@ -466,6 +511,7 @@ def test_every_value_of_every_field_changes_the_embedding(name: str, value: Any)
         ({"activation": "gelu"}, "activation is 'gelu': choose one of relu, tanh"),
         ({"bias": "yes"}, "bias is 'yes': it must be .*bool"),
         ({"project_exits": True}, "project_exits is True but there are no exits"),
+        ({"exits": (3,), "project_blocks": True}, "set project_exits, and num_blocks to 2 or more"),
         ({"exits": (3, 2)}, r"exits is \(3, 2\): list rising depths"),
         ({"exits": (1, 2)}, "exits has 1, which cannot have a gate: .* single branch"),
         ({"num_blocks": 2.0}, "num_blocks is 2.0: it must be .*int"),

@@ -10,7 +10,7 @@ import torch
 from model.network.encoder import get_selector, load_encoder
 from tests.support.interruption import interrupted_at
 from training.encoder import new_encoder
-from training.errors import Interrupted
+from training.errors import ConfigError, Interrupted
 from training.evaluation.depths.embeddings import encode_exits
 from training.loop.projections import least_squares, start_projections
 from training.recipe.elastic import Elastic
@@ -21,8 +21,9 @@ LAST = {"num_blocks": 1, "spatial_selection": "avg"}
 TEXTS = [f"text {number} of {number % 7} and {number % 5} more" for number in range(300)]
 
 
-def elastic(recipe: Recipe, *, project: bool) -> Recipe:
-    return replace(recipe, elastic=Elastic(depths=[2, 3], dimensions=[8], project=project))
+def elastic(recipe: Recipe, *, project: bool, **options: bool) -> Recipe:
+    sizes = Elastic(depths=[2, 3], dimensions=[8], project=project, **options)
+    return replace(recipe, elastic=sizes)
 
 
 def test_least_squares_finds_the_matrix_that_made_the_target() -> None:
@@ -37,14 +38,76 @@ def test_least_squares_finds_the_matrix_that_made_the_target() -> None:
         assert np.square(rows @ other - rows @ matrix - noise).sum() > left
 
 
-def test_projections_begin_nearer_to_full_depth_and_leave_it_as_it_is(recipe: Recipe) -> None:
-    encoder = new_encoder(elastic(recipe, project=True))
+@pytest.mark.parametrize("blocks", [False, True])
+def test_projections_begin_nearer_to_full_depth_and_leave_it_as_it_is(
+    recipe: Recipe, *, blocks: bool
+) -> None:
+    encoder = new_encoder(elastic(recipe, project=True, project_blocks=blocks))
     before = encode_exits(encoder, TEXTS, [2, 3])
     start_projections(encoder, TEXTS)
     after = encode_exits(encoder, TEXTS, [2, 3])
     np.testing.assert_array_equal(before[4], after[4])
     for depth in (2, 3):
         assert cosines(after[depth], after[4]).mean() > cosines(before[depth], before[4]).mean()
+
+
+def test_a_matrix_begins_nearer_where_it_reads_all_blocks(recipe: Recipe) -> None:
+    """Least squares over more inputs: the error over the texts themselves cannot be larger."""
+    errors = {}
+    for blocks in (False, True):
+        encoder = new_encoder(elastic(recipe, project=True, project_blocks=blocks))
+        start_projections(encoder, TEXTS)
+        exits = encode_exits(encoder, TEXTS, [2, 3])
+        errors[blocks] = [1 - cosines(exits[depth], exits[4]).mean() for depth in (2, 3)]
+    assert all(more < less for more, less in zip(errors[True], errors[False], strict=True))
+
+
+def test_a_recipe_that_adds_blocks_to_the_matrices_keeps_gates_and_fits_these_anew(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    train(elastic(recipe, project=True), data, tmp_path / "fused")
+    name = replace(recipe.backbone, name=str(tmp_path / "fused"))
+    added = replace(elastic(recipe, project=True, project_blocks=True), backbone=name)
+    before = get_selector(load_encoder(tmp_path / "fused")).state_dict()
+    after = get_selector(new_encoder(added)).state_dict()
+    assert {*before} == {*after}
+    for key, value in before.items():
+        if key.startswith("projections."):
+            assert torch.equal(after[key], torch.eye(*after[key].shape))
+            assert len(after[key]) == len(value) * int(key[-1])  # blocks of depths 2 and 3
+        else:
+            assert torch.equal(after[key], value), key
+    train(added, data, tmp_path / "blocks")
+    again = replace(added, backbone=replace(name, name=str(tmp_path / "blocks")))
+    for depth, matrix in get_selector(load_encoder(tmp_path / "blocks")).projections.items():
+        assert torch.equal(get_selector(new_encoder(again)).projections[depth], matrix)
+
+
+def test_exits_are_trained_alone(recipe: Recipe, data: Path, tmp_path: Path) -> None:
+    """Full depth keeps every weight it reads; each exit's gate and matrix moves."""
+    exits_only = elastic(recipe, project=True, project_blocks=True, exits_only=True)
+    torch.manual_seed(recipe.seed)  # of the first weights, as `train` does
+    start = new_encoder(exits_only)
+    start_projections(start, TEXTS)
+    train(exits_only, data, tmp_path / "out")
+    trained = load_encoder(tmp_path / "out")
+    moved = {
+        name
+        for name, value in trained.state_dict().items()
+        if not torch.equal(value, start.state_dict()[name])
+    }
+    assert all(name.startswith(("1.exits.", "1.projections.")) for name in moved)
+    for depth in (2, 3):
+        assert f"1.projections.{depth}" in moved
+        assert f"1.exits.{depth}.spatial_selection.expand.weight" in moved
+    full, before = (encode_exits(each, TEXTS, [2])[4] for each in (trained, start))
+    np.testing.assert_allclose(cosines(full, before), 1, atol=1e-6)
+
+
+def test_exits_with_nothing_to_train_are_refused(recipe: Recipe) -> None:
+    plain = elastic(replace(recipe, selector=LAST), project=False, exits_only=True)
+    with pytest.raises(ConfigError, match="exits_only leaves nothing to train.* project = true"):
+        new_encoder(plain)
 
 
 def cosines(rows: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -223,6 +223,11 @@ def test_an_elastic_recipe_trains_each_exits_gate(
         ({"depths": [2], "dimensions": [8], "align": "l1"}, "choose one of none, squared, cosine"),
         ({"depths": [2], "dimensions": [8], "align_weight": 0}, "align_weight must be above 0"),
         ({"depths": [2], "dimensions": [8], "project_rank": 4}, "above 0 with project = true"),
+        ({"depths": [2], "dimensions": [8], "project_blocks": True}, "needs project = true"),
+        (
+            {"depths": [2], "dimensions": [8], "share_selector": True, "exits_only": True},
+            "exits_only = true trains the gates of exits",
+        ),
     ],
 )
 def test_a_table_that_means_nothing_is_refused(
@@ -239,6 +244,11 @@ def test_an_objective_that_cannot_be_elastic_is_refused(recipe: Recipe) -> None:
         replace(recipe, objective=SimCSE(projection=True), elastic=ELASTIC)
     with pytest.raises(ValueError, match=r"are part of a selector: add \[selector\]"):
         replace(recipe, selector=None, elastic=replace(ELASTIC, project=True))
+    alone = replace(ELASTIC, exits_only=True)
+    with pytest.raises(ValueError, match=r"trains parts of a selector: add \[selector\]"):
+        replace(recipe, selector=None, elastic=alone)
+    with pytest.raises(ValueError, match="leave lora_rank and round_matrices out"):
+        replace(recipe, elastic=alone, training=replace(recipe.training, round_matrices=True))
 
 
 def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, data: Path) -> None:
