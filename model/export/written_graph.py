@@ -62,7 +62,7 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
     if options.precision in STORED_AS_INT8:
         store_int8(front, tables_only=options.precision == "int8")
     if options.precision == "weight-int8":
-        store_int8(pooling, prefix=PROJECTIONS)
+        store_int8(pooling, by_row=PROJECTIONS)
     whole = graph.join(front, pooling)
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)

@@ -15,7 +15,9 @@ def round_weights(
 ) -> SentenceTransformer:
     """A copy with its large matrices on the int8 grid of their output channels or rows.
 
-    They are the backbone's and those behind exits (`SelectorConfig.project_exits`). With
+    They are the backbone's and those behind exits (`SelectorConfig.project_exits`). What the latter
+    read are features of different sizes, so each of their rows has a grid of its own: of the
+    default model 1 - cosine is 1e-3 at worst, and 2e-2 with a grid for each column. With
     ``tables_only`` only the embedding tables are rounded.
     """
     encoder = copy.deepcopy(encoder)
@@ -23,7 +25,7 @@ def round_weights(
     selector = find_selector(encoder)
     for matrix in selector.projections.values() if selector and not tables_only else ():
         if matrix.numel() >= MIN_ROUNDED_ELEMENTS:
-            values = round_channels(matrix.detach().cpu().numpy(), axis=1)
+            values = round_channels(matrix.detach().cpu().numpy(), axis=0)
             matrix.data.copy_(torch.from_numpy(values))
     return encoder
 

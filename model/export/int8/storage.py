@@ -33,18 +33,19 @@ def quantize_channels(
     return np.rint(weight / scale).astype(np.int8), scale
 
 
-def store_int8(encoder: ModelProto, *, tables_only: bool = False, prefix: str = "") -> int:
+def store_int8(encoder: ModelProto, *, tables_only: bool = False, by_row: str = "") -> int:
     """Store rounded weights as int8 with a scale per channel, in place; returns how many.
 
     With ``tables_only`` only embedding tables, as in `model.export.int8.rounding.round_weights`;
-    with ``prefix`` only weights whose names begin with it.
+    with ``by_row`` only weights whose names begin with it, and with a scale for each row.
     The weights must already lie on the grid of `round_channels`, so that their values stay the
     same. Raises `GraphError` where one does not.
     """
     axes = _weight_axes(encoder)
     if tables_only:
         axes = {name: axis for name, axis in axes.items() if axis == 0}
-    axes = {name: axis for name, axis in axes.items() if name.startswith(prefix)}
+    if by_row:
+        axes = {name: 0 for name in axes if name.startswith(by_row)}
     stored = 0
     for tensor in list(encoder.graph.initializer):
         if tensor.name not in axes or tensor.data_type != TensorProto.FLOAT:

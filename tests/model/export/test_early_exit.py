@@ -227,7 +227,7 @@ def test_a_depth_that_was_not_trained_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_matrices_of_exits_are_stored_as_int8(tmp_path: Path) -> None:
-    """In `weight-int8`, a byte a weight and a scale a column; gates stay as they are."""
+    """In `weight-int8`, a byte a weight and a scale a row; gates stay as they are."""
     checkpoint = elastic_checkpoint(tmp_path, blocks=True)
     options = ExportOptions(depths=(2, 3), precision="weight-int8")
     made = export_checkpoint(checkpoint, tmp_path / "artifact", options)
@@ -239,6 +239,7 @@ def test_the_matrices_of_exits_are_stored_as_int8(tmp_path: Path) -> None:
             numpy_helper.to_array(stored[f"{name}_{part}"]) for part in ("int8", "scale")
         )
         assert whole.dtype == np.int8
+        assert scale.shape == (len(matrix), 1)
         np.testing.assert_allclose(whole * scale, matrix.detach(), rtol=1e-6)
         assert name not in stored
     assert "pooling/selector.exits.2.spatial_selection.expand.weight" in stored
