@@ -50,8 +50,9 @@ class Exported:
 
 def a_checkpoint(folder: Path, kind: str) -> Path:
     if kind in ("own gates", "projected", "blocks projected"):
-        matrices = {"project": kind != "own gates", "blocks": kind == "blocks projected"}
-        return elastic_checkpoint(folder, **matrices)
+        return elastic_checkpoint(
+            folder, project=kind != "own gates", blocks=kind == "blocks projected"
+        )
     backbone = tiny_backbone(folder / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
     if kind == "plain":
         transformer = Transformer(str(backbone))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ LAST = {"num_blocks": 1, "spatial_selection": "avg"}
 TEXTS = [f"text {number} of {number % 7} and {number % 5} more" for number in range(300)]
 
 
-def elastic(recipe: Recipe, *, project: bool, **options: bool) -> Recipe:
+def elastic(recipe: Recipe, *, project: bool, **options: Any) -> Recipe:
     sizes = Elastic(depths=[2, 3], dimensions=[8], project=project, **options)
     return replace(recipe, elastic=sizes)
 
