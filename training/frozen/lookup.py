@@ -83,7 +83,9 @@ def remembered(
     """Within the block the backbone runs once for each row of tokens, without dropout."""
     backbone: Any = encoder[0]
     full = depth_of(encoder)
-    numbers = sorted({*get_selector(encoder).block_numbers(full), full})
+    selector = get_selector(encoder)
+    depths = (*selector.config.exits, full)
+    numbers = sorted({full}.union(*(selector.block_numbers(full, depth) for depth in depths)))
     width = int(encoder.get_embedding_dimension() or 0)
     states = RememberedStates(cache / _key(backbone, numbers), len(numbers), width, max_bytes)
     compute = backbone.forward

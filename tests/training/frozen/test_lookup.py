@@ -13,7 +13,9 @@ from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
+from training.evaluation.depths.embeddings import encode_exits
 from training.frozen.lookup import remembered
+from training.recipe.elastic import Elastic
 from training.recipe.objectives import SFP, PairDistillation, SimCSE
 from training.recipe.recipe import BackboneConfig, Recipe
 from training.train import train
@@ -58,6 +60,19 @@ def test_vectors_are_the_same_and_the_backbone_runs_once_a_row(
         np.testing.assert_allclose(encoder.encode(TEXTS[3:]), expected[3:], atol=1e-5)
     monkeypatch.undo()
     np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+
+
+def test_exits_read_blocks_that_are_remembered_too(recipe: Recipe, tmp_path: Path) -> None:
+    """Depth 2 fuses blocks 1 and 2, which full depth, of 2 to 4, does not read all of."""
+    torch.manual_seed(0)
+    sizes = Elastic(depths=[2, 3], dimensions=[8])
+    encoder = new_encoder(replace(recipe, training=FROZEN, elastic=sizes))
+    expected = encode_exits(encoder, TEXTS, [2, 3])
+    for _ in range(2):
+        with remembered(encoder, tmp_path):
+            found = encode_exits(encoder, TEXTS, [2, 3])
+        for depth, rows in expected.items():
+            np.testing.assert_allclose(found[depth], rows, atol=1e-5)
 
 
 def test_what_has_dropout_is_computed_each_time(
