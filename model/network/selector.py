@@ -196,7 +196,7 @@ class S2SentSelector(Module):
         Not for a selector without a squeeze, whose weights may differ between the tokens.
         """
         numbers = {depth: self.block_numbers(len(states) - 1, depth) for depth in depths}
-        mask = attention_mask.to(squeeze_dtype(states))
+        mask = attention_mask.to(squeeze_dtype(states[-1:]))
         scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
         rows = self._rows(mask, scope, read_positions)
         used = sorted({*itertools.chain(*numbers.values())})
@@ -209,7 +209,7 @@ class S2SentSelector(Module):
             own = [products[number] for number in numbers[depth]]
             pooled, weights = self.at(depth)._pool_products(own, scope)
             pooled = self.project_exit(pooled, [product[:, 0] for product in own], depth)
-            exits.append((pooled.to(states[0].dtype), weights.transpose(0, 1)))
+            exits.append((pooled.to(states[-1].dtype), weights.transpose(0, 1)))
         return exits
 
     def _pool_exit(
