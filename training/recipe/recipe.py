@@ -195,7 +195,8 @@ class Recipe:
             "elastic has exits_only = true, which trains parts of a selector: add [selector]",
         )
         require(
-            not (self.elastic.exits_only and self._changes_backbone),
+            not self.elastic.exits_only
+            or not (self.training.lora_rank or self.training.round_matrices),
             "elastic has exits_only = true, which leaves the backbone as it is: leave lora_rank and"
             " round_matrices out",
         )
@@ -203,10 +204,6 @@ class Recipe:
             not getattr(objective, "projection", False),
             "elastic compares the first features, which projection = true would mix: drop it",
         )
-
-    @property
-    def _changes_backbone(self) -> bool:
-        return bool(self.training.lora_rank or self.training.round_matrices)
 
     @property
     def initial_bias(self) -> Any:
