@@ -16,7 +16,7 @@ from model.export.graph import replace_nodes, with_branches
 from model.export.packing import MASK
 from model.runtime.encoder import LONG_TEXT
 
-_LONG = "long/unpadded"  # true for a long batch without padding
+LONG_UNPADDED = "long/unpadded"  # true for a long batch without padding
 _BIAS = 5  # the place of an attention's bias among its inputs, the last one here
 
 
@@ -50,7 +50,7 @@ def _either(attention: NodeProto) -> NodeProto:
         node.attribute.extend(attention.attribute)
         kind = helper.make_empty_tensor_value_info(name)
         branches[f"{branch}_branch"] = helper.make_graph([node], branch, [], [kind])
-    return helper.make_node("If", [_LONG], [result], attention.name, **branches)
+    return helper.make_node("If", [LONG_UNPADDED], [result], attention.name, **branches)
 
 
 def _condition(graph: GraphProto) -> list[NodeProto]:
@@ -68,5 +68,5 @@ def _condition(graph: GraphProto) -> list[NodeProto]:
         helper.make_node("Greater", [length, limit], [long], long),
         helper.make_node("Greater", [least, some], ["long/whole"], "long/whole"),
         helper.make_node("And", [long, "long/whole"], ["long/both"], "long/both"),
-        helper.make_node("Reshape", ["long/both", "long/shape"], [_LONG], _LONG),
+        helper.make_node("Reshape", ["long/both", "long/shape"], [LONG_UNPADDED], LONG_UNPADDED),
     ]

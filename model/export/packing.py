@@ -16,6 +16,7 @@ This is for CPUs. On a GPU the fast attention kernels take lengths (`model.expor
 the CPU would have to wait for the GPU's token count. docs/artifact.md has the gain.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -106,12 +107,37 @@ def join_projections(graph: GraphProto) -> int:
 
 def _projections(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
     """The products of query, key and value of an attention that has three of the same tokens."""
-    if node.op_type != "MultiHeadAttention" or not {*node.input[:3]} <= {*makers}:
+    if node.op_type not in ("Attention", "MultiHeadAttention") or not {*node.input[:3]} <= {
+        *makers
+    }:
         return []  # or an attention in a branch of its own, whose products are joined already
     unpacked = [makers[name] for name in node.input[:3]]
     products = [makers[each.input[0]] for each in unpacked]
     kinds = {(each.op_type, each.input[0], len(each.attribute)) for each in products}
     return products if [*kinds] == [("Gemm", products[0].input[0], 0)] else []
+
+
+def add_biases_in_products(graph: GraphProto) -> int:
+    """Let products of packed tokens add the bias that BiasGelu adds, in place; returns how often.
+
+    A product adds it as it writes its results. ONNX Runtime 1.31's CPU kernel of BiasGelu takes 1.6
+    times as long as that of Gelu.
+    """
+    tensors = {tensor.name: len(tensor.dims) for tensor in graph.initializer}
+    turned = 0
+    for part in with_branches(graph):
+        readers = Counter(name for node in part.node for name in node.input)
+        products = {node.output[0]: node for node in part.node if node.op_type == "MatMul"}
+        for node in part.node:
+            product = products.get(node.input[0]) if node.op_type == "BiasGelu" else None
+            if product is None or readers[node.input[0]] > 1 or tensors.get(product.input[1]) != 2:
+                continue
+            product.op_type = "Gemm"  # whose first factor has two axes: packed tokens
+            product.input.append(node.input[1])
+            node.op_type = "Gelu"
+            del node.input[1]
+            turned += 1
+    return turned
 
 
 def packed_state(graph: GraphProto, state: str) -> str:

@@ -2,7 +2,8 @@
 
 trace -> split -> fuse, pack [-> fp16]
 trace packed -> split -> read early
-    [-> int8 products] [-> int8 storage] -> join [-> early exits] [-> long texts] -> file
+    [-> int8 products] [-> int8 storage] -> join [-> early exits] [-> long texts] -> attention
+    -> file
 """
 
 from pathlib import Path
@@ -19,10 +20,11 @@ from model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from model.export.int8.products import multiply_as_int8
 from model.export.int8.storage import store_int8
 from model.export.long_attention import spare_scores
+from model.export.masked_attention import attend_by_standard_operator
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from model.export.packed.families import has_packed_form, is_only_packed
 from model.export.packed.read_early import read_early
-from model.export.packing import pack
+from model.export.packing import add_biases_in_products, pack
 from model.export.parity import parity_sentences
 from model.export.trace import TracedEncoder, backbone_config, trace_encoder
 from model.network.encoder import find_template
@@ -68,6 +70,8 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)
     if max_seq_length(encoder) > LONG_TEXT:
         spare_scores(whole.graph)
+    if packed and attend_by_standard_operator(whole):
+        fused["Attention"] = fused.pop("MultiHeadAttention")
     graph.save(whole, str(path))
     return WrittenGraph(traced.inputs, fused, packed)
 
@@ -136,6 +140,8 @@ def _finish_encoder(
     packed = options.precision != "fp16" and pack(front.graph)
     if packed:  # attention is still one operator, under another name
         fused["MultiHeadAttention"] = fused.pop("Attention")
+        if add_biases_in_products(front.graph):
+            fused["Gelu"] = fused.pop("BiasGelu")
     if options.precision == "fp16":
         front = graph.to_half(front)
     return front, fused, packed

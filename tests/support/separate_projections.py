@@ -36,4 +36,5 @@ def separate_projections(graph: GraphProto) -> int:
 
 
 def _queries(part: GraphProto) -> set[str]:
-    return {node.input[0] for node in part.node if node.op_type == "MultiHeadAttention"}
+    kinds = ("Attention", "MultiHeadAttention")
+    return {node.input[0] for node in part.node if node.op_type in kinds}

@@ -2,11 +2,11 @@
 
 A few channels of a token, always the same, are far larger than the rest, and would leave two or
 three bits for the others. Each channel is therefore divided by a factor, and its row of the matrix
-multiplied by it: the square root of the channel's range over its row's range (SmoothQuant, arXiv
-2211.10438, Eq. 4 with alpha = 0.5).
+multiplied by it: the channel's range to the power of 0.65 over its row's range to the power of 0.35
+(SmoothQuant, arXiv 2211.10438, Eq. 4 with alpha = 0.65).
 
-Tokens that differ little in size have one scale, that of the largest measured one; a larger token
-of another text is cut off at it. All others have a scale for each token.
+Every way of rounding costs other operators around a product. The measured tokens are rounded in all
+of them, and the cheapest is taken whose products are nearly as exact as the most exact one's.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,22 +19,26 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from model.export.graph import POOLING
-from model.export.int8.storage import MIN_ROUNDED_ELEMENTS
+from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
 
 MEASURED_AT_ONCE = 32  # sentences
 
+ALPHA = 0.65  # of SmoothQuant; 0.5 to 0.7 are alike where each token has its own scale
 # A channel's range is this quantile of its absolute values, and at least this share of the median
 # range: a channel with small values in the measured sentences may have larger ones elsewhere.
 RANGE_QUANTILE = 0.99
 LEAST_OF_MEDIAN = 0.5
-# The largest token over the usual one (root mean square) up to which one scale serves all: seven
-# operators less around a product, for a tenth more of the error that rounding makes
-# (benchmarks/journal/2026-11-24-int8-rounding.md).
-MOST_UNEVEN = 2.0
+# How many times the squared error of the most exact way a cheaper one may make: one scale for all
+# tokens, which saves five operators around a product, and any other.
+MOST_OF_ONE_SCALE = 2.4
+MOST_OF_OTHERS = 1.5
 LEAST_MEASURED = 256  # tokens that show how large others become
-# Tokens are counted from their least value where steps are at most this share of what they are
-# from minus the largest to the largest: those of Gelu and Relu, half.
-ONE_SIDED = 0.75
+COMPARED = 256  # tokens by which the ways of rounding are compared
+
+# How one-sided tokens, such as Gelu's, are written as bytes: what stands for 0, and steps above.
+ONE_SIDED_ZERO = 24
+ONE_SIDED_STEPS = 255 - ONE_SIDED_ZERO
+SYMMETRIC_STEPS = 127
 
 Matrix = NDArray[np.float32]
 
@@ -43,28 +47,39 @@ Matrix = NDArray[np.float32]
 class Rounding:
     """How tokens [..., in] are rounded.
 
-    factors: what each channel is divided by, [in], with a geometric mean of 1.
-    largest: the one size of all tokens, after the division; None: each token's own.
-    least: what no component is below, before the division, and 0 stands for; None: 0 stands for
-        minus the size.
+    factors: what each channel is divided by, [in], with a geometric mean of 1; None: by nothing.
+    largest: the one size of all tokens, after the division; None: each token has its own.
+    least: what no component of one-sided tokens is below; None: tokens are symmetric.
     """
 
-    factors: Matrix
+    factors: Matrix | None = None
     largest: float | None = None
     least: float | None = None
 
-    @property
-    def shift(self) -> Matrix | None:
-        """What is added to the divided tokens, [in]."""
-        return None if self.least is None else np.float32(-self.least) / self.factors
+    def divided(self, tokens: Matrix) -> Matrix:
+        """Tokens with each channel divided by its factor."""
+        return tokens if self.factors is None else tokens / self.factors
 
-    def sizes(self, tokens: Matrix) -> Matrix:
-        """The size of each of ``tokens`` [n, in]: the largest that is rounded of it."""
-        divided = tokens / self.factors
-        found: Matrix = np.max(
-            np.abs(divided) if self.shift is None else divided + self.shift, axis=1
-        )
-        return found
+    def weights(self, matrix: Matrix) -> tuple[NDArray[np.int8], Matrix]:
+        """The matrix [in, out] that divided tokens meet, as int8, and its channels' scales."""
+        balanced = matrix if self.factors is None else matrix * self.factors[:, None]
+        return quantize_channels(balanced, axis=1)
+
+    def rounded(self, tokens: Matrix) -> tuple[Matrix, Matrix]:
+        """Tokens [n, in] as whole numbers, 0 for 0, and what a step is worth, [n or 1, 1]."""
+        divided = self.divided(tokens)
+        if self.least is not None:
+            steps = divided.max(axis=1, keepdims=True) / ONE_SIDED_STEPS
+            steps = np.maximum(steps, -self.least / ONE_SIDED_ZERO)
+            below, above = -ONE_SIDED_ZERO, ONE_SIDED_STEPS
+        else:
+            sizes = np.abs(divided).max(axis=1, keepdims=True)
+            steps = (
+                sizes if self.largest is None else np.array([[self.largest]])
+            ) / SYMMETRIC_STEPS
+            below, above = -SYMMETRIC_STEPS - 1, SYMMETRIC_STEPS
+        whole = np.rint(divided / np.where(steps > 0, steps, 1))
+        return np.clip(whole, below, above).astype(np.float32), steps.astype(np.float32)
 
 
 Roundings = Mapping[str, Rounding]  # by the name of the tokens
@@ -89,20 +104,38 @@ def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> d
 
 def rounding_of(tokens: Matrix, matrices: Sequence[Matrix]) -> Rounding:
     """How tokens such as ``tokens`` [n, in] are rounded, which meet ``matrices`` [in, out]."""
+    joint = np.concatenate(matrices, axis=1)
+    compared = tokens[:: max(1, len(tokens) // COMPARED)]
+    choices = _choices(tokens, joint)  # the cheapest first
+    errors = [_squared_error(each, compared, joint) for each in choices]
+    return next(
+        choice
+        for choice, error in zip(choices, errors, strict=True)
+        if error <= (MOST_OF_ONE_SCALE if choice.largest else MOST_OF_OTHERS) * min(errors)
+    )
+
+
+def _choices(tokens: Matrix, matrix: Matrix) -> list[Rounding]:
+    """Ways to round tokens, from the fewest operators to the most."""
     ranges = np.quantile(np.abs(tokens), RANGE_QUANTILE, axis=0)
     ranges = np.maximum(ranges, LEAST_OF_MEDIAN * np.median(ranges)).astype(np.float32)
-    signed = Rounding(_factors(ranges, matrices))
-    unsigned = Rounding(signed.factors, least=float(tokens.min()))
-    sizes, above = signed.sizes(tokens), unsigned.sizes(tokens)
-    if _usual(above) / 255 <= ONE_SIDED * _usual(sizes) / 127:
-        return unsigned
-    if len(tokens) >= LEAST_MEASURED and 0 < sizes.max() <= MOST_UNEVEN * _usual(sizes):
-        return Rounding(signed.factors, largest=float(sizes.max()))
-    return signed
+    balanced = Rounding(_factors(ranges, matrix))
+    choices = [Rounding(), balanced]
+    least = min(0.0, float(tokens.min()))
+    if -least * ONE_SIDED_STEPS <= float(np.median(tokens.max(axis=1))) * ONE_SIDED_ZERO:
+        choices.insert(0, Rounding(least=least))
+    largest = float(np.abs(balanced.divided(tokens)).max())
+    if largest > 0 and len(tokens) >= LEAST_MEASURED:
+        choices.insert(0, Rounding(balanced.factors, largest))
+    return choices
 
 
-def _usual(sizes: Matrix) -> float:
-    return float(np.sqrt(np.mean(sizes**2)))
+def _squared_error(rounding: Rounding, tokens: Matrix, matrix: Matrix) -> float:
+    """The mean square of what rounding changes in the products of tokens and a matrix."""
+    whole, steps = rounding.rounded(tokens)
+    weights, scales = rounding.weights(matrix)
+    products = (whole @ weights.astype(np.float32)) * scales * steps
+    return float(np.mean((products - tokens @ matrix) ** 2))
 
 
 def is_product(node: NodeProto, matrices: Collection[str]) -> bool:
@@ -143,11 +176,11 @@ def _several_texts(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: np.repeat(of, 2, axis=0) if len(of) == 1 else of for name, of in batch.items()}
 
 
-def _factors(ranges: Matrix, matrices: Sequence[Matrix]) -> Matrix:
+def _factors(ranges: Matrix, matrix: Matrix) -> Matrix:
     """The factor that each channel is divided by, with a geometric mean of 1."""
-    rows = np.max([np.abs(matrix).max(axis=1) for matrix in matrices], axis=0)
+    rows = np.abs(matrix).max(axis=1)
     tiny = np.finfo(np.float32).tiny
-    factors = np.sqrt(np.maximum(ranges, tiny) / np.maximum(rows, tiny))
+    factors = np.maximum(ranges, tiny) ** ALPHA / np.maximum(rows, tiny) ** (1 - ALPHA)
     if not (ranges.all() and rows.all()):  # nothing to balance where one side is always zero
         factors[(ranges == 0) | (rows == 0)] = 1
     scaled: Matrix = factors / np.exp(np.log(factors).mean())

@@ -4,15 +4,15 @@
         -> round(x / scale) + 128, as uint8
         -> times the int8 matrix, summed in int32 -> times the channels' scales and the token's
 
-Every token has its own scale, or all tokens of all texts have one, which `calibration` measures, so
-an embedding does not depend on its batch. ONNX Runtime's dynamic quantisation has one scale for the
-whole batch, set by the largest value of any text. Integer sums are exact in any order, so batch,
-threads and shapes cannot change them either.
+Every token has its own scale, or all tokens of all texts have one; `calibration` chooses, and where
+a division by factors pays. So an embedding does not depend on its batch. ONNX Runtime's dynamic
+quantisation has one scale for the whole batch, set by the largest value of any text. Integer sums
+are exact in any order, so batch, threads and shapes cannot change them either.
 
-An activation such as Gelu is never far below zero. It has all 255 steps above its least value:
+An activation such as Gelu is never far below zero. It has 231 of the 255 steps above zero, and a
+scale at which its least value is within the other 24:
 
-    x -> x / factor - least / factor -> round(x / its max * 255), as uint8
-        -> times the int8 matrix -> minus the product of what was added, a constant
+    x -> a token's scale = max(its max / 231, -least / 24) -> round(x / scale) + 24, as uint8
 
 The operations that stay in float32 (embeddings, attention, normalisation, pooling) differ in the
 last bit between processors, which can change a rounding here. Embeddings from two kinds of machine
@@ -33,8 +33,15 @@ from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from model.export.graph import drop_unread, replace_nodes, with_branches
-from model.export.int8.calibration import Rounding, Roundings, is_product, matrices_of
-from model.export.int8.storage import quantize_channels
+from model.export.int8.calibration import (
+    ONE_SIDED_STEPS,
+    ONE_SIDED_ZERO,
+    SYMMETRIC_STEPS,
+    Rounding,
+    Roundings,
+    is_product,
+    matrices_of,
+)
 from model.export.packed.read_early import READ
 
 _ONE, _LAST_AXIS = "int8/one", "int8/last_axis"
@@ -42,7 +49,7 @@ _ONE, _LAST_AXIS = "int8/one", "int8/last_axis"
 
 @dataclass(frozen=True)
 class _Bytes:
-    """How numbers are written as uint8: what stands for 0, and the steps up to the largest."""
+    """How numbers are written as uint8: what stands for 0, and the steps above it."""
 
     name: str
     zero_point: int
@@ -63,8 +70,8 @@ class _Bytes:
         return f"{self.zero}s{READ if tokens.endswith(READ) else ''}"
 
 
-_SYMMETRIC = _Bytes("symmetric", 128, 127)
-_ONE_SIDED = _Bytes("one_sided", 0, 255)
+_SYMMETRIC = _Bytes("symmetric", 128, SYMMETRIC_STEPS)
+_ONE_SIDED = _Bytes("one_sided", ONE_SIDED_ZERO, ONE_SIDED_STEPS)
 
 
 def multiply_as_int8(graph: GraphProto, roundings: Roundings) -> int:
@@ -110,7 +117,8 @@ class _Products:
             if self._is_turned(node):
                 tokens = node.input[0]
                 if tokens not in made:
-                    nodes += self._round(tokens, made)
+                    nodes += _count_tokens(tokens, _kind(self._roundings[tokens]), made)
+                    nodes += self._round(tokens)
                     made.add(tokens)
                 nodes += self._multiply(node)
                 self.count += 1
@@ -147,44 +155,44 @@ class _Products:
             for name in products.intersection(node.input)
         }
 
-    def _round(self, tokens: str, made: set[str]) -> list[NodeProto]:
+    def _round(self, tokens: str) -> list[NodeProto]:
         """Nodes that round ``tokens`` [..., tokens, in] to uint8, with scales [..., tokens, 1].
 
         A token of zeros has the scale 0, which makes its products zeros whatever its bytes are.
-        ``made`` are the values that there are already; the zero points are put among them.
         """
         rounding = self._roundings[tokens]
         kind, one_scale = _kind(rounding), rounding.largest
         uint8, scales = _rounded(tokens)
-        divided, largest, line = (f"{tokens}/{part}" for part in ("divided", "max", "line"))
-        finer = kind.steps / one_scale if one_scale else 1
-        nodes = [
-            _node(
-                "Mul", [tokens, self._add(f"{tokens}/inverse", finer / rounding.factors)], divided
+        nodes, divided = [], tokens
+        if rounding.factors is not None:
+            finer = kind.steps / one_scale if one_scale else 1
+            inverse, divided = (
+                self._add(f"{tokens}/inverse", finer / rounding.factors),
+                f"{tokens}/divided",
             )
-        ]
-        if (shift := rounding.shift) is not None:
-            above = f"{tokens}/above"
-            nodes.append(
-                _node("Add", [divided, self._add(f"{tokens}/shift", finer * shift)], above)
-            )
-            divided = above
+            nodes.append(_node("Mul", [tokens, inverse], divided))
         if one_scale:
             return [*nodes, _node("QuantizeLinear", [divided, _ONE, kind.zero], uint8)]
-        zeros = kind.zeros(tokens)
-        if zeros not in made:
-            nodes += _count_tokens(tokens, kind)
-            made.add(zeros)
-        sizes = divided
+        sizes, largest, line = (f"{tokens}/{part}" for part in ("sizes", "max", "line"))
         if kind is _SYMMETRIC:
-            sizes = f"{tokens}/abs"
-            nodes.append(_node("Abs", [divided], sizes))
+            nodes += [
+                _node("Abs", [divided], sizes),
+                _node("ReduceMax", [sizes, _LAST_AXIS], largest),  # keeps the axis
+                _node("Mul", [largest, kind.step], scales),
+            ]
+        else:
+            least = np.array(-(rounding.least or 0) / kind.zero_point, np.float32)
+            nodes += [
+                _node("ReduceMax", [divided, _LAST_AXIS], largest),
+                _node("Mul", [largest, kind.step], sizes),
+                _node("Max", [sizes, self._add(f"{tokens}/least", least)], scales),
+            ]
         return [
             *nodes,
-            _node("ReduceMax", [sizes, _LAST_AXIS], largest),  # keeps the axis
-            _node("Mul", [largest, kind.step], scales),
             _node("Reshape", [scales, _LAST_AXIS], line),
-            helper.make_node("QuantizeLinear", [divided, line, zeros], [uint8], uint8, axis=-2),
+            helper.make_node(
+                "QuantizeLinear", [divided, line, kind.zeros(tokens)], [uint8], uint8, axis=-2
+            ),
         ]
 
     def _multiply(self, product: NodeProto) -> list[NodeProto]:
@@ -193,13 +201,8 @@ class _Products:
         rounding, name = self._roundings[tokens], product.output[0]
         kind = _kind(rounding)
         uint8, scales = _rounded(tokens)
-        whole, channel_scales = quantize_channels(
-            self._matrices[matrix] * rounding.factors[:, None], axis=1
-        )
+        whole, channel_scales = rounding.weights(self._matrices[matrix])
         bias, result = self._bias(product)
-        if (shift := rounding.shift) is not None:
-            offset = shift @ (whole * channel_scales)
-            bias = self._add(f"{name}/bias", (self._vectors[bias] if bias else 0) - offset)
         if rounding.largest:
             channel_scales = channel_scales * np.float32(rounding.largest / kind.steps)
         factors = [
@@ -232,14 +235,23 @@ def _kind(rounding: Rounding) -> _Bytes:
     return _SYMMETRIC if rounding.least is None else _ONE_SIDED
 
 
-def _count_tokens(tokens: str, kind: _Bytes) -> list[NodeProto]:
-    """Nodes that make the zero point of each token, [tokens]."""
-    zeros = kind.zeros(tokens)
-    count = f"{zeros}/count"
-    return [
-        helper.make_node("Shape", [tokens], [count], count, start=-2, end=-1),
-        _node("Expand", [kind.zero, count], zeros),
-    ]
+def _count_tokens(tokens: str, kind: _Bytes, made: set[str]) -> list[NodeProto]:
+    """Nodes that make the zero points [tokens] of each token, unless they are ``made`` already.
+
+    The first product makes those of both kinds for all, because an exit may stand between it and
+    the first that needs them.
+    """
+    nodes = []
+    for each in (kind,) if tokens.endswith(READ) else (_SYMMETRIC, _ONE_SIDED):
+        zeros = each.zeros(tokens)
+        if zeros not in made:
+            count = f"{zeros}/count"
+            nodes += [
+                helper.make_node("Shape", [tokens], [count], count, start=-2, end=-1),
+                _node("Expand", [each.zero, count], zeros),
+            ]
+            made.add(zeros)
+    return nodes
 
 
 def _product(inputs: list[str], output: str) -> NodeProto:

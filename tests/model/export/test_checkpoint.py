@@ -110,7 +110,7 @@ def test_the_manifest_says_what_was_built(checkpoint: Path, artifact: Artifact) 
     assert manifest.selector["num_blocks"] == 3
     assert manifest.selector["reduction"] == 4
     assert manifest.training == {"seed": 7, "corpus": "abc"}
-    assert manifest.fused["MultiHeadAttention"] == 4
+    assert manifest.fused["Attention"] == 4
     assert manifest.fused["LayerNormalization"] == 8  # two a block
     assert manifest.parity["sentences"] == len(parity_sentences()) + 1
     assert 0 <= manifest.parity["max_abs_diff"] <= 1e-5
@@ -130,7 +130,7 @@ def test_other_families_export_with_every_attention_fused(tmp_path: Path, family
     """Positions numbered from the padding id, and no token types, are handled."""
     checkpoint = a_checkpoint(tmp_path, family)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
-    assert exported.manifest.fused["MultiHeadAttention"] == 4
+    assert exported.manifest.fused["Attention"] == 4
     types = ("token_type_ids",) if family == "electra" else ()
     assert exported.manifest.inputs == ("input_ids", "attention_mask", *types)
 
@@ -274,8 +274,7 @@ def test_a_checkpoint_without_selector_exports_in_every_precision(
     exported = export_checkpoint(plain, tmp_path / "artifact", ExportOptions(precision=precision))
     assert exported.manifest.selector is None
     assert exported.manifest.packed == (precision != "fp16")
-    operator = "MultiHeadAttention" if exported.manifest.packed else "Attention"
-    assert exported.manifest.fused[operator] == 4
+    assert exported.manifest.fused["Attention"] == 4
     assert Artifact.open(exported.path).manifest == exported.manifest
 
 

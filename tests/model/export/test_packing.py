@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from model.export.graph import OPSET
-from model.export.packing import pack
+from model.export.packing import add_biases_in_products, pack
 
 WIDTH, HEADS = 8, 2
 HIDDEN = 2 * WIDTH
@@ -109,6 +109,27 @@ def test_tokens_have_the_states_they_had(mask: Mask) -> None:
         assert before.shape == after.shape
         assert np.isfinite(after).all()
         np.testing.assert_allclose(after[tokens], before[tokens], rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None)
+@given(masks)
+def test_a_product_adds_the_bias_of_gelu(mask: Mask) -> None:
+    before, after = (an_encoder(*block("embedding", "last")) for _ in range(2))
+    for model in (before, after):
+        assert pack(model.graph)
+    assert add_biases_in_products(after.graph) == 1
+    onnx.checker.check_model(after)
+    operators = [node.op_type for node in after.graph.node]
+    assert ("Gelu" in operators, "BiasGelu" in operators) == (True, False)
+    for one, other in zip(run(before, mask), run(after, mask), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
+
+
+def test_a_product_that_something_else_reads_keeps_its_bias_behind_it() -> None:
+    nodes = [*block("embedding", "last"), helper.make_node("Relu", ["last/3"], ["other"])]
+    model = an_encoder(*nodes)
+    assert pack(model.graph)
+    assert add_biases_in_products(model.graph) == 0
 
 
 def test_only_attention_works_on_padding() -> None:

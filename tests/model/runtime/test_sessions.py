@@ -222,7 +222,7 @@ def test_a_provider_that_fails_is_refused_in_one_sentence(
         open_sessions(standard_artifact, "tensorrt")
 
 
-@pytest.mark.parametrize("operator", ["MultiHeadAttention", "Gemm", "LayerNormalization"])
+@pytest.mark.parametrize("operator", ["Attention", "Gemm", "LayerNormalization"])
 def test_an_encoder_that_is_partly_on_the_cpu_is_refused(
     tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, operator: str
 ) -> None:
@@ -315,7 +315,7 @@ def test_tensorrt_refuses_operators_it_does_not_know(
 ) -> None:
     """It would run the rest in pieces between them."""
     FakeRuntime().install(monkeypatch)
-    with pytest.raises(ProviderUnavailable, match="has .*MultiHeadAttention.*--standard-operators"):
+    with pytest.raises(ProviderUnavailable, match="has .*Attention.*--standard-operators"):
         OnnxEncoder(tiny_artifact, device="tensorrt")
 
 

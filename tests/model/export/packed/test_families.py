@@ -113,7 +113,8 @@ def test_every_family_gives_torchs_vectors_at_every_depth_in_any_batch(
     options = ExportOptions(precision=precision, depths=(1, 2), sentences=FEW)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     manifest = exported.manifest
-    assert (manifest.packed, manifest.fused) == (True, {"MultiHeadAttention": LAYERS})
+    assert manifest.packed
+    assert manifest.fused in ({"MultiHeadAttention": LAYERS}, {"Attention": LAYERS})
     assert manifest.inputs == ("input_ids", "attention_mask")
     encoder, served = load_encoder(checkpoint), OnnxEncoder(exported)
     for depth in (None, 1, 2):
