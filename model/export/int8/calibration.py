@@ -74,9 +74,9 @@ class Rounding:
             below, above = -ONE_SIDED_ZERO, ONE_SIDED_STEPS
         else:
             sizes = np.abs(divided).max(axis=1, keepdims=True)
-            steps = (
-                sizes if self.largest is None else np.array([[self.largest]])
-            ) / SYMMETRIC_STEPS
+            if self.largest is not None:
+                sizes = np.full((1, 1), self.largest, np.float32)
+            steps = sizes / SYMMETRIC_STEPS
             below, above = -SYMMETRIC_STEPS - 1, SYMMETRIC_STEPS
         whole = np.rint(divided / np.where(steps > 0, steps, 1))
         return np.clip(whole, below, above).astype(np.float32), steps.astype(np.float32)
@@ -104,6 +104,8 @@ def measure_tokens(model: ModelProto, batches: Sequence[Mapping[str, Any]]) -> d
 
 def rounding_of(tokens: Matrix, matrices: Sequence[Matrix]) -> Rounding:
     """How tokens such as ``tokens`` [n, in] are rounded, which meet ``matrices`` [in, out]."""
+    if not np.isfinite(tokens).all():  # of a broken encoder, of which the check of parity tells
+        return Rounding()
     joint = np.concatenate(matrices, axis=1)
     compared = tokens[:: max(1, len(tokens) // COMPARED)]
     choices = _choices(tokens, joint)  # the cheapest first

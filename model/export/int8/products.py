@@ -166,10 +166,8 @@ class _Products:
         nodes, divided = [], tokens
         if rounding.factors is not None:
             finer = kind.steps / one_scale if one_scale else 1
-            inverse, divided = (
-                self._add(f"{tokens}/inverse", finer / rounding.factors),
-                f"{tokens}/divided",
-            )
+            inverse = self._add(f"{tokens}/inverse", finer / rounding.factors)
+            divided = f"{tokens}/divided"
             nodes.append(_node("Mul", [tokens, inverse], divided))
         if one_scale:
             return [*nodes, _node("QuantizeLinear", [divided, _ONE, kind.zero], uint8)]

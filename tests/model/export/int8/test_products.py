@@ -294,6 +294,11 @@ def test_tokens_of_zeros_have_no_one_scale() -> None:
     assert rounding_of(np.zeros((999, WIDTH), np.float32), [matrix()]).largest is None
 
 
+def test_tokens_that_are_not_finite_are_rounded_each_by_itself() -> None:
+    tokens = np.full((LEAST_MEASURED, WIDTH), np.nan, np.float32)
+    assert rounding_of(tokens, [matrix()]) == Rounding()
+
+
 def test_few_tokens_do_not_say_how_large_others_are() -> None:
     tokens = np.clip(matrix(LEAST_MEASURED, WIDTH), -1, 1)
     assert rounding_of(tokens, [matrix()]).largest is not None
