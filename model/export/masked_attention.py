@@ -9,6 +9,8 @@ for ONNX's, and a third where texts of 16 tokens are padded.
 ONNX operators, Attention, version 23: https://onnx.ai/onnx/operators/onnx__Attention.html
 """
 
+from collections.abc import Collection
+
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
@@ -30,16 +32,19 @@ _KNOWN = frozenset(("num_heads", "scale", "mask_filter_value"))
 
 
 def attend_by_standard_operator(model: ModelProto) -> int:
-    """Turn every masked attention without a bias, in place; returns how many.
+    """Turn every attention by the mask without a bias, in place; returns how many.
 
     ``model`` may have branches; it reads the mask as one of its inputs.
     """
     graph = model.graph
+    masks = {MASK} | {
+        node.output[0] for node in graph.node if node.op_type == "Cast" and node.input[0] == MASK
+    }
     turned = 0
     for part in list(with_branches(graph)):
         nodes = []
         for node in part.node:
-            if _is_masked_attention(node):
+            if _is_masked_attention(node, masks):
                 nodes.append(_standard(node))
                 turned += 1
             else:
@@ -58,11 +63,11 @@ def attend_by_standard_operator(model: ModelProto) -> int:
     return turned
 
 
-def _is_masked_attention(node: NodeProto) -> bool:
+def _is_masked_attention(node: NodeProto, masks: Collection[str]) -> bool:
     return (
         node.op_type == "MultiHeadAttention"
         and len(node.input) > _MASK
-        and bool(node.input[_MASK])
+        and node.input[_MASK] in masks
         and not any(node.input[3:_MASK])
         and not any(node.input[_BIAS:])
         and {attribute.name for attribute in node.attribute} <= _KNOWN

@@ -80,7 +80,7 @@ def test_a_hidden_token_changes_nothing_however_it_would_score() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", ["unidirectional", "without a mask", "with a bias"], ids=lambda name: name
+    "changed", ["unidirectional", "without a mask", "by another mask", "with a bias"]
 )
 def test_another_attention_is_left_alone(changed: str) -> None:
     model = a_model()
@@ -89,6 +89,8 @@ def test_another_attention_is_left_alone(changed: str) -> None:
         attention.attribute.append(helper.make_attribute("unidirectional", 1))
     elif changed == "without a mask":
         attention.input[4] = ""
+    elif changed == "by another mask":
+        attention.input[4] = "other"
     else:
         attention.input.append("bias")
     before = model.SerializeToString()
