@@ -118,7 +118,7 @@ class Manifest:
         were trained to be alike; full depth is one of them. Empty where no two depths can be.
     by_depth: for each depth, full depth too, ``time`` as a share of full depth's, and ``scores``,
         the average of the STS tasks by dimensions.
-    packed: whether the blocks work on tokens without padding (`model.export.packing`).
+    packed: whether the blocks work on tokens without padding (`model.export.cpu.packing`).
     template: the tokens that stand around every text, counted in ``max_seq_length``; None for none.
     towers: of twins, whose embedding is the sum of both, the name and parity of each tower.
     default_prompt_name: the prompt of a text for which none is named; None for none.

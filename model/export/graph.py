@@ -7,7 +7,7 @@ or plain pooling) is joined to it again.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import onnx
 from onnx import (
@@ -161,6 +161,31 @@ def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
     for node in graph.node:
         yield from _branches(node)
     yield graph
+
+
+def exchange(graph: GraphProto, made: Callable[[NodeProto], NodeProto | None]) -> int:
+    """Put what is ``made`` of a node in its place, unless None, in the graph and its branches.
+
+    Returns how many nodes it was.
+    """
+    count = 0
+    for part in list(with_branches(graph)):
+        nodes = []
+        for node in part.node:
+            other = made(node)
+            nodes.append(node if other is None else other)
+            count += other is not None
+        replace_nodes(part, nodes)
+    return count
+
+
+def choose(condition: str, result: str, then: NodeProto, otherwise: NodeProto) -> NodeProto:
+    """An If, which gives as ``result`` what one of two nodes gives."""
+    branches = {}
+    for name, node in (("then_branch", then), ("else_branch", otherwise)):
+        given = helper.make_empty_tensor_value_info(node.output[0])
+        branches[name] = helper.make_graph([node], name, [], [given])
+    return helper.make_node("If", [condition], [result], result, **branches)
 
 
 def _branches(node: NodeProto) -> Iterator[GraphProto]:

@@ -21,11 +21,11 @@ from model.artifact.manifest import MODEL, ArtifactError
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
+from model.export.cpu.packing import join_projections
 from model.export.early_exit import without_exits
 from model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from model.export.int8.products import multiply_as_int8
 from model.export.int8.storage import fold_int8
-from model.export.packing import join_projections
 from model.export.parity import (
     ParityError,
     ParityReport,

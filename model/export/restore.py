@@ -25,12 +25,12 @@ from model.artifact.manifest import MODEL, Manifest
 from model.artifact.reader import Artifact
 from model.artifact.writer import staged
 from model.export.checkpoint import TRAINING_RECORD, encode
+from model.export.cpu.masked_attention import attend_by_standard_operator
+from model.export.cpu.packing import add_biases_in_products
 from model.export.graph import with_branches
 from model.export.int8.rounding import round_weights
 from model.export.int8.storage import fold_int8
-from model.export.masked_attention import attend_by_standard_operator
 from model.export.options import ExportOptions
-from model.export.packing import add_biases_in_products
 from model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
 from model.export.written_graph import write_graph
 from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
@@ -155,9 +155,7 @@ def _weight_pairs(artifact: Artifact, like: ModelProto) -> Iterator[tuple[Array,
     """The weights that the same node of both graphs reads at the same place: ``like``'s first."""
     graph = onnx.load_from_string(artifact.read(MODEL))
     fold_int8(graph)
-    if (
-        artifact.manifest.packed
-    ):  # exports before 26 November 2026 had BiasGelu and another operator
+    if artifact.manifest.packed:  # older ones have BiasGelu, and ONNX Runtime's attention
         add_biases_in_products(graph.graph)
         attend_by_standard_operator(graph)
     known, stored = _weights(like), _weights(graph)

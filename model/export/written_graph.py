@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from model.export import graph
+from model.export.cpu.long_attention import spare_scores
+from model.export.cpu.masked_attention import attend_by_standard_operator
+from model.export.cpu.packing import add_biases_in_products, pack
 from model.export.early_exit import OwnGates, add_depth_input
 from model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from model.export.int8.products import multiply_as_int8
 from model.export.int8.storage import store_int8
-from model.export.long_attention import spare_scores
-from model.export.masked_attention import attend_by_standard_operator
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from model.export.packed.families import has_packed_form, is_only_packed
 from model.export.packed.read_early import read_early
-from model.export.packing import add_biases_in_products, pack
 from model.export.parity import parity_sentences
 from model.export.trace import TracedEncoder, backbone_config, trace_encoder
 from model.network.encoder import find_template

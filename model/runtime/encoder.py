@@ -22,7 +22,7 @@ POOLED_OUTPUT = "pooled_embedding"  # before normalisation
 BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not in every graph
 
 # Tokens of a text above which it runs alone on a CPU, and its attention goes through it in blocks
-# (`model.export.long_attention`): all its scores at one time would take gigabytes.
+# (`model.export.cpu.long_attention`): all its scores at one time would take gigabytes.
 LONG_TEXT = 1024
 
 # Padded tokens of a run up to which its session keeps the run's memory for the next run: of runs

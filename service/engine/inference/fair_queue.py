@@ -32,8 +32,8 @@ Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and le
 # long as 9 to 12 tokens; for a large GPU, where a run is nearly all fixed part, it is an estimate.
 RUN_COST_TOKENS = {"cpu": 12, "gpu": 2048}
 
-# What a token of padding costs an encoder on packed tokens (`model.export.packing`), in tokens: it
-# pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in batches
+# What a token of padding costs an encoder on packed tokens (`model.export.cpu.packing`), in tokens:
+# it pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in batches
 # with one text longer than the others: 0.07 to 0.15 up to 64 tokens, 0.17 to 0.26 at 128, 0.3 to
 # 0.7 at 256. With mixed traffic 0.2 was faster than 0.1.
 PACKED_PADDING_COST = 0.2

@@ -232,7 +232,7 @@ def test_what_gelu_leaves_is_rounded_in_steps_of_about_half_the_size() -> None:
         rounded, scale = quantize_channels(matrix(), axis=1)
         return float(np.sqrt(np.mean((found - unseen @ (rounded * scale) - BIAS) ** 2)))
 
-    assert error(one_sided) < 0.65 * error(Rounding())
+    assert error(one_sided) < 0.6 * error(Rounding())
 
 
 def test_one_sided_tokens_are_whole_numbers_of_their_steps() -> None:
@@ -265,15 +265,15 @@ def test_tokens_have_one_scale_where_that_is_nearly_as_exact(larger: float, one:
         assert rounding.largest == pytest.approx(largest)
 
 
-@given(
-    st.builds(
-        Rounding,
-        st.sampled_from([None, FACTORS]),
-        st.sampled_from([None]),
-        st.sampled_from([None, -0.3]),
-    ),
-    st.integers(0, 2**31),
-)
+ROUNDINGS = {
+    "a scale a token": Rounding(),
+    "balanced": Rounding(FACTORS),
+    "one scale": Rounding(FACTORS, largest=3.0),
+    "one-sided": Rounding(least=-0.3),
+}
+
+
+@given(st.sampled_from([*ROUNDINGS]).map(ROUNDINGS.__getitem__), st.integers(0, 2**31))
 @settings(deadline=None, max_examples=20)
 def test_a_rounding_foretells_what_the_graph_computes(rounding: Rounding, seed: int) -> None:
     """`Rounding.rounded`, by which the ways are compared, and the operators agree."""

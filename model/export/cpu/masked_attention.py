@@ -14,9 +14,9 @@ from collections.abc import Collection
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from model.export.graph import drop_unread, replace_nodes, with_branches
-from model.export.long_attention import LONG_UNPADDED
-from model.export.packing import MASK
+from model.export.cpu.long_attention import LONG_UNPADDED
+from model.export.cpu.packing import MASK
+from model.export.graph import choose, drop_unread, exchange, replace_nodes
 
 OPSET = 23  # the first with Attention
 _IR_VERSION = 11  # the format's version that came with it
@@ -40,16 +40,9 @@ def attend_by_standard_operator(model: ModelProto) -> int:
     masks = {MASK} | {
         node.output[0] for node in graph.node if node.op_type == "Cast" and node.input[0] == MASK
     }
-    turned = 0
-    for part in list(with_branches(graph)):
-        nodes = []
-        for node in part.node:
-            if _is_masked_attention(node, masks):
-                nodes.append(_standard(node))
-                turned += 1
-            else:
-                nodes.append(node)
-        replace_nodes(part, nodes)
+    turned = exchange(
+        graph, lambda node: _standard(node) if _is_masked_attention(node, masks) else None
+    )
     if turned:
         made = [output for node in graph.node for output in node.output]
         first = made.index(LONG_UNPADDED) + 1 if LONG_UNPADDED in made else 0
@@ -110,25 +103,16 @@ def _hide(graph: GraphProto, unless: str | None) -> list[NodeProto]:
         helper.make_node("Reshape", [shown, rows], [row], row),
         helper.make_node("Shape", [MASK], [length], length, start=1),
         helper.make_node("Concat", [one, one, length, one], [shape], shape, axis=0),
-        _expand(row, shape) if unless is None else _either(unless, row, shape),
+        _expand(row, shape, _HIDDEN_KEYS) if unless is None else _either(unless, row, shape),
     ]
 
 
-def _expand(row: str, shape: str, result: str = _HIDDEN_KEYS) -> NodeProto:
+def _expand(row: str, shape: str, result: str) -> NodeProto:
     return helper.make_node("Expand", [row, shape], [result], result)
 
 
 def _either(condition: str, row: str, shape: str) -> NodeProto:
     """The row itself where the condition is true, else expanded."""
     as_it_is, expanded = (f"{_HIDDEN_KEYS}/{name}" for name in ("row", "rows"))
-    nodes = {
-        "then_branch": helper.make_node("Identity", [row], [as_it_is], as_it_is),
-        "else_branch": _expand(row, shape, expanded),
-    }
-    branches = {
-        name: helper.make_graph(
-            [node], name, [], [helper.make_empty_tensor_value_info(node.output[0])]
-        )
-        for name, node in nodes.items()
-    }
-    return helper.make_node("If", [condition], [_HIDDEN_KEYS], _HIDDEN_KEYS, **branches)
+    alone = helper.make_node("Identity", [row], [as_it_is], as_it_is)
+    return choose(condition, _HIDDEN_KEYS, alone, _expand(row, shape, expanded))

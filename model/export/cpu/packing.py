@@ -107,9 +107,8 @@ def join_projections(graph: GraphProto) -> int:
 
 def _projections(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
     """The products of query, key and value of an attention that has three of the same tokens."""
-    if node.op_type not in ("Attention", "MultiHeadAttention") or not {*node.input[:3]} <= {
-        *makers
-    }:
+    is_attention = node.op_type in ("Attention", "MultiHeadAttention")
+    if not is_attention or not {*node.input[:3]} <= {*makers}:
         return []  # or an attention in a branch of its own, whose products are joined already
     unpacked = [makers[name] for name in node.input[:3]]
     products = [makers[each.input[0]] for each in unpacked]

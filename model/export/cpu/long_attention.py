@@ -12,8 +12,8 @@ always takes the same branch, whatever stands beside it.
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from model.export.graph import replace_nodes, with_branches
-from model.export.packing import MASK
+from model.export.cpu.packing import MASK
+from model.export.graph import choose, exchange, replace_nodes
 from model.runtime.encoder import LONG_TEXT
 
 LONG_UNPADDED = "long/unpadded"  # true for a long batch without padding
@@ -25,32 +25,24 @@ def spare_scores(graph: GraphProto) -> int:
 
     ``graph`` may have branches; it reads the mask as one of its inputs.
     """
-    count = 0
-    for part in list(with_branches(graph)):
-        nodes = []
-        for node in part.node:
-            if node.op_type == "MultiHeadAttention" and not any(node.input[_BIAS:]):
-                nodes.append(_either(node))
-                count += 1
-            else:
-                nodes.append(node)
-        replace_nodes(part, nodes)
+    count = exchange(graph, _either)
     if count:
         replace_nodes(graph, [*_condition(graph), *graph.node])
     return count
 
 
-def _either(attention: NodeProto) -> NodeProto:
-    """An If of the attention without its mask, and as it is."""
-    result = attention.output[0]
-    branches = {}
-    for branch, inputs in (("then", attention.input[:3]), ("else", attention.input)):
+def _either(node: NodeProto) -> NodeProto | None:
+    """An If of an attention without its mask, and as it is; None for any other node."""
+    if node.op_type != "MultiHeadAttention" or any(node.input[_BIAS:]):
+        return None
+    result = node.output[0]
+    branches = []
+    for branch, inputs in (("then", node.input[:3]), ("else", node.input)):
         name = f"{result}/{branch}"
-        node = helper.make_node("MultiHeadAttention", inputs, [name], name, domain=attention.domain)
-        node.attribute.extend(attention.attribute)
-        kind = helper.make_empty_tensor_value_info(name)
-        branches[f"{branch}_branch"] = helper.make_graph([node], branch, [], [kind])
-    return helper.make_node("If", [LONG_UNPADDED], [result], attention.name, **branches)
+        form = helper.make_node("MultiHeadAttention", inputs, [name], name, domain=node.domain)
+        form.attribute.extend(node.attribute)
+        branches.append(form)
+    return choose(LONG_UNPADDED, result, *branches)
 
 
 def _condition(graph: GraphProto) -> list[NodeProto]:
