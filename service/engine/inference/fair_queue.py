@@ -33,9 +33,9 @@ Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and le
 RUN_COST_TOKENS = {"cpu": 12, "gpu": 2048}
 
 # What a token of padding costs an encoder on packed tokens (`model.export.cpu.packing`), in tokens:
-# it pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in batches
-# with one text longer than the others: 0.07 to 0.15 up to 64 tokens, 0.17 to 0.26 at 128, 0.3 to
-# 0.7 at 256. With mixed traffic 0.2 was faster than 0.1.
+# it pads in attention only, whose cost grows with the length. Measured with MiniLM on a CPU in
+# batches with one text longer than the others: 0.07 to 0.15 up to 64 tokens, 0.17 to 0.26 at 128,
+# 0.3 to 0.7 at 256. With mixed traffic 0.2 was faster than 0.1.
 PACKED_PADDING_COST = 0.2
 PACKED_PADDING_COST_1_AT = 512  # tokens of the longest text
 
