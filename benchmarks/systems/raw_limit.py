@@ -20,6 +20,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 BATCH_SIZES = (1, 4, 8, 16, 32)
+BATCH_SIZES_ON_GPU = (1, 16, 64, 128, 256)
 MAX_TOKENS = 256
 TRIAL_SECONDS = 1.0
 
@@ -52,22 +53,23 @@ class BatchStream:
 
 
 class RawLimit:
-    """An artifact's graph in one session with all threads, and in one session a core."""
+    """An artifact's graph in one session with all threads, and in one session a core.
 
-    def __init__(self, artifact: Path) -> None:
+    On a GPU it is one session that one thread runs, or two.
+    """
+
+    def __init__(self, artifact: Path, *, on_gpu: bool = False) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(artifact / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MAX_TOKENS)
-        path, cores = str(artifact / "onnx/model.onnx"), len(os.sched_getaffinity(0))
-        self._ways = {
-            "one session": [_open(path, cores)],
-            "one session a core": [_open(path, 1) for _ in range(cores)],
-        }
+        path = str(artifact / "onnx/model.onnx")
+        self._ways = _ways_on_gpu(path) if on_gpu else _ways_on_cpu(path)
+        self._sizes = BATCH_SIZES_ON_GPU if on_gpu else BATCH_SIZES
         self._fastest: dict[tuple[int, str], tuple[str, int]] = {}  # by load
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Embeddings [n, dim] in the order of ``texts``."""
-        session = self._ways["one session"][0]
+        session = next(iter(self._ways.values()))[0]
         rows = [encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))]
         return np.concatenate([_run(session, [row]) for row in rows])
 
@@ -88,7 +90,7 @@ class RawLimit:
         trials = {
             (way, size): _rate(self._time(way, size, task, TRIAL_SECONDS))
             for way in self._ways
-            for size in sorted({self._fitting(way, size, task) for size in BATCH_SIZES})
+            for size in sorted({self._fitting(way, size, task) for size in self._sizes})
         }
         return max(trials, key=lambda key: trials[key])
 
@@ -127,6 +129,21 @@ class RawLimit:
 def _rate(seen: dict[str, Any]) -> float:
     rate: float = seen["texts"] / seen["seconds"]
     return rate
+
+
+def _ways_on_cpu(path: str) -> dict[str, list[ort.InferenceSession]]:
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "one session": [_open(path, cores)],
+        "one session a core": [_open(path, 1) for _ in range(cores)],
+    }
+
+
+def _ways_on_gpu(path: str) -> dict[str, list[ort.InferenceSession]]:
+    ort.preload_dlls()
+    providers = [("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"]
+    session = ort.InferenceSession(path, providers=providers, enable_fallback=0)
+    return {"one thread": [session], "two threads": [session, session]}
 
 
 def _open(path: str, threads: int) -> ort.InferenceSession:

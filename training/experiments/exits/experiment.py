@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
 from model.runtime.encoder import OnnxEncoder
 from training.backbones import resolve
 from training.encoder import new_encoder
@@ -112,6 +110,9 @@ def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
 
 def _milliseconds(run: ExitRun, full: int) -> dict[int, float]:
     """The median time of a text alone at each depth, by the artifact of a run's checkpoint."""
+    from model.export.checkpoint import export_checkpoint  # training alone runs without optimum
+    from model.export.options import ExportOptions
+
     chosen = {**{depth: depth for depth in run.depths}, full: None}
     with TemporaryDirectory() as folder:
         options = ExportOptions(depths=run.depths)
