@@ -26,6 +26,10 @@ CUDA_OPTIONS = {
     # TF32 rounds every factor to 11 bits, and the rounding of a sum may differ with the batch.
     # The fast artifact for a GPU is fp16.
     "use_tf32": "0",
+    # Flash (1), memory-efficient (2) and TensorRT's fused (4) attention, so not cuDNN's (8), which
+    # is the default on Hopper: it plans anew for each shape of a batch in each thread, for 40 ms,
+    # and 64 x 1 fell from 3,081 texts/s to 844 and 989 (benchmarks/journal/2026-11-26-gpu.md).
+    "sdpa_kernel": "7",
 }
 
 # The CPU instructions (as /proc/cpuinfo names them) that multiply int8 and add in 32 bits. Without

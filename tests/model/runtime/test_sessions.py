@@ -110,6 +110,8 @@ def test_a_gpu_session_asks_for_cuda_first(
     assert encoder.provider == CUDA
     assert list(runtime.session.providers) == [CUDA, CPU]
     assert runtime.session.providers[CUDA]["use_tf32"] == "0"
+    attention = int(runtime.session.providers[CUDA]["sdpa_kernel"])
+    assert attention & 8 == 0, "cuDNN's attention plans for each new shape"
     assert runtime.session.keywords == {"enable_fallback": 0, "disabled_optimizers": []}
     assert runtime.libraries_loaded == 1
 
