@@ -28,8 +28,8 @@ from service.settings import Settings
 
 Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and length
 
-# What a run costs beyond its tokens, in tokens: MiniLM's fixed part of a run takes as long as 9 to 12
-# tokens on a CPU core, and as about 3,000 on an H200 in fp16.
+# What a run costs beyond its tokens, in tokens: MiniLM's fixed part of a run takes as long as 9 to
+# 12 tokens on a CPU core, and as about 3,000 on an H200 in fp16.
 RUN_COST_TOKENS = {"cpu": 12, "gpu": 2048}
 
 # What a token of padding costs an encoder on packed tokens (`model.export.cpu.packing`), in tokens:
