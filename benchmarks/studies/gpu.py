@@ -23,12 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.load.closed_loop import (
-    Load,
-    prepare_bodies,
-    run_load,
-    summarise_ms,
-)
+from benchmarks.load.closed_loop import Load, prepare_bodies, run_load, summarise_ms
 from benchmarks.load.texts import Texts, prepare_texts
 from benchmarks.systems.ours import our_service
 from benchmarks.systems.raw_limit import RawLimit
@@ -140,7 +135,7 @@ def _measure_loop(artifact: Path, texts: Texts, seconds: float) -> Figures:
 
 
 def _measure_encode(checkpoint: Path, texts: Texts, seconds: float) -> Figures:
-    """One caller that has as many texts at once as the load has in flight; and one text a call."""
+    """One caller that gives as many texts a call as the load has in flight."""
     import torch
     from sentence_transformers import SentenceTransformer
 
