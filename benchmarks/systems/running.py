@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import numpy as np
 import psutil
 
-from benchmarks.systems.system import PORT, SECOND_PORT, Rows, System
+from benchmarks.systems.system import PORT, SECOND_PORT, Route, Rows, System
 
 START_TIMEOUT_SECONDS = 180
 STOP_TIMEOUT_SECONDS = 60
@@ -146,7 +146,7 @@ def _wait_until_ready(system: System, process: psutil.Popen, origin: str, log: P
             raise NotMeasured(_describe_end(process, log))
         return
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while not _is_ready(origin + system.route.ready):
+    while not _is_ready(system.route, origin):
         if process.poll() is not None:
             raise NotMeasured(_describe_end(process, log))
         if time.monotonic() > deadline:
@@ -154,11 +154,13 @@ def _wait_until_ready(system: System, process: psutil.Popen, origin: str, log: P
         time.sleep(0.01)
 
 
-def _is_ready(url: str) -> bool:
+def _is_ready(route: Route, origin: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
+        if not route.ready:
+            return bool(_post(origin + route.path, route.body(["ready"])))
+        with urllib.request.urlopen(origin + route.ready, timeout=1) as answer:
             return bool(answer.status == 200)
-    except OSError:
+    except (OSError, NotMeasured):
         return False
 
 

@@ -21,7 +21,7 @@ class Route:
     """How a server is asked: where it answers, what it takes, and what it gives."""
 
     path: str
-    ready: str
+    ready: str  # a path that answers 200 when it is ready; empty: it is when it embeds a text
     body: Callable[[list[str]], Any]
     rows: Callable[[Any], list[list[float]]]
 

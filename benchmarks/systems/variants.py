@@ -33,7 +33,7 @@ class Variant:
                 self.given,
                 tuple(words),
                 NO_CHECK,
-                replace(SERVICE_ROUTE, ready="/health"),  # what other servers have too
+                replace(SERVICE_ROUTE, ready=""),  # other servers have other paths
                 environment=self.environment,
             )
         folder = Path(self.given)

@@ -5,12 +5,13 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import turns
 from benchmarks.load.texts import Texts
 from benchmarks.load.window import Window
-from benchmarks.systems.running import NotMeasured
+from benchmarks.systems.running import NotMeasured, running
 from benchmarks.systems.system import DEFAULT_ARTIFACT, PORT, ROOT
 from benchmarks.systems.variants import Variant, read_environment
 from benchmarks.turns import Plan, to_markdown
@@ -32,8 +33,13 @@ def test_a_folder_is_a_checkout_whose_service_is_started(tmp_path: Path) -> None
 def test_a_command_with_a_port_is_started_as_it_stands(tmp_path: Path) -> None:
     system = Variant("b", "server --port PORT").open(DEFAULT_ARTIFACT, tmp_path)
     assert system.command == ("server", "--port", "PORT")
-    assert system.route
-    assert system.route.ready == "/health"
+
+
+def test_a_command_is_ready_when_it_embeds_a_text(tmp_path: Path) -> None:
+    """A service that is up may still load its model, and answers 503 until then."""
+    system = Variant("b", f"{FAKE} --loading 2").open(DEFAULT_ARTIFACT, tmp_path)
+    with running(system, tmp_path / "log") as started:
+        np.testing.assert_allclose(started.embed(["a text"]), [[0.6, 0.8]], rtol=1e-6)
 
 
 def test_a_revision_is_written_out(tmp_path: Path) -> None:

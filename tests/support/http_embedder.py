@@ -1,6 +1,6 @@
 """A server that answers every text with one vector, for tests of the benchmarks.
 
-python http_embedder.py --port PORT
+python http_embedder.py --port PORT [--loading N]
 """
 
 import argparse
@@ -21,6 +21,7 @@ class EmbedderServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), EmbedderHandler)
         self.delays: list[float] = []  # seconds of the next answers, one each
         self.status = 200
+        self.loading = 0  # so many texts are answered 503 first, as by a server that loads a model
 
     @property
     def origin(self) -> str:
@@ -44,11 +45,15 @@ class EmbedderHandler(BaseHTTPRequestHandler):
         inputs = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["inputs"]
         if self.server.delays:
             time.sleep(self.server.delays.pop())
+        if self.server.loading:
+            self.server.loading -= 1
+            self._answer("loading", status=503)
+            return
         self._answer([VECTOR] * (1 if isinstance(inputs, str) else len(inputs)))
 
-    def _answer(self, content: Any) -> None:
+    def _answer(self, content: Any, status: int | None = None) -> None:
         body = json.dumps(content).encode()
-        self.send_response(self.server.status)
+        self.send_response(status or self.server.status)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -61,7 +66,11 @@ def main() -> None:
     """Serve until a signal comes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
-    EmbedderServer(parser.parse_args().port).serve_forever()
+    parser.add_argument("--loading", type=int, default=0)
+    options = parser.parse_args()
+    server = EmbedderServer(options.port)
+    server.loading = options.loading
+    server.serve_forever()
 
 
 if __name__ == "__main__":
