@@ -55,10 +55,6 @@ class ElasticLoss(nn.Module):
             self.elastic.dimensions,
             lambda views: self.base.compute_loss_from_embeddings(views, labels),
         )
-        if self.elastic.full_weight != 1:
-            *_, full = exits.values()
-            more = self.elastic.full_weight - 1  # than once, as every mode has it
-            loss = loss + more * self.base.compute_loss_from_embeddings(full, labels)
         if self.elastic.align == "none":
             return loss
         return loss + self.elastic.align_weight * alignment(exits, self.elastic.align)

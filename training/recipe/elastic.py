@@ -15,7 +15,6 @@ class Elastic:
         (ESE, arXiv 2402.14776 v3); it takes one dimension.
     align: how far each exit's embedding is from that of full depth: "squared" is the squared error
         of the pooled features, "cosine" 1 - cosine; full depth gets no gradient from it.
-    full_weight: of the loss of the whole embedding, beside those of the smaller ones.
     project: multiply what each exit pools by a matrix of its own, which starts as the least-squares
         solution towards the embedding of full depth.
     project_blocks: the matrix reads what is pooled of the exit's other blocks, too.
@@ -30,7 +29,6 @@ class Elastic:
     mode: Literal["starbucks", "2dmse", "ese"] = "starbucks"
     align: Literal["none", "squared", "cosine"] = "none"
     align_weight: float = 1.0
-    full_weight: float = 1.0
     project: bool = False
     project_blocks: bool = False
     exits_only: bool = False
@@ -45,8 +43,6 @@ class Elastic:
             raise ValueError("depths must name at least one depth below the backbone's")
         if self.align_weight <= 0:
             raise ValueError("align_weight must be above 0; align = 'none' leaves the term out")
-        if self.full_weight <= 0:
-            raise ValueError(f"full_weight = {self.full_weight:g} must be above 0")
         if self.project_rank < 0 or (self.project_rank and not self.project):
             raise ValueError(
                 f"project_rank = {self.project_rank} must be 0, for whole matrices, or above 0 "

@@ -171,14 +171,11 @@ def test_each_depth_is_embedded_as_it_will_be_served(
         assert get_selector(encoder).config.exits == (() if share else tuple(depths))
 
 
-@pytest.mark.parametrize("weight", [1, 10])
-def test_the_loss_of_a_real_objective_is_its_own_at_each_pair(
-    recipe: Recipe, weight: float
-) -> None:
+def test_the_loss_of_a_real_objective_is_its_own_at_each_pair(recipe: Recipe) -> None:
     shaped = elastic(recipe)
     encoder = new_encoder(shaped).eval()
     base = ContrastiveLoss(encoder, 0.05, projection=False, gather=False)
-    loss = ElasticLoss(encoder, base, replace(ELASTIC, full_weight=weight), padding=0)
+    loss = ElasticLoss(encoder, base, ELASTIC, padding=0)
     columns = [encoder.preprocess([*TEXTS]), encoder.preprocess([*TEXTS])]
     exits = loss.embed(columns)
 
@@ -187,7 +184,6 @@ def test_the_loss_of_a_real_objective_is_its_own_at_each_pair(
         return functional.cross_entropy(similar, torch.arange(3))
 
     expected = starbucks(exits, ELASTIC.dimensions, contrast) + alignment(exits, "cosine")
-    expected = expected + (weight - 1) * contrast(exits[4])
     found = loss(columns, torch.zeros(3)).item()
     assert found == pytest.approx(expected.item(), rel=1e-4)
 
@@ -226,7 +222,6 @@ def test_an_elastic_recipe_trains_each_exits_gate(
         ({"depths": [2], "dimensions": [8], "mode": "3d"}, "choose one of starbucks, 2dmse"),
         ({"depths": [2], "dimensions": [8], "align": "l1"}, "choose one of none, squared, cosine"),
         ({"depths": [2], "dimensions": [8], "align_weight": 0}, "align_weight must be above 0"),
-        ({"depths": [2], "dimensions": [8], "full_weight": 0}, "full_weight = 0 must be above 0"),
         ({"depths": [2], "dimensions": [8], "project_rank": 4}, "above 0 with project = true"),
         ({"depths": [2], "dimensions": [8], "project_blocks": True}, "needs project = true"),
         (
