@@ -16,9 +16,6 @@ from weakref import WeakKeyDictionary
 from service.engine.inference.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
 from service.lanes import Lane
 
-# What waits is split between threads in shares of at least so many times a run's fixed cost.
-SHARE_RUN_COSTS = 2
-
 # So many texts are not split while nothing runs. Runs side by side do not end together: from then
 # on each client's next text would find one core taken.
 FEW_TEXTS = 3
@@ -195,10 +192,10 @@ class Batcher:
         """How many texts an idle thread takes, so that all threads have about as many.
 
         It counts the texts that run too: a thread that took all that waits would leave the next one
-        idle. A share is worth the cost of a few runs, and few texts are one share.
+        idle. A share is worth the cost of a run, and few texts are one share.
         """
         few = queue.texts <= FEW_TEXTS and not any(self._running.values())
-        run_costs = queue.tokens // (SHARE_RUN_COSTS * self.limits.run_cost_tokens or 1)
+        run_costs = queue.tokens // (self.limits.run_cost_tokens or 1)
         worth_sharing = 1 if few else run_costs
         least = -(-queue.texts // max(1, worth_sharing))
         waiting = -(-queue.texts // (len(self._idle) + 1))
