@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -155,12 +156,29 @@ def _wait_until_ready(system: System, process: psutil.Popen, origin: str, log: P
 
 
 def _is_ready(route: Route, origin: str) -> bool:
+    if not route.ready:
+        return _embeds(route, origin)
     try:
-        if not route.ready:
-            return bool(_post(origin + route.path, route.body(["ready"])))
         with urllib.request.urlopen(origin + route.ready, timeout=1) as answer:
             return bool(answer.status == 200)
-    except (OSError, NotMeasured):
+    except OSError:
+        return False
+
+
+def _embeds(route: Route, origin: str) -> bool:
+    """Whether a text is embedded, and not refused with 503, as while a model is being loaded.
+
+    Raises `NotMeasured` for any other refusal, which waiting would not change.
+    """
+    url = origin + route.path
+    try:
+        with urllib.request.urlopen(_request(url, route.body(["ready"])), timeout=60):
+            return True
+    except urllib.error.HTTPError as error:
+        if error.code != HTTPStatus.SERVICE_UNAVAILABLE:
+            raise _refusal(url, error) from error
+        return False
+    except OSError:
         return False
 
 
@@ -185,11 +203,18 @@ def _stop(process: psutil.Popen) -> None:
 
 
 def _post(url: str, body: Any) -> Any:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), headers={"Content-Type": "application/json"}
-    )
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(_request(url, body), timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
-        raise NotMeasured(f"{url} answers {error.code}: {error.read()[:200]!r}") from error
+        raise _refusal(url, error) from error
+
+
+def _request(url: str, body: Any) -> urllib.request.Request:
+    return urllib.request.Request(
+        url, json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+    )
+
+
+def _refusal(url: str, error: urllib.error.HTTPError) -> NotMeasured:
+    return NotMeasured(f"{url} answers {error.code}: {error.read()[:200]!r}")

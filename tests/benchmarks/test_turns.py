@@ -42,6 +42,15 @@ def test_a_command_is_ready_when_it_embeds_a_text(tmp_path: Path) -> None:
         np.testing.assert_allclose(started.embed(["a text"]), [[0.6, 0.8]], rtol=1e-6)
 
 
+def test_a_command_that_refuses_a_text_is_not_waited_for(tmp_path: Path) -> None:
+    system = Variant("b", f"{FAKE} --status 422").open(DEFAULT_ARTIFACT, tmp_path)
+    with (
+        pytest.raises(NotMeasured, match="/embed answers 422"),
+        running(system, tmp_path / "log"),
+    ):
+        pass
+
+
 def test_a_revision_is_written_out(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists() or not shutil.which("git"):
         pytest.skip("This needs git and the repository's history.")

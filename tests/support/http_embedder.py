@@ -1,6 +1,6 @@
 """A server that answers every text with one vector, for tests of the benchmarks.
 
-python http_embedder.py --port PORT [--loading N]
+python http_embedder.py --port PORT [--loading N] [--status S]
 """
 
 import argparse
@@ -67,9 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--loading", type=int, default=0)
+    parser.add_argument("--status", type=int, default=200)
     options = parser.parse_args()
     server = EmbedderServer(options.port)
-    server.loading = options.loading
+    server.loading, server.status = options.loading, options.status
     server.serve_forever()
 
 
