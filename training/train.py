@@ -122,6 +122,7 @@ def train(
         )
     outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
     if trainer.is_world_process_zero():
+        _warn_of_better_start(outcome)
         _save(encoder, recipe, output, outcome, dev)
         shutil.rmtree(partial)
     return outcome
@@ -193,6 +194,19 @@ def _outcome(
         },
     }
     return Outcome(scores[step], step, curve, seconds, record, stopped)
+
+
+def _warn_of_better_start(outcome: Outcome) -> None:
+    """Say that the kept step is below the start, which is not among the steps to choose from."""
+    (_, start), *_ = outcome.curve
+    if start > outcome.dev:
+        log.warning(
+            "STS-B dev was %.2f before the first step and is %.2f at step %d, the best of those"
+            " trained, which is kept. Train longer or at another rate if dev should rise.",
+            start,
+            outcome.dev,
+            outcome.step,
+        )
 
 
 def _beginning(recipe: Recipe) -> dict[str, Any]:

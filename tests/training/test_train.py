@@ -148,6 +148,24 @@ def test_a_score_that_is_no_number_is_null_in_the_record(
     assert (steps, found) == ((0, 2, 4, 6, 7), (50, 60, None, None, None))
 
 
+@pytest.mark.parametrize(("start", "warned"), [(70.0, True), (60.0, False)])
+def test_a_start_above_every_step_is_warned_of(
+    recipe: Recipe,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    start: float,
+    warned: bool,
+) -> None:
+    scores = chain([start, 60.0, 65.0], repeat(65.0))
+    monkeypatch.setattr("training.loop.trainer.spearman", lambda *_: next(scores))
+    outcome = train(recipe, data, tmp_path / "out")
+    assert (outcome.step, outcome.dev) == (4, 65)
+    said = "STS-B dev was 70.00 before the first step and is 65.00 at step 4"
+    assert (said in caplog.text) == warned
+
+
 def test_texts_are_cut_where_the_positions_of_the_backbone_end(
     recipe: Recipe, data: Path, tmp_path: Path
 ) -> None:

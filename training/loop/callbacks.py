@@ -28,7 +28,7 @@ class Progress(TrainerCallback):
         self.batch_size = batch_size
         self.loss: float | None = None
         self.dev = float("nan")
-        self.best = (float("-inf"), 0)  # score and step
+        self.best = (float("-inf"), 0)  # score and step, of those trained
         self.bar: Bar | None = None
 
     def on_train_begin(
@@ -71,7 +71,8 @@ class Progress(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         self.dev = (metrics or {}).get(self.metric, float("nan"))
-        self.best = max(self.best, (self.dev, state.global_step), key=lambda seen: seen[0])
+        if state.global_step:  # the start is not among the steps that the trainer chooses from
+            self.best = max(self.best, (self.dev, state.global_step), key=lambda seen: seen[0])
         if state.is_world_process_zero:
             log.info("step %d/%d  %s", state.global_step, state.max_steps, self._line(state))
 
@@ -85,7 +86,9 @@ class Progress(TrainerCallback):
         """What is known: before the first step of this process neither loss nor speed is."""
         done = state.global_step - self.first
         best, step = self.best
-        parts = [f"dev {self.dev:.2f}", f"best {best:.2f} at {step}"]
+        parts = [f"dev {self.dev:.2f}"]
+        if step:
+            parts.append(f"best {best:.2f} at {step}")
         if self.loss is not None:
             parts.insert(0, f"loss {self.loss:.4f}")
         if done:

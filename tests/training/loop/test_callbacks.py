@@ -23,3 +23,17 @@ def test_a_line_before_the_first_step_says_what_is_known(caplog: pytest.LogCaptu
     assert second.startswith("step 3/4  loss 0.2500  dev 71.00  best 71.00 at 3  ")
     assert second.endswith(" s left")
     assert "nan" not in second
+
+
+def test_the_start_is_not_called_the_best_step(caplog: pytest.LogCaptureFixture) -> None:
+    """The trainer keeps one of the steps it trained, also where all are below the start."""
+    progress = Progress("dev", batch_size=8)
+    state, control = TrainerState(max_steps=4, global_step=0), TrainerControl()
+    progress.on_train_begin(None, state, control)
+    with caplog.at_level(logging.INFO):
+        progress.on_evaluate(None, state, control, {"dev": 71.0})
+        state.global_step = 2
+        progress.on_evaluate(None, state, control, {"dev": 70.5})
+    first, second = caplog.messages
+    assert first == "step 0/4  dev 71.00"
+    assert second.startswith("step 2/4  dev 70.50  best 70.50 at 2  ")
