@@ -1,4 +1,4 @@
-"""The command ``s2sent-train depths``: what an artifact scores and costs at each depth."""
+"""The command ``s2sent-train depths``: what an encoder scores and costs at each depth."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,13 @@ from training.commands.options import Data
 
 
 def depths(
-    artifact: Annotated[Path, typer.Argument(help="An artifact that was exported with --depths.")],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            help="An artifact that was exported with --depths; with --dev-only or --pairs also a "
+            "checkpoint with exits."
+        ),
+    ],
     data: Data,
     dev_only: Annotated[
         bool, typer.Option("--dev-only", help="Score development data alone, to choose a recipe.")
@@ -34,11 +40,11 @@ def depths(
     from training.evaluation.depths.pairs import evaluate_depth_pairs
 
     if only_table:
-        typer.echo(by_depth_table(Artifact.open(artifact).manifest.by_depth))
+        typer.echo(by_depth_table(Artifact.open(model).manifest.by_depth))
         return
     if pairs:
-        evaluate_depth_pairs(artifact, data, typer.echo, retrieval)
+        evaluate_depth_pairs(model, data, typer.echo, retrieval)
         return
     evaluate_by_depth(
-        artifact, data, typer.echo, dev_only=dev_only, retrieval=retrieval, record=record
+        model, data, typer.echo, dev_only=dev_only, retrieval=retrieval, record=record
     )

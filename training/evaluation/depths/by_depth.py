@@ -1,4 +1,4 @@
-"""Scores and times an artifact at each depth and width, and makes the table of them."""
+"""Scores an encoder at each depth and width, times an artifact there, and makes their tables."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,24 +11,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
 from model.artifact.writer import record_by_depth
 from model.runtime.encoder import OnnxEncoder
 from training.errors import EncoderError
+from training.evaluation.depths.encoders import (
+    DepthEncoders,
+    artifact_depths,
+    open_artifact,
+    open_depths,
+)
 from training.evaluation.development import score_development
+from training.evaluation.encoders import is_artifact
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.openings import note_opening
 from training.evaluation.sts import (
     DEV_FILE,
     Encode,
-    Remembered,
     average,
     read_sentence_pairs,
     score,
 )
 
 DIMENSIONS = (32, 64, 128, 256)  # and all of them
-BATCH_SIZE = 64
 TIMED_TEXTS, TIMED_ROUNDS = 64, 7
 
 Show = Callable[[str], None]
@@ -48,46 +52,43 @@ def evaluate_by_depth(
     """Score the artifact at ``path`` at each depth and width, and ``show`` the tables.
 
     These are the average of the STS tasks with the time of each depth, which ``record`` writes into
-    the manifest; with ``dev_only`` each development score, and no test is opened. Raises
-    `ArtifactError`, and a `TrainingError` for data that cannot be used or an artifact without
-    depths.
+    the manifest; with ``dev_only`` each development score, of an artifact or of a checkpoint with
+    exits, and no test is opened. Raises `ArtifactError`, and a `TrainingError` for data that cannot
+    be used, an encoder without depths, or a checkpoint without ``dev_only``.
     """
-    artifact = Artifact.open(path)
-    if not artifact.manifest.depths:
-        raise EncoderError(
-            f"{path} can only run to its full depth. Export its checkpoint with --depths."
-        )
-    encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
     if dev_only:
         score_dev = partial(score_development, folder=data / "sts", retrieval=retrieval)
-        for name, grid in score_grid(encoder, score_dev).items():
+        for name, grid in score_grid(open_depths(path), score_dev).items():
             show(f"\n{name}\n\n{_table(grid)}")
         return
+    if not is_artifact(path):
+        raise EncoderError(
+            f"{path} is no artifact, which alone has times and is scored on the tests: export it "
+            "with --depths, or score a checkpoint with --dev-only or --pairs."
+        )
+    encoder = open_artifact(path)
     warning = note_opening(str(path))
 
     def score_tests(encode: Encode) -> dict[str, float]:
         return {"average": average(score(encode, data / "sts"))}
 
-    grid = score_grid(encoder, score_tests)["average"]
+    grid = score_grid(artifact_depths(encoder), score_tests)["average"]
     texts = read_sentence_pairs(data / "sts" / DEV_FILE).first[:TIMED_TEXTS]
     by_depth = describe(grid, time_shares(encoder, texts))
     show(by_depth_table(by_depth))
     if warning:
         show(f"\n{warning}")
     if record:
-        record_by_depth(artifact, by_depth, opened=datetime.now(UTC).date().isoformat())
+        record_by_depth(encoder.artifact, by_depth, opened=datetime.now(UTC).date().isoformat())
 
 
 def score_grid(
-    encoder: OnnxEncoder, score_encoder: Callable[[Encode], dict[str, float]]
+    encoders: DepthEncoders, score_encoder: Callable[[Encode], dict[str, float]]
 ) -> dict[str, Grid]:
-    """Each score of an encoder by depth and dimensions; a text is embedded once a depth."""
-    manifest = encoder.artifact.manifest
-    widths = [*(each for each in DIMENSIONS if each < encoder.dim), encoder.dim]
+    """Each score of an encoder by depth and dimensions."""
+    widths = [*(each for each in DIMENSIONS if each < encoders.width), encoders.width]
     found: dict[str, Grid] = {}
-    for depth in manifest.all_depths:
-        at = None if depth == manifest.full_depth else depth
-        whole = Remembered(partial(encoder.encode, batch_size=BATCH_SIZE, depth=at))
+    for depth, whole in encoders.at.items():
         for width in widths:
             for name, value in score_encoder(_cut(whole, width)).items():
                 found.setdefault(name, {}).setdefault(depth, {})[width] = value

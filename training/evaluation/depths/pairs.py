@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from training.errors import EncoderError
+from training.evaluation.depths.encoders import open_depths
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.retrieval import read_retrieval, retrieval_scores
@@ -20,26 +18,19 @@ Pairs = dict[tuple[int, int], float]  # a score by the depths of the two sides
 
 
 def evaluate_depth_pairs(path: Path, data: Path, show: Show, retrieval: Path | None = None) -> None:
-    """Score the artifact at ``path`` with every pair of depths, and ``show`` a table a score.
+    """Score the artifact or checkpoint at ``path`` with every pair of depths; ``show`` the tables.
 
     On development data: STS-B dev without its overlap, first sentences at one depth and second ones
     at the other, and with ``retrieval`` R@1 and MRR@10 of queries and documents. Raises
-    `ArtifactError`, and a `TrainingError` for an artifact without depths or unusable data.
+    `ArtifactError`, and a `TrainingError` for an encoder without depths or unusable data.
     """
-    artifact = Artifact.open(path)
-    depths = artifact.manifest.all_depths
-    if not artifact.manifest.depths:
-        raise EncoderError(
-            f"{path} can only run to its full depth. Export its checkpoint with --depths."
-        )
-    encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
-
-    def encode(texts: Sequence[str], depth: int) -> Rows:
-        return encoder.encode(texts, depth=None if depth == depths[-1] else depth)
+    encoders = open_depths(path).at
+    depths = [*encoders]
 
     dev = read_development_pairs(data / "sts").without_overlap
     first, second = (
-        {depth: encode(texts, depth) for depth in depths} for texts in (dev.first, dev.second)
+        {depth: encode(texts) for depth, encode in encoders.items()}
+        for texts in (dev.first, dev.second)
     )
     found = score_pairs(
         first, second, lambda one, other: {WITHOUT_OVERLAP: spearman(one, other, dev.gold)}
@@ -47,7 +38,8 @@ def evaluate_depth_pairs(path: Path, data: Path, show: Show, retrieval: Path | N
     if retrieval is not None:
         queries, documents = read_retrieval(retrieval)
         asked, held = (
-            {depth: encode(texts, depth) for depth in depths} for texts in (queries, documents)
+            {depth: encode(texts) for depth, encode in encoders.items()}
+            for texts in (queries, documents)
         )
         found |= score_pairs(asked, held, retrieval_scores)
     for name, scores in found.items():

@@ -1,4 +1,5 @@
-"""An artifact is scored and timed at each depth and width, which its manifest records."""
+"""An artifact is scored and timed at each depth and width, which its manifest records; a checkpoint
+with exits is scored on development data."""
 
 import re
 import shutil
@@ -16,7 +17,9 @@ from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
 from training.__main__ import main
 from training.evaluation.depths import by_depth
 from training.evaluation.depths.by_depth import by_depth_table, describe, score_grid
+from training.evaluation.depths.encoders import artifact_depths, checkpoint_depths
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from training.evaluation.encoders import load_checkpoint
 from training.evaluation.sts import DEV_FILE, average, score, spearman
 
 Rows = NDArray[np.float32]
@@ -82,6 +85,56 @@ def test_development_scores_open_no_test_and_change_no_manifest(
     assert re.findall(r"^\| (\d) \|", printed, re.MULTILINE) == ["2", "3", "4", "6"] * 2
 
 
+@pytest.mark.parametrize("option", ["--dev-only", "--pairs"])
+def test_a_checkpoint_scores_on_development_data_what_its_artifact_does(
+    artifact: Path,
+    exits_checkpoint: Path,
+    tasks: Path,
+    option: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed = []
+    for path in (artifact, exits_checkpoint):
+        run("depths", path, "--data", tasks, option)
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert len(re.findall(r"^\| (\d) \|", printed[0], re.MULTILINE)) >= 4
+
+
+def test_a_checkpoint_runs_once_for_all_depths(
+    exits_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = load_checkpoint(exits_checkpoint)
+    encoders = checkpoint_depths(encoder, exits_checkpoint)
+    assert ([*encoders.at], encoders.width) == ([2, 3, 4, 6], 32)
+    texts = SENTENCES[:5]
+    rows = {depth: encode(texts) for depth, encode in encoders.at.items()}
+    monkeypatch.setattr(encoder, "forward", lambda *_: pytest.fail("a text is run again"))
+    for depth, encode in encoders.at.items():
+        assert np.array_equal(encode(texts), rows[depth])
+    assert not np.allclose(rows[2], rows[6])
+
+
+@pytest.mark.parametrize("option", ["--dev-only", "--pairs"])
+def test_a_checkpoint_without_exits_is_refused(
+    tiny_checkpoint: Path, tasks: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["depths", str(tiny_checkpoint), "--data", str(tasks), option])
+    assert "has no exits with selectors of their own. Train it" in capsys.readouterr().err
+
+
+def test_no_test_is_opened_for_a_checkpoint(
+    exits_checkpoint: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["depths", str(exits_checkpoint), "--data", str(tasks)])
+    assert "with --depths, or score a checkpoint with --dev-only or --pairs" in (
+        capsys.readouterr().err
+    )
+    assert not [*exits_checkpoint.parent.glob("tests-opened*")]
+
+
 def test_each_pair_of_depths_is_scored_on_development_data(
     artifact: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +163,9 @@ def test_a_text_is_embedded_once_at_each_depth(
         return np.ones((len(texts), 32), np.float32)
 
     monkeypatch.setattr(encoder, "encode", encode)
-    found = score_grid(encoder, lambda embed: {"width": embed(["a", "b"]).shape[1]})
+    found = score_grid(
+        artifact_depths(encoder), lambda embed: {"width": embed(["a", "b"]).shape[1]}
+    )
     assert found == {"width": dict.fromkeys((2, 3, 4, 6), {8: 8, 32: 32})}
     assert asked == [2, 2, 3, 3, 4, 4, None, None]
 
