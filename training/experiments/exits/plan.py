@@ -73,9 +73,10 @@ class ExitRun:
         return self.folder / f"{self.arm}.{self.steps}.seed{self.seed}.checkpoint"
 
     def recipe(self) -> Recipe:
-        """Distillation of the backbone's own similarities into every exit, once over the texts.
+        """Distillation of the backbone's own similarities into every exit.
 
-        All arms have the same data in the same order, and the same rates.
+        All arms have the same data in the same order, and the same rates. A corpus of fewer texts
+        than ``steps * batch_size`` is gone over again.
         """
         _, selector = ARMS[self.arm]
         elastic: dict[str, Any] = {"depths": [*self.depths], "dimensions": [*DIMENSIONS]}
