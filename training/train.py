@@ -113,13 +113,7 @@ def train(
     started = time.monotonic()
     with _remembered(encoder, recipe, cache):
         stopped = _run(trainer, resume=resume and _has_state(partial))
-    if trainer.state.best_global_step is None:
-        if trainer.is_world_process_zero():
-            shutil.rmtree(partial)  # there is nothing to go on from
-        raise TrainingError(
-            "No step has a score on STS-B dev that is a number: the training diverged, or all"
-            " pairs have one score. Lower [training] learning_rate, or look at the file."
-        )
+    _require_score(trainer, partial)
     outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
     if trainer.is_world_process_zero():
         _warn_of_better_start(outcome)
@@ -162,6 +156,18 @@ def _run(trainer: Trainer, *, resume: bool) -> bool:
             "run the same command with --resume to go on."
         )
     return stop.asked
+
+
+def _require_score(trainer: Trainer, partial: Path) -> None:
+    """Refuse a run of which no step can be kept; there is nothing to go on from, either."""
+    if trainer.state.best_global_step is not None:
+        return
+    if trainer.is_world_process_zero():
+        shutil.rmtree(partial)
+    raise TrainingError(
+        "No step has a score on STS-B dev that is a number: the training diverged, or all"
+        " pairs have one score. Lower [training] learning_rate, or look at the file."
+    )
 
 
 def _outcome(

@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from training.errors import EncoderError
-from training.evaluation.depths.embeddings import encode_exits
+from training.evaluation.depths.embeddings import BATCH_SIZE, encode_exits
 from training.evaluation.encoders import is_artifact, open_torch
 from training.evaluation.sts import Encode, Remembered
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -77,9 +75,9 @@ def checkpoint_depths(encoder: "SentenceTransformer", path: Path) -> DepthEncode
 
     remembered = Remembered(every_depth)  # [n, depths, width]
 
-    def at(place: int) -> Encode:
+    def in_column(place: int) -> Encode:
         return lambda texts: remembered(texts)[:, place]
 
     full = int(cast(Any, encoder[0]).auto_model.config.num_hidden_layers)
-    encoders = {depth: at(place) for place, depth in enumerate([*exits, full])}
+    encoders = {depth: in_column(place) for place, depth in enumerate([*exits, full])}
     return DepthEncoders(encoders, selector.config.width)

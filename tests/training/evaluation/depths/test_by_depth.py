@@ -20,7 +20,9 @@ from training.evaluation.depths.by_depth import by_depth_table, describe, score_
 from training.evaluation.depths.encoders import artifact_depths, checkpoint_depths
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
+from training.evaluation.results.openings import OPENINGS_FILE, note_opening
 from training.evaluation.sts import DEV_FILE, average, score, spearman
+from training.record import write_record
 
 Rows = NDArray[np.float32]
 
@@ -125,14 +127,19 @@ def test_a_checkpoint_without_exits_is_refused(
 
 
 def test_no_test_is_opened_for_a_checkpoint(
-    exits_checkpoint: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
+    exits_checkpoint: Path, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One with a recipe, whose opening would leave a line beside it."""
+    checkpoint = Path(shutil.copytree(exits_checkpoint, tmp_path / "checkpoint"))
+    write_record(checkpoint, {"recipe": {"seed": 1}})
     with pytest.raises(SystemExit, match="2"):
-        main(["depths", str(exits_checkpoint), "--data", str(tasks)])
+        main(["depths", str(checkpoint), "--data", str(tasks)])
     assert "with --depths, or score a checkpoint with --dev-only or --pairs" in (
         capsys.readouterr().err
     )
-    assert not [*exits_checkpoint.parent.glob("tests-opened*")]
+    assert not (tmp_path / OPENINGS_FILE).exists()
+    assert note_opening(str(checkpoint)) is None
+    assert (tmp_path / OPENINGS_FILE).exists(), "this is where it would have been"
 
 
 def test_each_pair_of_depths_is_scored_on_development_data(
