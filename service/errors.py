@@ -68,7 +68,7 @@ class Unauthorized(ServiceError):
 
 
 class NotFound(ServiceError):
-    """No such route, or no such model."""
+    """No such route."""
 
     status, error_type = 404, "NotFound"
     openai_status, openai_type = 404, "invalid_request_error"

@@ -80,10 +80,10 @@ def fit(
 @app.command()
 def average(
     output: Annotated[Path, typer.Argument(help="New folder for the checkpoint.")],
-    checkpoints: Annotated[list[Path], typer.Argument(help="Two or more, of one recipe.")],
+    checkpoints: Annotated[list[Path], typer.Argument(help="Two or more, of equal shapes.")],
     data: Data,
 ) -> None:
-    """Average the weights of checkpoints that differ in their seed."""
+    """Average the weights of checkpoints that began at the same one."""
     from training.average import average_checkpoints
 
     average_checkpoints(checkpoints, output, data)

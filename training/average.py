@@ -1,4 +1,4 @@
-"""Averages weights: of several runs from one start, and of a checkpoint and its backbone.
+"""Averages weights: of runs that began at one checkpoint, and of a checkpoint and its backbone.
 
 The mean of several seeds' weights scores as well as a single run or better, with less variance
 (model soups, arXiv 2203.05482). Part of the way back to the backbone, a fine-tuned encoder may keep

@@ -88,7 +88,7 @@ RETRY_AFTER = {
 EMBEDDING_HEADERS = {
     "x-compute-type": "Where the encoder runs: cpu or gpu.",
     "x-compute-time": "Milliseconds since the body was read.",
-    "x-compute-characters": "Characters embedded; for token ids their number.",
+    "x-compute-characters": "Characters sent, cut ones among them; for token ids their number.",
     "x-compute-tokens": "Tokens embedded, after truncation, special tokens included.",
     "x-total-time": "Milliseconds since the request's head arrived.",
     "x-tokenization-time": "Milliseconds of tokenising.",

@@ -122,7 +122,7 @@ class Metrics:
         )
         durations = self._histogram(
             "s2sent_request_duration_seconds",
-            "Time from a request's first byte to its answer.",
+            "Time from a request's complete head to the end of its answer.",
             DURATION_BUCKETS,
             "route",
         )

@@ -1,4 +1,4 @@
-"""The routes /embed and /similarity, compatible with text-embeddings-inference."""
+"""The routes /embed, / and /similarity, compatible with text-embeddings-inference."""
 
 import asyncio
 import time

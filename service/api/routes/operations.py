@@ -1,4 +1,4 @@
-"""The routes /info, /health, /ready and /metrics, for operators, probes and Prometheus."""
+"""The routes /info, /health, /ping, /ready and /metrics, for operators, probes and Prometheus."""
 
 import asyncio
 from typing import Any
