@@ -45,8 +45,7 @@ def reproduce(
     Without --table, --figure, --control and --latency it is all of the paper's. --table jtcse is
     twin encoders beside their controls; --table sfp is heads on a frozen decoder, then low-rank
     updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
-    --control x4 trains exits: 4 and 16 times the --steps tell a gain from a head start. A run that
-    has its result is skipped: give the same command again after an interruption.
+    --control x4 trains exits. Give the same command again after an interruption: it goes on.
     """
     from training.experiments.paper.cells import Series
     from training.experiments.paper.reproduce import reproduce_paper
