@@ -34,7 +34,7 @@ def _flags() -> inspect.Signature:
             switch if field.kind == "boolean" else field.flag,
             help=f"{field.description} ({field.variable}, default: {field.default or 'none'})",
             rich_help_panel=field.group,
-            metavar=None if field.kind == "boolean" else field.kind.upper(),
+            metavar=_metavar(field.kind),
             show_default=False,
         )
         kind = bool if field.kind == "boolean" else str
@@ -47,6 +47,13 @@ def _flags() -> inspect.Signature:
             )
         )
     return inspect.Signature(parameters)
+
+
+def _metavar(kind: str) -> str | None:
+    """What help shows for a value: choices as they are written, other kinds in capitals."""
+    if kind == "boolean":
+        return None
+    return kind if "|" in kind else kind.upper()
 
 
 def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
@@ -155,7 +162,7 @@ def healthcheck(
         connection.request("GET", path)
         response = connection.getresponse()
         body = response.read().decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         _stop(f"No answer from {host}:{settings.port}: {error or type(error).__name__}.", code=1)
     finally:
         connection.close()

@@ -218,6 +218,17 @@ class Settings(BaseSettings):
                 )
         return origins
 
+    @field_validator("served_name", "host")
+    @classmethod
+    def _is_text(cls, value: str | None) -> str | None:
+        """Bytes of the environment that are not UTF-8 come as lone surrogates."""
+        if value and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise ValueError("it is not UTF-8. Write it in UTF-8") from None
+        return value
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.max_batch_texts > self.max_batch_tokens:

@@ -518,6 +518,8 @@ NOT_HTTP = {
     "random bytes": bytes(range(1, 256)) * 4,
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "HTTP/2.0 in a request": request(BODY, version=b"HTTP/2.0"),
+    "HTTP/0.9": request(BODY, version=b"HTTP/0.9"),
     "HTTP/9.9": request(BODY, version=b"HTTP/9.9"),
     "an unknown method": request(BODY, method=b"FETCH"),
     "CONNECT": b"CONNECT test:80 HTTP/1.1\r\nHost: test\r\n\r\n",

@@ -25,6 +25,7 @@ from service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
+HTTP_VERSIONS = ("1.0", "1.1")
 MAX_HEAD_BYTES = 65_536
 # Key of the service's Metrics in the ASGI lifespan state.
 METRICS_STATE = "metrics"
@@ -129,6 +130,8 @@ class HttpConnection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD_BYTES:  # 4: a colon, a space and the end of the line
             raise _head_too_large()
+        if (version := self.parser.get_http_version()) not in HTTP_VERSIONS:
+            raise MalformedRequest(f"HTTP/{version} is not spoken here. Use HTTP/1.1.")
         if [name for name, _ in self.headers].count(b"host") > 1:  # RFC 9112, section 3.2
             raise MalformedRequest("The request has several Host headers. Send one.")
         if self.parser.get_method() == b"CONNECT":

@@ -30,6 +30,7 @@ class RequestContext:
     lane: Lane | None = None  # where its texts waited
     result: EmbedResult | None = None  # once the engine has answered
     depth: int | None = None  # the last block that was run; None for all
+    route: str | None = None  # that it counts for, where its path does not tell
 
     @classmethod
     def attach(cls, scope: Scope, request_id: str, span: Span | None) -> "RequestContext":

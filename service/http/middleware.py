@@ -89,7 +89,7 @@ class ObserveRequests:
             log_fields.reset(token)
 
     def _record(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
-        route = _route_label(scope)
+        route = context.route or _route_label(scope)
         self._metrics.requests.labels(route, status).inc()
         self._metrics.request_duration[route].observe(seconds)
         level = logging.DEBUG if route in _PROBES else logging.INFO

@@ -51,7 +51,12 @@ async def test_ready_when_the_engine_says_so() -> None:
 
 @pytest.mark.parametrize(
     ("accept", "media_type"),
-    [("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")],
+    [
+        ("", "text/plain"),
+        ("application/openmetrics-text", "application/openmetrics-text"),
+        ('text/plain; version="0.0.4"', "text/plain"),
+        ("application/openmetrics-text; version=abc", "text/plain"),
+    ],
 )
 async def test_metrics_speak_the_format_that_is_asked_for(accept: str, media_type: str) -> None:
     response = await client_of(FakeEngine()).get("/metrics", headers={"Accept": accept})

@@ -94,6 +94,21 @@ def test_healthcheck_waits_for_some_time() -> None:
     assert run(app, ["healthcheck", "--timeout-seconds", "-1"]).exit_code == 2
 
 
+@pytest.mark.parametrize("flags", [["--path", "/ü"], []])
+def test_healthcheck_of_what_cannot_be_asked_is_a_sentence(flags: list[str]) -> None:
+    """A path beyond ASCII, and a host whose name is too long."""
+    host = "127.0.0.1" if flags else f"{'a' * 64}.com"
+    result = run(app, ["healthcheck", *flags], env={"S2SENT_HOST": host})
+    assert result.exit_code == 1
+    assert f"No answer from {host}" in result.stderr
+
+
+def test_help_shows_choices_as_they_are_written() -> None:
+    shown = run(app, ["serve", "--help"], env={"COLUMNS": "200"}).stdout
+    assert "debug|info|warning|error" in shown
+    assert "as_is|int8|auto" in shown
+
+
 def test_healthcheck_of_nothing_is_a_sentence_and_exit_1() -> None:
     with listen("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]

@@ -117,6 +117,8 @@ def test_an_address_in_use_is_one_sentence_with_the_cure() -> None:
             listen("127.0.0.1", port)
 
 
-def test_an_unusable_host_is_one_sentence() -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", f"{'a' * 64}.com"])
+def test_an_unusable_host_is_one_sentence(host: str) -> None:
+    """An address of no machine (RFC 5737), and a name that is too long."""
     with pytest.raises(CannotListen, match="Cannot listen on"):
-        listen("192.0.2.1", 0)  # an address of no machine (RFC 5737)
+        listen(host, 0)

@@ -1,5 +1,6 @@
 """Settings come from flags, then the environment, then defaults, and say what is wrong."""
 
+import os
 import re
 from pathlib import Path
 
@@ -41,6 +42,15 @@ def test_given_values_win_over_the_environment(monkeypatch: pytest.MonkeyPatch) 
 def test_an_empty_variable_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("S2SENT_PORT", "")
     assert load_settings().port == 8080
+
+
+@pytest.mark.parametrize("name", ["served_name", "host"])
+def test_what_is_not_utf_8_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Answers could not be written with such a name; Python reads the bytes as surrogates."""
+    monkeypatch.setenv(f"S2SENT_{name.upper()}", os.fsdecode(b"x\xff"))
+    assert "it is not UTF-8. Write it in UTF-8" in problems_of()[0]
+    monkeypatch.setenv(f"S2SENT_{name.upper()}", "café")
+    assert getattr(load_settings(), name) == "café"
 
 
 def test_lists_are_split_at_commas(monkeypatch: pytest.MonkeyPatch) -> None:

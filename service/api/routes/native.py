@@ -26,6 +26,7 @@ from service.api.vectors import (
 )
 from service.engine.types import EmbedResult, TextsAtDepth
 from service.errors import InvalidInput
+from service.http.context import context_of
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 
@@ -35,6 +36,7 @@ async def embed_or_compare(request: Request) -> Response:
     """The answer of /similarity where ``inputs`` is an object, else that of /embed."""
     body = (await service_of(request).bodies.read(request, RootBody)).root
     if isinstance(body, SimilarityBody):
+        context_of(request).route = "/similarity"
         return await _similarities(request, body)
     return await _embeddings(request, body)
 

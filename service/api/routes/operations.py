@@ -129,7 +129,10 @@ async def ready(request: Request) -> Response:
 )
 async def metrics(request: Request) -> Response:
     """The metrics. Encoding takes milliseconds, so it runs in a worker thread."""
-    encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    try:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+    except (TypeError, ValueError):  # of a version that is quoted or no number
+        encode, content_type = choose_encoder("")
     body = await asyncio.to_thread(encode, service_of(request).metrics.registry)
     return Response(body, headers={"Content-Type": content_type})
 

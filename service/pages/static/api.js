@@ -1,13 +1,16 @@
 // Calls of the server's API: the key, which stays in memory, and what each failure means.
 
 // Texts and characters of one request; more are sent one request after another.
-const TEXTS_PER_REQUEST = 128;
+let textsPerRequest = 128;
 const CHARACTERS_PER_REQUEST = 1_000_000;
 
 let apiKey = "";
 
 export const setKey = (key) => { apiKey = key; };
 export const hasKey = () => apiKey !== "";
+
+/** Send no more texts in a request than the server takes. */
+export const limitTexts = (most) => { textsPerRequest = Math.min(textsPerRequest, most); };
 
 /** A request that failed: what happened, what to do, and the status, 0 where no answer came. */
 export class CallFailed extends Error {
@@ -84,7 +87,7 @@ export async function embed(texts, options = {}, { signal, onProgress = () => {}
 function* requestsOf(texts) {
   let part = [], characters = 0;
   for (const text of texts) {
-    const full = part.length === TEXTS_PER_REQUEST || characters + text.length > CHARACTERS_PER_REQUEST;
+    const full = part.length === textsPerRequest || characters + text.length > CHARACTERS_PER_REQUEST;
     if (part.length && full) {
       yield part;
       part = [];

@@ -16,7 +16,7 @@ export async function showBlocks(results, info, options) {
       "This model gives no block weights. It has no selector, or was exported before they were an output: export its checkpoint again with s2sent-train export."));
     return;
   }
-  const inputs = results.texts.slice(0, MOST_EXPLAINED);
+  const inputs = results.texts.slice(0, Math.min(MOST_EXPLAINED, info.max_client_batch_size));
   const { texts } = await callJson("explain", { inputs, ...options });
   if (results !== asked) return; // other texts were embedded meanwhile
   explained = results;
@@ -29,7 +29,7 @@ export async function showBlocks(results, info, options) {
   byId("block-bars").replaceChildren(
     row("Mean of the texts", mean.map((value, place) => ({ block: numbers[place], mean: value }))),
     ...texts.map((text, position) => row(inputs[position], text.blocks)),
-    ...(left > 0 ? [element("p", { className: "soft" }, `The first ${MOST_EXPLAINED} texts; ${left} more are not shown.`)] : []));
+    ...(left > 0 ? [element("p", { className: "soft" }, `The first ${inputs.length} texts; ${left} more are not shown.`)] : []));
 }
 
 function row(label, blocks) {

@@ -1,6 +1,6 @@
 // The page itself: its texts, its views as tabs, the key, and what is told when a call fails.
 
-import { callJson, embed, hasKey, setKey } from "./api.js";
+import { callJson, embed, hasKey, limitTexts, setKey } from "./api.js";
 import { showBlocks } from "./blocks.js";
 import { listenToHeatMap, showCosines } from "./cosines.js";
 import { chosenOptions, listenToDepth, prepareDepth, showDepth } from "./depth.js";
@@ -33,11 +33,15 @@ const currentView = () => document.querySelector('[role="tab"][aria-selected="tr
 
 // The server's defaults may be shallower or shorter; the page compares with the whole embedding.
 const depthOption = () => (info.full_depth && info.default_depth ? { depth: info.full_depth } : {});
-const wholeOptions = () => ({ ...depthOption(), dimensions: info.dim });
+const dimensionsOption = () => (info.default_dimensions ? { dimensions: info.dim } : {});
+const wholeOptions = () => ({ ...depthOption(), ...dimensionsOption() });
+
+const shownOptions = () => ({ ...wholeOptions(), ...(currentView() === "depth" ? chosenOptions() : {}) });
 
 async function start() {
   await guarded(async () => {
     info = await callJson("info");
+    limitTexts(info.max_client_batch_size);
     const device = info.provider.replace("ExecutionProvider", "");
     byId("model").textContent = `${info.served_model_name} · ${info.dim} numbers · ${info.precision} · ${device}`;
     byId("key-field").hidden = !hasKey();
@@ -181,7 +185,7 @@ function listenToSnippets() {
   for (const button of document.querySelectorAll("[data-language]")) {
     button.addEventListener("click", async () => {
       const { texts } = results ?? textsOf(byId("texts").value);
-      const request = requestOf(currentView(), { texts, query: searchedFor(), options: info ? chosenOptions() : {} });
+      const request = requestOf(currentView(), { texts, query: searchedFor(), options: info ? shownOptions() : {} });
       const code = snippet(button.dataset.language, request, { base: document.baseURI, withKey: hasKey() });
       byId("snippet").textContent = code;
       byId("snippet").hidden = false;

@@ -5,12 +5,14 @@ const KEY_NAME = "S2SENT_API_KEY"; // the variable the code takes the key from; 
 /** The route and the body that give what a view shows. */
 export function requestOf(view, { texts, query, options }) {
   if (view === "search" && query) {
-    const parameters = "depth" in options ? { parameters: { depth: options.depth } } : {};
+    const parameters = Object.keys(options).length ? { parameters: options } : {};
     return { path: "similarity", body: { inputs: { queries: [query], documents: texts }, ...parameters } };
   }
   if (view === "tokens") return { path: "tokenize", body: { inputs: texts } };
-  if (view === "blocks") return { path: "explain", body: { inputs: texts } };
-  return { path: "embed", body: { inputs: texts, ...(view === "depth" ? options : {}) } };
+  if (view === "blocks") {
+    return { path: "explain", body: { inputs: texts, ...("depth" in options ? { depth: options.depth } : {}) } };
+  }
+  return { path: "embed", body: { inputs: texts, ...options } };
 }
 
 /** The code, for "curl", "python" or "javascript". */

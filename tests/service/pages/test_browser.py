@@ -445,6 +445,28 @@ def test_code_asks_for_what_is_on_screen_and_does_not_show_the_key(page: Page) -
         assert KEY not in code
 
 
+def test_a_server_of_small_requests_and_other_defaults_shows_the_whole_embedding(
+    browser: Browser, exits_artifact: Artifact
+) -> None:
+    """Requests have no more texts than it takes, and code asks for what is shown."""
+    settings = ["--max-client-batch-size", "4", "--default-depth", "2", "--default-dimensions", "8"]
+    with (
+        running_server(exits_artifact.path, "--no-log-requests", *settings) as server,
+        clean_page(browser, server.url) as page,
+    ):
+        page.goto("/playground")
+        expect(page.locator("body")).to_have_attribute("data-embedded", "12")
+        info = server.client.get("/info").json()
+        whole = {"depth": info["full_depth"], "dimensions": info["dim"]}
+        for name, asked in (("cosines", whole), ("blocks", {"depth": whole["depth"]})):
+            view(page, name)
+            page.click('[data-language="python"]')
+            code = page.locator("#snippet").inner_text()
+            for option, value in asked.items():
+                assert f'"{option}": {value}' in code
+        expect(page.locator("#block-bars")).to_contain_text("The first 4 texts")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_view_has_a_serious_accessibility_violation(
     browser: Browser, server: ServerProcess, scheme: str

@@ -31,3 +31,11 @@ async def test_the_root_answers_as_the_route_of_the_form_does(path: str, body: A
     client = client_of(FakeEngine())
     root, route = await client.post("/", json=body), await client.post(path, json=body)
     assert (root.status_code, root.json()) == (route.status_code, route.json())
+
+
+@pytest.mark.parametrize(("path", "body"), [("/embed", EMBED[0]), ("/similarity", SIMILARITY[0])])
+async def test_the_root_counts_as_the_route_of_the_form(path: str, body: Any) -> None:
+    client = client_of(FakeEngine())
+    await client.post("/", json=body)
+    metrics = (await client.get("/metrics")).text
+    assert f's2sent_requests_total{{route="{path}",status="200"}} 1.0' in metrics
