@@ -146,14 +146,13 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, UnicodeError) as error:  # the second for a name that no host can have
-        known = {
+        known: dict[int | None, str] = {
             errno.EADDRINUSE: "it is taken. Stop what uses it or set another --port.",
             errno.EACCES: "this user may not. Use a --port above 1023.",
             errno.EADDRNOTAVAIL: "this machine does not have it. Set another --host.",
         }
-        cure = known.get(
-            getattr(error, "errno", None) or 0, "it cannot be used. Set another --host."
-        )
+        code = error.errno if isinstance(error, OSError) else None
+        cure = known.get(code, "it cannot be used. Set another --host.")
         raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
 
 

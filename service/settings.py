@@ -221,12 +221,9 @@ class Settings(BaseSettings):
     @field_validator("served_name", "host")
     @classmethod
     def _is_text(cls, value: str | None) -> str | None:
-        """Bytes of the environment that are not UTF-8 come as lone surrogates."""
-        if value and not value.isascii():
-            try:
-                value.encode()
-            except UnicodeEncodeError:
-                raise ValueError("it is not UTF-8. Write it in UTF-8") from None
+        """Bytes of the environment that are not UTF-8 are read as lone surrogates."""
+        if value and any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("it is not UTF-8. Write it in UTF-8")
         return value
 
     @model_validator(mode="after")

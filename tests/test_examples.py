@@ -4,16 +4,18 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import ServerProcess, running_server
-from tests.test_docs import MARKS, text_of
 
+ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", "docs/api.md", "docs/answers.md"]
 REQUEST = r"^\$ (curl .*?')\n(.*?)(?=^\$|\Z)"  # with what is printed up to the next one
+MARKS = re.DOTALL | re.MULTILINE
 ELIDED = "..."  # stands for what an example leaves out
 NUMBER = r"(?<=[\[:,])-?\d+(?:\.\d+)?(?:e-?\d+)?(?=[,\]}])"  # not a part of a word
 
@@ -28,7 +30,8 @@ class Example(NamedTuple):
 
 
 def examples_of(page: str) -> Iterator[Example]:
-    for block in re.findall(r"^```console\n(.*?)^```$", text_of(page), MARKS):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"^```console\n(.*?)^```$", text, MARKS):
         for command, shown in re.findall(REQUEST, block, MARKS):
             yield example(command, shown)
 

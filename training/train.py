@@ -26,7 +26,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import TrainerCallback
 
-from model.network.encoder import get_selector
 from training.backbones import origin
 from training.bfloat16 import NO_BFLOAT16, has_bfloat16
 from training.corpus import Corpus, read_corpus
@@ -38,7 +37,7 @@ from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs
 from training.frozen.lookup import remembered
 from training.loop.callbacks import stop_at_signal
 from training.loop.low_rank import has_updates, merge_updates
-from training.loop.projections import start_projections
+from training.loop.projections import fit_new_projections
 from training.loop.trainer import (
     DEV_METRIC,
     Trainer,
@@ -58,7 +57,6 @@ log = logging.getLogger(__name__)
 
 DEV_TOLERANCE = 0.01  # Spearman x 100: other batch shapes change the last bits of cosines
 PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"  # transformers sets it for bf16
-PROJECTION_TEXTS = 16_384  # at most, to which the projections of exits are fitted
 RECIPE_FILE = "recipe.json"  # in <output>.partial: what is trained there
 
 
@@ -102,7 +100,7 @@ def train(
 
     torch.manual_seed(recipe.seed)  # of the first weights of the selector and of a head
     encoder = new_encoder(recipe)
-    _start_projections(encoder, recipe, corpus)
+    fit_new_projections(encoder, recipe, corpus)
     loss = make_loss(LossInputs(encoder, recipe, corpus, cache, gather=num_processes() > 1))
     os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
     trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial)
@@ -120,18 +118,6 @@ def train(
         _save(encoder, recipe, output, outcome, dev)
         shutil.rmtree(partial)
     return outcome
-
-
-def _start_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Corpus) -> None:
-    """Fit new projections of exits to texts of the corpus, at equal steps through it."""
-    if recipe.elastic is None or not recipe.elastic.project or recipe.elastic.project_rank:
-        return
-    projections = get_selector(encoder).projections.values()
-    if all(torch.equal(each, torch.eye(*each.shape, device=each.device)) for each in projections):
-        texts = corpus.texts()
-        step = -(-len(texts) // PROJECTION_TEXTS)
-        with reading(encoder, recipe.backbone.max_seq_length):
-            start_projections(encoder, texts[::step])
 
 
 def _remembered(

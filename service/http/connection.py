@@ -131,7 +131,7 @@ class HttpConnection(HttpToolsProtocol):
         if size > MAX_HEAD_BYTES:  # 4: a colon, a space and the end of the line
             raise _head_too_large()
         if (version := self.parser.get_http_version()) not in HTTP_VERSIONS:
-            raise MalformedRequest(f"HTTP/{version} is not spoken here. Use HTTP/1.1.")
+            raise MalformedRequest(f"HTTP/{version} is not supported. Use HTTP/1.1.")
         if [name for name, _ in self.headers].count(b"host") > 1:  # RFC 9112, section 3.2
             raise MalformedRequest("The request has several Host headers. Send one.")
         if self.parser.get_method() == b"CONNECT":

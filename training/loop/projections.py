@@ -6,9 +6,25 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
 from model.network.encoder import get_selector
+from training.corpus import Corpus
 from training.evaluation.depths.embeddings import encode_exits
+from training.loop.trainer import reading
+from training.recipe.recipe import Recipe
 
 RIDGE = 1e-3  # of the mean square of a feature
+MOST_TEXTS = 16_384  # to which projections are fitted
+
+
+def fit_new_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Corpus) -> None:
+    """Fit new projections of exits to texts of the corpus, at equal steps through it."""
+    if recipe.elastic is None or not recipe.elastic.project or recipe.elastic.project_rank:
+        return
+    projections = get_selector(encoder).projections.values()
+    if all(torch.equal(each, torch.eye(*each.shape, device=each.device)) for each in projections):
+        texts = corpus.texts()
+        step = -(-len(texts) // MOST_TEXTS)
+        with reading(encoder, recipe.backbone.max_seq_length):
+            start_projections(encoder, texts[::step])
 
 
 def start_projections(encoder: SentenceTransformer, texts: list[str]) -> None:

@@ -36,6 +36,7 @@ const depthOption = () => (info.full_depth && info.default_depth ? { depth: info
 const dimensionsOption = () => (info.default_dimensions ? { dimensions: info.dim } : {});
 const wholeOptions = () => ({ ...depthOption(), ...dimensionsOption() });
 
+/** The options of the API that give what the current view shows. */
 const shownOptions = () => ({ ...wholeOptions(), ...(currentView() === "depth" ? chosenOptions() : {}) });
 
 async function start() {

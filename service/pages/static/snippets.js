@@ -5,15 +5,16 @@ const KEY_NAME = "S2SENT_API_KEY"; // the variable the code takes the key from; 
 /** The route and the body that give what a view shows. */
 export function requestOf(view, { texts, query, options }) {
   if (view === "search" && query) {
-    const parameters = Object.keys(options).length ? { parameters: options } : {};
+    const parameters = "depth" in options ? { parameters: depthOf(options) } : {};
     return { path: "similarity", body: { inputs: { queries: [query], documents: texts }, ...parameters } };
   }
   if (view === "tokens") return { path: "tokenize", body: { inputs: texts } };
-  if (view === "blocks") {
-    return { path: "explain", body: { inputs: texts, ...("depth" in options ? { depth: options.depth } : {}) } };
-  }
+  if (view === "blocks") return { path: "explain", body: { inputs: texts, ...depthOf(options) } };
   return { path: "embed", body: { inputs: texts, ...options } };
 }
+
+// Scores and block weights are of all dimensions.
+const depthOf = (options) => ("depth" in options ? { depth: options.depth } : {});
 
 /** The code, for "curl", "python" or "javascript". */
 export function snippet(language, { path, body }, { base, withKey }) {

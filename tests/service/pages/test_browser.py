@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import numpy as np
@@ -448,7 +449,7 @@ def test_code_asks_for_what_is_on_screen_and_does_not_show_the_key(page: Page) -
 def test_a_server_of_small_requests_and_other_defaults_shows_the_whole_embedding(
     browser: Browser, exits_artifact: Artifact
 ) -> None:
-    """Requests have no more texts than it takes, and code asks for what is shown."""
+    """Requests have no more texts than it takes, and the code of a view gives what it shows."""
     settings = ["--max-client-batch-size", "4", "--default-depth", "2", "--default-dimensions", "8"]
     with (
         running_server(exits_artifact.path, "--no-log-requests", *settings) as server,
@@ -457,14 +458,32 @@ def test_a_server_of_small_requests_and_other_defaults_shows_the_whole_embedding
         page.goto("/playground")
         expect(page.locator("body")).to_have_attribute("data-embedded", "12")
         info = server.client.get("/info").json()
-        whole = {"depth": info["full_depth"], "dimensions": info["dim"]}
-        for name, asked in (("cosines", whole), ("blocks", {"depth": whole["depth"]})):
+        depth, dimensions = {"depth": info["full_depth"]}, {"dimensions": info["dim"]}
+        for name, options in (("cosines", depth | dimensions), ("blocks", depth)):
             view(page, name)
-            page.click('[data-language="python"]')
-            code = page.locator("#snippet").inner_text()
-            for option, value in asked.items():
-                assert f'"{option}": {value}' in code
+            assert {"inputs": ANY, **options} == body_of_code(page)
+        view(page, "search")
+        page.fill("#query", "music")
+        expect(page.locator("#hits")).to_have_attribute("data-query", "music")
+        best = server.client.post("/similarity", json=first_texts(body_of_code(page), 3)).json()[0]
+        shown = [page.locator(f'#hits li[data-position="{each}"] strong') for each in range(3)]
+        for hit in best:
+            expect(shown[hit["index"]]).to_have_text(f"{hit['score']:.3f}")
+        view(page, "blocks")
         expect(page.locator("#block-bars")).to_contain_text("The first 4 texts")
+
+
+def body_of_code(page: Page) -> dict[str, Any]:
+    """The body that the view's code in Python sends."""
+    page.click('[data-language="python"]')
+    code = page.locator("#snippet").inner_text()
+    body: dict[str, Any] = json.loads(code.partition("body = ")[2].partition("\nanswer = ")[0])
+    return body
+
+
+def first_texts(body: dict[str, Any], count: int) -> dict[str, Any]:
+    inputs = body["inputs"]
+    return body | {"inputs": inputs | {"documents": inputs["documents"][:count]}}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
