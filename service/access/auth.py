@@ -94,9 +94,18 @@ class RequireApiKey:
         authorization = connection.headers.get("authorization")
         key = self._keys.find(authorization)
         if key is None:
-            problem = "is not known" if authorization else "is missing"
-            raise Unauthorized(f"The API key {problem}. Send Authorization: Bearer <key>.")
+            raise Unauthorized(f"{_problem(authorization)}. Send Authorization: Bearer <key>.")
         context = context_of(connection)
         context.key_name, context.key_lane = key.name, key.priority
         self._limiter.admit(key)
         return key
+
+
+def _problem(authorization: str | None) -> str:
+    """What is wrong with a header of which no key was accepted; it never repeats a credential."""
+    if not authorization:
+        return "The API key is missing"
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "bearer":
+        return "Authorization does not begin with Bearer"
+    return "The API key is not known" if given.strip() else "The API key is empty"

@@ -22,6 +22,7 @@ from service.http.tracing import trace_serialize
 
 JSON = "application/json"
 RAW = "application/octet-stream"
+_JSON_RANGES = (JSON, "application/*", "*/*")  # the most specific one counts
 _WEIGHT = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 
 Items = Sequence[object] | NDArray[np.generic]
@@ -31,14 +32,18 @@ _ITEMS_PER_SLICE = 64
 
 
 def prefers_raw(request: Request) -> bool:
-    """Whether ``Accept`` names raw numbers, and JSON with no more weight (RFC 9110, 12.5.1)."""
-    weights = {RAW: 0.0, JSON: 0.0}
+    """Whether ``Accept`` names raw numbers, and JSON with no more weight (RFC 9110, 12.5.1).
+
+    A range such as ``*/*`` counts for JSON alone, so that a client has to ask for raw numbers.
+    """
+    weights: dict[str, float] = {}
     for line in request.headers.getlist("accept"):
         for media_range in line.lower().split(","):
             name, *parameters = (part.strip() for part in media_range.split(";"))
-            if name in weights:
-                weights[name] = _weight(parameters)
-    return weights[RAW] > 0 and weights[RAW] >= weights[JSON]
+            weights[name] = _weight(parameters)
+    raw = weights.get(RAW, 0.0)
+    json = next((weights[name] for name in _JSON_RANGES if name in weights), 0.0)
+    return raw > 0 and raw >= json
 
 
 def _weight(parameters: Sequence[str]) -> float:

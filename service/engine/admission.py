@@ -54,7 +54,7 @@ class Admission:
         self._batcher = batcher
         self._throughput = throughput
         self.state: State = "starting"
-        self.in_flight = InFlightRequests(metrics)
+        self.in_flight = InFlightRequests(metrics, settings.request_timeout_seconds)
 
     def track(
         self, timeout_seconds: float | None, *, stage: Callable[[], str] = lambda: "tokenize"
@@ -125,11 +125,12 @@ class Admission:
     def submit(self, parts: Sequence[PendingRequest]) -> None:
         """Queue all tokens of a request's parts; raises Overloaded when they do not fit."""
         if parts and not self._batcher.submit(*parts):
-            raise self._queue_full(parts[0].lane)
+            tokens = sum(part.tokens for part in parts)
+            raise self._queue_full(parts[0].lane, f"; this request has {tokens}")
 
-    def _queue_full(self, lane: Lane) -> Overloaded:
+    def _queue_full(self, lane: Lane, asked: str = "") -> Overloaded:
         waiting, limit = self._batcher.tokens_in(lane), self._settings.max_queue_tokens
-        what = f"{waiting} {lane} tokens are waiting, of {limit} that may"
+        what = f"{waiting} {lane} tokens are waiting, of {limit} that may{asked}"
         return self._overloaded("queue_full", what)
 
     def _overloaded(self, reason: str, what: str) -> Overloaded:

@@ -16,8 +16,10 @@ class InFlightRequests:
     while a tokenizer or an encoder hangs.
     """
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, limit_seconds: float) -> None:
+        """``limit_seconds`` is the setting ``request_timeout_seconds``, which errors name."""
         self._metrics = metrics
+        self._limit_seconds = limit_seconds
         self._scopes: set[asyncio.Timeout] = set()
         self._idle = asyncio.Event()
         self._abort_error: Callable[[], ServiceError] | None = None
@@ -75,7 +77,8 @@ class InFlightRequests:
             return self._abort_error()
         self._metrics.timed_out.labels(stage).inc()
         return DeadlineExceeded(
-            f"The request's time ran out in the stage {stage}. Send fewer texts, or try later."
+            f"The request's time ran out in the stage {stage}; request_timeout_seconds is"
+            f" {self._limit_seconds:g}. Send fewer texts, or try later."
         )
 
 

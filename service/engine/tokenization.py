@@ -109,7 +109,9 @@ def decoded(tokenizer: TextTokenizer, ids: Sequence[int], *, skip_special_tokens
     size = tokenizer.vocab_size
     if max(ids) >= size:
         raise InvalidInput(
-            f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}.", param="ids"
+            f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}. Send ids that /tokenize"
+            " answers with.",
+            param="ids",
         )
     return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 

@@ -127,12 +127,19 @@ def _parse(raw: bytes, schema: type[Body], *, max_texts: int) -> Body:
     try:
         return schema.model_validate(orjson.loads(raw), context={"max_texts": max_texts})
     except orjson.JSONDecodeError as error:
-        raise MalformedRequest(
-            f"The body is not JSON: it breaks at line {error.lineno}, column {error.colno}. "
-            "Send one JSON object in UTF-8."
-        ) from None
+        raise MalformedRequest(f"{_not_json(raw, error)} Send one JSON object in UTF-8.") from None
     except ValidationError as error:
         raise invalid_input(error) from None
+
+
+def _not_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
+    if not raw:
+        return "The body is empty."
+    try:
+        raw.decode()
+    except UnicodeDecodeError as broken:  # orjson tells no place of it
+        return f"The body is not UTF-8: byte {broken.start} is 0x{raw[broken.start]:02x}."
+    return f"The body is not JSON: it breaks at line {error.lineno}, column {error.colno}."
 
 
 def _check_media_type(request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Turns pydantic's validation errors into one sentence that names the field at fault."""
+"""Turns pydantic's validation errors into sentences that name the fields at fault."""
 
 from typing import Any
 
@@ -8,12 +8,19 @@ from service.errors import InvalidInput
 
 
 def invalid_input(error: ValidationError) -> InvalidInput:
-    """Pydantic's errors as one InvalidInput: the first as a sentence, the others as a count."""
-    details = error.errors(include_url=False)
-    first = details[0]
+    """Pydantic's errors as one InvalidInput: the first as a sentence, then where the others are."""
+    first, *others = error.errors(include_url=False)
     path = _path(first["loc"])
-    others = f" ({len(details) - 1} more like it.)" if len(details) > 1 else ""
-    return InvalidInput(f"{path or 'The body'} {_complaint(first)}.{others}", param=path or None)
+    also = ""
+    if others:
+        named = ", ".join(_path(other["loc"]) for other in others[:_NAMED])
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        also = f" Wrong as well: {named}{more}."
+    return InvalidInput(f"{path or 'The body'} {_complaint(first)}.{also}", param=path or None)
+
+
+_NAMED = 3  # fields at fault that a message names after the first
+_SHOWN = 40  # characters of a value that a message repeats
 
 
 _COMPLAINTS = {
@@ -31,6 +38,10 @@ _COMPLAINTS = {
 }
 
 
+# Errors of fields that hold no text, whose strings may be repeated.
+_OF_OPTIONS = frozenset({"bool_type", "int_type", "literal_error"})
+
+
 def _complaint(detail: Any) -> str:
     sentence = _COMPLAINTS.get(detail["type"])
     if sentence is None:
@@ -38,9 +49,11 @@ def _complaint(detail: Any) -> str:
     if detail["type"] == "missing":
         return sentence
     given = detail["input"]
-    shown = repr(given) if type(given) in (int, float) else kind_of(given)
+    shown = described(given)
     if isinstance(given, list) and detail["type"].startswith("too_"):
         shown = str(len(given))
+    if isinstance(given, str) and detail["type"] in _OF_OPTIONS:
+        shown = repr(given if len(given) <= _SHOWN else f"{given[:_SHOWN]}...")
     return f"{sentence.format(**detail.get('ctx', {}))}, got {shown}"
 
 
@@ -55,15 +68,18 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def kind_of(value: object) -> str:
-    """The type of a JSON value, in JSON's terms."""
+def described(value: object) -> str:
+    """A JSON value in few words: a number as it is, of others the type in JSON's terms.
+
+    A string is not repeated: it may be a text to embed, which belongs in no log.
+    """
     match value:
         case None:
             return "null"
         case bool():
             return "true" if value else "false"
         case int() | float():
-            return "a number"
+            return str(value)
         case str():
             return "a string"
         case list():

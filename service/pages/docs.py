@@ -4,6 +4,7 @@ The page is complete without scripts. Where scripts are served, one adds to each
 sends its example, which can be edited; /docs/plain stays without.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
@@ -22,6 +23,7 @@ Node = Mapping[str, Any]
 
 READING = ["GET", "HEAD"]
 SCRIPT = "static/try.js"
+_CODE = re.compile("``(.+?)``")
 
 
 @router.api_route("/docs", methods=READING)
@@ -75,6 +77,12 @@ def _operation(path: str, method: str, operation: Node) -> list[str]:
         f"<h2><code>{escape(method.upper())} {escape(path)}</code></h2>",
         f"<p>{_text(operation)}</p>",
     ]
+    headers = (
+        (f"<code>{escape(parameter['name'])}</code>", _type(parameter["schema"]), _text(parameter))
+        for parameter in operation.get("parameters", [])
+    )
+    if table := _table(("header", "value", ""), headers):
+        parts += ["<h3>Headers</h3>", *table]
     example = ""
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         body = f"<code>{escape(media_type)}</code>: {_type(content['schema'])}"
@@ -146,7 +154,9 @@ def _type(schema: Node) -> str:
 
 
 def _text(node: Node) -> str:
-    return escape(node.get("description") or node.get("summary") or "")
+    """A description in HTML; what stands between two backticks, as in CommonMark, is code."""
+    text = escape(node.get("description") or node.get("summary") or "")
+    return _CODE.sub(r"<code>\1</code>", text)
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

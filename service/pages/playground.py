@@ -44,7 +44,7 @@ async def static(request: Request) -> Response:
     """A file of the page. Names are looked up, so no other file can be asked for."""
     file = static_files().get(request.path_params["name"])
     if file is None:
-        raise NotFound("There is no such file. The playground is at /playground.")
+        raise NotFound(f"There is no file {request.scope['path'][:80]}. See /docs for the routes.")
     return _answer(request, file)
 
 

@@ -19,7 +19,6 @@ from service.api.partial import usable_embeddings, with_nulls
 from service.api.responses import JSON, embedding_response, list_as_json
 from service.api.routing import RequestRoute
 from service.api.schemas.bodies import OpenAIEmbeddingsBody
-from service.api.schemas.options import EmbedOptions
 
 router = APIRouter(tags=["openai"], route_class=RequestRoute)
 
@@ -91,13 +90,7 @@ async def create_embeddings(request: Request) -> Response:
     body = await service.bodies.read(request, OpenAIEmbeddingsBody)
     dimensions = service.dimensions(body.dimensions)
     skip_failed = body.on_error == "null"
-    options = EmbedOptions.model_construct(
-        depth=body.depth,
-        prompt_name=body.prompt_name,
-        long_texts=body.long_texts,
-        window_overlap=body.window_overlap,
-    )
-    result = await embed(request, body.input, options, skip_failed=skip_failed)
+    result = await embed(request, body.input, body, skip_failed=skip_failed)
     since = time.perf_counter()
     embeddings, errors = usable_embeddings(
         result, dimensions=dimensions, normalize=True, skip_failed=skip_failed

@@ -123,7 +123,7 @@ async def ready(request: Request) -> Response:
                 for media_type in ("text/plain", "application/openmetrics-text")
             },
         },
-        **failures(errors.Unauthorized, errors.InternalError),
+        **failures(errors.Unauthorized, errors.QuotaExceeded, errors.InternalError),
     },
     response_class=Response,
 )

@@ -8,10 +8,7 @@ from service.api.encodings import Encoding
 from service.api.schemas.options import (
     AnswerOptions,
     Body,
-    Depth,
     EmbedOptions,
-    LongTexts,
-    Overlap,
     PromptName,
 )
 from service.api.schemas.similarity import SimilarityBody
@@ -59,16 +56,12 @@ class RootBody(
     """
 
 
-class OpenAIEmbeddingsBody(AnswerOptions):
+class OpenAIEmbeddingsBody(EmbedOptions, AnswerOptions):
     """Body of /v1/embeddings."""
 
     input: OpenAIInput
     model: str | None = Field(None, description="Accepted and ignored: one model is served.")
     encoding_format: Encoding = Field(default="float", description=_ENCODING_DESCRIPTION)
-    prompt_name: PromptName = None
-    depth: Depth = None
-    long_texts: LongTexts = "truncate"
-    window_overlap: Overlap = None
 
 
 class TokenizeBody(Body):

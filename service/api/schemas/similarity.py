@@ -24,7 +24,8 @@ MAX_INTEGER = 2**63 - 1  # orjson may parse a larger integer as a float
 
 def _refuse_empty(texts: list[str], info: ValidationInfo) -> list[str]:
     if not texts:
-        raise EmptyInput(f"inputs.{info.field_name} is empty.", param=f"inputs.{info.field_name}")
+        path = f"inputs.{info.field_name}"
+        raise EmptyInput(f"{path} is empty. Send at least one text.", param=path)
     check_count(len(texts), info)
     for index, text in enumerate(texts):
         checked_text(text, f"inputs.{info.field_name}[{index}]")
@@ -37,7 +38,7 @@ def _refuse_empty_pairs(pairs: list[list[str]], info: ValidationInfo) -> list[li
     check_count(2 * len(pairs), info)
     for index, pair in enumerate(pairs):
         for side, text in enumerate(pair):
-            checked_text(text, f"inputs.pairs[{index}][{side}]")
+            checked_text(text, f"inputs.pairs[{index}][{side}]", cure="Leave the pair out")
     return pairs
 
 
@@ -102,7 +103,7 @@ class SourceForm(Body):
 
     @model_validator(mode="after")
     def _source_is_not_empty(self) -> Self:
-        checked_text(self.source_sentence, "inputs.source_sentence")
+        checked_text(self.source_sentence, "inputs.source_sentence", cure="Send a text")
         return self
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
 from service.errors import EmptyInput, InvalidInput, check_text_count
-from service.http.validation_errors import kind_of
+from service.http.validation_errors import described
 
 Text = str | list[int]  # a text, or the token ids of one
 
@@ -39,15 +39,15 @@ def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
     """The texts of an ``inputs`` field; a single text becomes a list of one."""
     allow_empty = null_on_error(info)
     if isinstance(value, str):
-        return [value if allow_empty else checked_text(value, "inputs")]
+        return [value if allow_empty else checked_text(value, "inputs", cure="Send a text")]
     if not isinstance(value, list):
         raise InvalidInput(
-            f"inputs must be a string or a list, got {kind_of(value)}.", param="inputs"
+            f"inputs must be a string or a list, got {described(value)}.", param="inputs"
         )
     if not value:
         raise EmptyInput("inputs is empty. Send at least one text.", param="inputs")
-    if set(map(type, value)) == {int}:
-        return [_non_negative(value, "inputs")]
+    if type(value[0]) is int:
+        return [_checked_ids(value, "inputs")]
     check_count(len(value), info)
     return [
         item if allow_empty and item in EMPTY else _parse_text(item, f"inputs[{index}]")
@@ -66,7 +66,7 @@ def _parse_text(value: object, path: str) -> Text:
     if isinstance(value, list):
         return _checked_ids(value, path)
     raise InvalidInput(
-        f"{path} must be a string or a list of token ids, got {kind_of(value)}.", param=path
+        f"{path} must be a string or a list of token ids, got {described(value)}.", param=path
     )
 
 
@@ -78,23 +78,17 @@ def check_count(count: int, info: ValidationInfo) -> None:
     check_text_count(count, (info.context or {}).get("max_texts", count))
 
 
-def checked_text(text: str, path: str) -> str:
-    """The text itself; raises EmptyInput, naming ``path``, if it is empty."""
+def checked_text(text: str, path: str, *, cure: str = "Leave it out") -> str:
+    """The text itself; raises EmptyInput, naming ``path`` and the ``cure``, if it is empty."""
     if not text:
-        raise EmptyInput(f"{path} is an empty string. Leave it out.", param=path)
+        raise EmptyInput(f"{path} is an empty string. {cure}.", param=path)
     return text
 
 
 def _checked_ids(ids: list[Any], path: str) -> list[int]:
     if not ids:
         raise EmptyInput(f"{path} is an empty list. Leave it out.", param=path)
-    if set(map(type, ids)) != {int}:
-        raise _bad_id(ids, path)
-    return _non_negative(ids, path)
-
-
-def _non_negative(ids: list[int], path: str) -> list[int]:
-    if min(ids) < 0:
+    if set(map(type, ids)) != {int} or min(ids) < 0:
         raise _bad_id(ids, path)
     return ids
 
@@ -102,9 +96,8 @@ def _non_negative(ids: list[int], path: str) -> list[int]:
 def _bad_id(ids: list[Any], path: str) -> InvalidInput:
     """The error that names the first item that cannot be a token id."""
     index, token_id = next((i, id_) for i, id_ in enumerate(ids) if type(id_) is not int or id_ < 0)
-    given = token_id if type(token_id) is int else kind_of(token_id)
     return InvalidInput(
-        f"{path}[{index}] must be a token id, an integer of at least 0, got {given}.",
+        f"{path}[{index}] must be a token id, an integer of at least 0, got {described(token_id)}.",
         param=f"{path}[{index}]",
     )
 
@@ -116,17 +109,19 @@ def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
     allow_empty = null_on_error(info)
     if not isinstance(items, list):
         raise InvalidInput(
-            f"{name} must be a string or a list of strings, got {kind_of(value)}.", param=name
+            f"{name} must be a string or a list of strings, got {described(value)}.", param=name
         )
     if not items:
         raise EmptyInput(f"{name} is empty. Send at least one text.", param=name)
     check_count(len(items), info)
     for index, item in enumerate(items):
-        path = name if isinstance(value, str) else f"{name}[{index}]"
         if not isinstance(item, str):
-            raise InvalidInput(f"{path} must be a string, got {kind_of(item)}.", param=path)
-        if not allow_empty:
-            checked_text(item, path)
+            path = f"{name}[{index}]"
+            raise InvalidInput(f"{path} must be a string, got {described(item)}.", param=path)
+        if not allow_empty and isinstance(value, str):
+            checked_text(item, name, cure="Send a text")
+        elif not allow_empty:
+            checked_text(item, f"{name}[{index}]")
     return items
 
 
@@ -147,7 +142,7 @@ def _parse_openai_input(value: object, info: ValidationInfo) -> list[str]:
 def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
     """The token ids of texts; the ids of a single text become a list of one."""
     if not isinstance(value, list):
-        raise InvalidInput(f"ids must be a list, got {kind_of(value)}.", param="ids")
+        raise InvalidInput(f"ids must be a list, got {described(value)}.", param="ids")
     if not value:
         raise EmptyInput("ids is empty. Send at least one id.", param="ids")
     if not isinstance(value[0], list):
@@ -156,7 +151,7 @@ def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
     for index, item in enumerate(value):
         if not isinstance(item, list):
             raise InvalidInput(
-                f"ids[{index}] must be a list of ids as the first is, got {kind_of(item)}.",
+                f"ids[{index}] must be a list of ids as the first is, got {described(item)}.",
                 param=f"ids[{index}]",
             )
         _checked_ids(item, f"ids[{index}]")

@@ -57,6 +57,23 @@ async def test_without_a_key_protected_paths_answer_401(path: str) -> None:
     assert response.headers["x-request-id"]
 
 
+@pytest.mark.parametrize(
+    ("header", "problem"),
+    [
+        ("Bearer wrong", "The API key is not known"),
+        ("bearer  ", "The API key is empty"),
+        ("Basic azE6", "Authorization does not begin with Bearer"),
+        ("k1", "Authorization does not begin with Bearer"),
+    ],
+)
+async def test_what_is_wrong_with_a_header_is_said_without_repeating_it(
+    header: str, problem: str
+) -> None:
+    client = client_of(FakeEngine(), api_keys="k1")
+    response = await client.get("/info", headers={"Authorization": header})
+    assert response.json()["error"] == f"{problem}. Send Authorization: Bearer <key>."
+
+
 @pytest.mark.parametrize("path", ["/embed", "/", "/similarity", "/v1/embeddings", "/embeddings"])
 async def test_work_needs_a_key_and_is_not_begun_without(path: str) -> None:
     engine = FakeEngine()

@@ -78,13 +78,35 @@ def test_null_is_the_default_of_every_optional_field(fields: set[str]) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"inputs": ["a", 3]}, "inputs[1] must be a string or a list of token ids, got a number."),
-        ({"inputs": 3}, "inputs must be a string or a list, got a number."),
-        ({"inputs": [1, "a"]}, "inputs[0] must be a string or a list of token ids, got a number."),
+        ({"inputs": ["a", 3]}, "inputs[1] must be a string or a list of token ids, got 3."),
+        ({"inputs": 3}, "inputs must be a string or a list, got 3."),
+        (
+            {"inputs": [2023, 1.5]},
+            "inputs[1] must be a token id, an integer of at least 0, got 1.5",
+        ),
+        ({"inputs": [1, "a"]}, "inputs[1] must be a token id, an integer of at least 0, got a str"),
         ({"inputs": [[1, None]]}, "inputs[0][1] must be a token id, an integer of at least 0"),
-        ({"inputs": ["a", ""]}, "inputs[1] is an empty string."),
+        ({"inputs": ["a", ""]}, "inputs[1] is an empty string. Leave it out."),
+        ({"inputs": ""}, "inputs is an empty string. Send a text."),
         ({"inputs": [[1], []]}, "inputs[1] is an empty list."),
-        ({"inputs": "a", "normalize": "true"}, "normalize must be true or false, got a string."),
+        ({"inputs": "a", "normalize": "true"}, "normalize must be true or false, got 'true'."),
+        (
+            {"inputs": "a", "dimensions": "6" * 50},
+            f"dimensions must be an integer, got '{'6' * 40}...'.",
+        ),
+        (
+            {"inputs": "a", "depth": 0, "dimensions": True},
+            "dimensions must be an integer, got true. Wrong as well: depth.",
+        ),
+        (
+            {"inputs": "a"} | dict.fromkeys(["details", "truncate", "prompt_name", "depth"], 1.5),
+            "details must be true or false, got 1.5. Wrong as well: truncate, prompt_name, depth.",
+        ),
+        (
+            dict.fromkeys(["normalize", "details", "truncate", "prompt_name", "depth"], 1.5),
+            "details must be true or false, got 1.5."
+            " Wrong as well: truncate, prompt_name, depth and 2 more.",
+        ),
         ({"inputs": "a", "dimensions": 0}, "dimensions must be at least 1, got 0."),
         ({"inputs": "a", "dimensions": 1.5}, "dimensions must be an integer, got 1.5."),
         ({"inputs": "a", "prompt_name": 1}, "prompt_name must be a string, got 1."),
@@ -103,7 +125,16 @@ def test_embed_says_what_is_wrong(body: Any, message: str) -> None:
         ({"queries": ["a"]}, "inputs.documents is required."),
         ({"pairs": [["a", "b"], ["c"]]}, "inputs.pairs[1] must have 2 items, got 1."),
         ({"pairs": [["a", "b", "c"]]}, "inputs.pairs[0] must have 2 items, got 3."),
-        ({"pairs": [["a", ""]]}, "inputs.pairs[0][1] is an empty string."),
+        ({"pairs": [["a", ""]]}, "inputs.pairs[0][1] is an empty string. Leave the pair out."),
+        ({"pairs": []}, "inputs.pairs is empty. Send at least one pair."),
+        (
+            {"source_sentence": "", "sentences": ["a"]},
+            "inputs.source_sentence is an empty string. Send a text.",
+        ),
+        (
+            {"source_sentence": "a", "sentences": []},
+            "inputs.sentences is empty. Send at least one text.",
+        ),
         (
             {"queries": ["a"], "documents": ["b"], "top_k": 2**63},
             f"inputs.top_k must be at most {2**63 - 1}, got {2**63}.",
@@ -136,4 +167,4 @@ def test_error_names_the_field_for_openais_param() -> None:
     error = invalid_input(caught.value)
     assert error.param == "encoding_format"
     known = "'float', 'base64', 'float16', 'int8', 'binary' or 'ubinary'"
-    assert error.message == f"encoding_format must be {known}, got a string."
+    assert error.message == f"encoding_format must be {known}, got 'int4'."

@@ -15,12 +15,12 @@ async def stay(in_flight: InFlightRequests, seconds: float) -> None:
 
 
 async def test_request_ends_at_its_deadline() -> None:
-    with pytest.raises(DeadlineExceeded):
-        await stay(InFlightRequests(Metrics()), 0.0)
+    with pytest.raises(DeadlineExceeded, match="the stage queue; request_timeout_seconds is 60"):
+        await stay(InFlightRequests(Metrics(), 60), 0.0)
 
 
 async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment() -> None:
-    in_flight = InFlightRequests(Metrics())
+    in_flight = InFlightRequests(Metrics(), 60)
     tasks = [asyncio.create_task(stay(in_flight, seconds)) for seconds in (0.0, 1_000.0)]
     while not in_flight:
         await asyncio.sleep(0)
@@ -32,7 +32,7 @@ async def test_all_can_be_ended_at_once_also_those_whose_deadline_is_this_moment
 
 
 async def test_a_request_that_goes_from_one_scope_to_the_next_is_waited_for() -> None:
-    in_flight = InFlightRequests(Metrics())
+    in_flight = InFlightRequests(Metrics(), 60)
 
     async def two_steps() -> None:
         for _ in range(2):
@@ -46,7 +46,7 @@ async def test_a_request_that_goes_from_one_scope_to_the_next_is_waited_for() ->
 
 
 async def test_idle_is_noticed_when_the_last_one_leaves() -> None:
-    in_flight = InFlightRequests(Metrics())
+    in_flight = InFlightRequests(Metrics(), 60)
     assert await in_flight.is_idle_within(0)
     task = asyncio.create_task(stay(in_flight, 1_000))
     await asyncio.sleep(0)

@@ -231,6 +231,9 @@ async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> No
         refused = await outcome(harness.send("12345"))
         assert isinstance(refused, Overloaded)
         assert refused.retry_after_seconds == 8  # 60 tokens at 0.125 s each
+        assert "60 interactive tokens are waiting, of 64 that may; this request has 5." in str(
+            refused
+        )
         assert harness.value("requests_rejected_total", reason="queue_full") == 1
         harness.encoder.gate.set()
         await asyncio.gather(held, waiting)

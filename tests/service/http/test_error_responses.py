@@ -172,7 +172,7 @@ async def test_unknown_routes_and_methods_have_the_envelope_too() -> None:
 async def test_message_names_the_element_and_what_it_is() -> None:
     client = client_of(FakeEngine())
     response = await client.post("/embed", json={"inputs": ["a", "b", "c", 4]})
-    sentence = "inputs[3] must be a string or a list of token ids, got a number."
+    sentence = "inputs[3] must be a string or a list of token ids, got 4."
     assert response.json()["error"] == sentence
 
 
@@ -205,8 +205,22 @@ async def test_many_faults_are_one_sentence() -> None:
     body = {"inputs": {"source_sentence": "a", "sentences": [1] * 500}, "parameters": 3}
     response = await client_of(FakeEngine()).post("/similarity", json=body)
     check_native(response, 422, "Validation")
-    expected = "inputs.sentences[0] must be a string, got 1. (1 more like it.)"
+    expected = "inputs.sentences[0] must be a string, got 1. Wrong as well: parameters."
     assert response.json()["error"] == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "The body is empty."),
+        ('{"inputs": "é'.encode() + b'\xff"}', "The body is not UTF-8: byte 14 is 0xff."),
+        (b'{"inputs": "\xc3', "The body is not UTF-8: byte 12 is 0xc3."),
+        (b'{"inputs":\n "a" "b"}', "The body is not JSON: it breaks at line 2, column 6."),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_told_where(content: bytes, sentence: str) -> None:
+    response = await client_of(FakeEngine()).post("/embed", content=content, headers=JSON)
+    assert response.json()["error"] == f"{sentence} Send one JSON object in UTF-8."
 
 
 async def test_a_body_with_a_false_length_is_stopped_while_it_streams() -> None:

@@ -105,6 +105,13 @@ async def test_the_api_page_has_every_route_and_every_field() -> None:
             assert f"<code>{field}</code>" in text
 
 
+async def test_the_api_page_has_the_header_of_the_lane_and_shows_code_as_code() -> None:
+    text = await page()
+    assert text.count("<td><code>x-priority</code></td><td><code>interactive</code>") > 3
+    assert "index in <code>documents</code> and its cosine" in text
+    assert "``" not in text
+
+
 async def test_the_api_page_is_well_formed() -> None:
     assert Elements(await page()).open == ["html"]  # whose end may be left out
 

@@ -8,6 +8,15 @@ import pytest
 from tests.support.fake_engine import DIM, FakeEngine, client_of, vector_of
 
 
+async def test_a_request_may_say_how_a_long_text_is_cut() -> None:
+    engine = FakeEngine()
+    body = {"input": "a", "truncate": False, "truncation_direction": "left"}
+    response = await client_of(engine, auto_truncate=True).post("/v1/embeddings", json=body)
+    assert response.status_code == 200
+    (call,) = engine.calls
+    assert (call.truncate, call.truncation_direction) == (False, "left")
+
+
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
 @pytest.mark.parametrize("texts", ["a", ["a", "two words"]])
 async def test_answer_has_openais_shape_and_exact_usage(path: str, texts: str | list[str]) -> None:
