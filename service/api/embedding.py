@@ -13,7 +13,7 @@ from model.artifact.manifest import Manifest
 from model.runtime.windows import Windows
 from service.api.schemas.options import EmbedOptions
 from service.api.schemas.texts import Text
-from service.engine.types import EmbeddingEngine, EmbedResult, TextsAtDepth
+from service.engine.types import EmbeddingEngine, EmbedResult, OtherTexts
 from service.errors import InvalidInput
 from service.http.body import BodyReader, unless_disconnected
 from service.http.context import context_of
@@ -59,20 +59,27 @@ class Service:
             known = self._fingerprints[depth] = vector_fingerprint(self.manifest, depth)
         return known
 
-    def prompt(self, name: str | None) -> str:
-        """The text put before every input, by default the model's default prompt.
+    def prompt(self, name: str | None, *, param: str = "prompt_name") -> str:
+        """The text put before every input, by default the model's default prompt; none for "".
 
         Raises InvalidInput for a name the model lacks.
         """
         prompts = self.manifest.prompts
+        if name == "" and name not in prompts:
+            return ""
         if name is not None and name not in prompts:
             known = ", ".join(sorted(prompts)) or "none"
             raise InvalidInput(
-                f"prompt_name is {name[:80]!r}; this model has {known}. Leave it out for"
-                f" {self.manifest.default_prompt_name or 'none'}.",
-                param="prompt_name",
+                f"{param} is {name[:80]!r}; this model has {known}."
+                f' Send "" for no prompt, or leave it out for {self._prompt_left_out(param)}.',
+                param=param,
             )
         return self.manifest.prompt(name)
+
+    def _prompt_left_out(self, param: str) -> str:
+        if param == "documents_prompt_name":
+            return "the prompt of the source"
+        return self.manifest.default_prompt_name or "none"
 
     def depth(self, asked: int | None) -> int | None:
         """The last block to run for a request that asked for ``asked``; None for all of them.
@@ -178,7 +185,7 @@ async def embed(
     texts: Sequence[Text],
     options: EmbedOptions,
     *,
-    others: TextsAtDepth | None = None,
+    others: OtherTexts | None = None,
     weights: bool = False,
     skip_failed: bool = False,
 ) -> EmbedResult:

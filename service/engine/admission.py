@@ -147,10 +147,13 @@ def not_ready(state: State) -> NotReady:
     return NotReady(REFUSALS[state], retry_after_seconds=1)
 
 
-def refuse_empty(items: Sequence[Sized]) -> None:
-    """Raises EmptyInput when a text has no characters, or after tokenising no tokens."""
+def refuse_empty(items: Sequence[Sized], *, first: int = 0) -> None:
+    """Raises EmptyInput when a text has no characters, or after tokenising no tokens.
+
+    ``first`` is the position of the first item in its request.
+    """
     if not all(items):
-        index = next(index for index, item in enumerate(items) if not item)
+        index = next(index for index, item in enumerate(items, first) if not item)
         raise empty_input(index)
 
 

@@ -28,7 +28,7 @@ from service.engine.inference.throughput import ThroughputEstimate
 from service.engine.inference.workers import InferenceWorkers
 from service.engine.submission import Part, Submission, stage_of
 from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
-from service.engine.types import EmbedResult, Readiness, TextsAtDepth
+from service.engine.types import EmbedResult, OtherTexts, Readiness
 from service.lanes import Lane
 from service.settings import Settings
 from service.telemetry.metrics import Metrics
@@ -135,7 +135,7 @@ class Engine:
         windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
-        others: TextsAtDepth | None = None,
+        others: OtherTexts | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
@@ -144,28 +144,29 @@ class Engine:
 
         With ``windows`` a text that is too long is split and its embedding is the mean of theirs
         (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
-        None runs all. ``others`` follow at a depth of their own. With ``weights`` the selector's
-        block weights are given instead of the embeddings. With ``skip_failed``, which takes no
-        ``others``, the errors of single texts are in the result and the rest is embedded.
+        None runs all. ``others`` follow, by their own depth and prompt. With ``weights`` the
+        selector's block weights are given instead of the embeddings. With ``skip_failed``, which
+        takes no ``others``, the errors of single texts are in the result.
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed. Cancelling the coroutine drops the texts that still wait.
         """
         every = [*texts, *others.texts] if others else texts
-        depths = [depth, others.depth] if others else [depth]
         self._admission.check_embedding(every, lane, allow_empty=skip_failed)
         parts: list[Part] = []
         try:
             async with self._admission.track(timeout_seconds, stage=lambda: stage_of(parts)):
-                tokenized = await self._tokenization.token_ids(
+                token_ids = partial(
+                    self._tokenization.token_ids,
                     self._loaded.tokenizer,
-                    every,
-                    skip_failed=skip_failed,
-                    prompt=prompt,
                     truncate=truncate,
                     truncation_direction=truncation_direction,
                     windows=windows,
                 )
-                at_depths = [*zip(tokenized.split(len(texts)), depths, strict=True)]
+                rows = await token_ids(texts, prompt=prompt, skip_failed=skip_failed)
+                at_depths = [(rows, depth)]
+                if others:
+                    rows = await token_ids(others.texts, prompt=others.prompt, first=len(texts))
+                    at_depths.append((rows, others.depth))
                 row_length = partial(self._loaded.row_length, weights=weights)
                 parts = self._submission.submit(
                     at_depths, row_length, lane=lane, weights=weights, now=self._clock()

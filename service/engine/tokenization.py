@@ -38,15 +38,6 @@ class Tokenized:
     errors: dict[int, ServiceError] | None  # by position; None where an error ends the request
     seconds: float
 
-    def split(self, count: int) -> "list[Tokenized]":
-        """The first ``count`` texts, and the rest, if any, which has no texts with errors."""
-        if count == len(self.rows):
-            return [self]
-        return [
-            Tokenized(self.rows[:count], self.errors, self.seconds),
-            Tokenized(self.rows[count:], None, 0.0),
-        ]
-
 
 class TokenizationThreads:
     """The threads that tokenise: ``threads`` for texts to embed, and one for token spans.
@@ -66,10 +57,12 @@ class TokenizationThreads:
         texts: Sequence[str | Sequence[int]],
         *,
         skip_failed: bool = False,
+        first: int = 0,
         **options: Any,
     ) -> Tokenized:
         """The token ids of each text; ``options`` as in `TextTokenizer.tokenize`.
 
+        ``first`` is the position of the first text in its request, by which errors name them.
         Raises InvalidInput for a text that does not fit, or ids outside the vocabulary, and
         EmptyInput for one without tokens. With ``skip_failed`` these are returned, by position.
         """
@@ -82,8 +75,8 @@ class TokenizationThreads:
         try:
             rows = await _run(self._token_ids, texts, work)
         except UnusableInput as error:
-            raise InvalidInput(str(error)) from None
-        refuse_empty(rows)
+            raise InvalidInput(str(type(error)(first + error.index, error.complaint))) from None
+        refuse_empty(rows, first=first)
         return Tokenized(rows, None, self._clock() - started)
 
     async def in_slices(

@@ -38,11 +38,15 @@ class EmbedResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TextsAtDepth:
-    """Texts, or lists of token ids, and the last block that is run for them; None for all."""
+class OtherTexts:
+    """The texts, or lists of token ids, of the other side of a comparison.
+
+    ``depth`` is the last block that is run for them, None for all; ``prompt`` is put before them.
+    """
 
     texts: Sequence[str | Sequence[int]]
     depth: int | None
+    prompt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class EmbeddingEngine(Protocol):
         windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
-        others: TextsAtDepth | None = None,
+        others: OtherTexts | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,

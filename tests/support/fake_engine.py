@@ -19,7 +19,7 @@ from model.runtime.token_spans import TokenSpan
 from model.runtime.tokenizer import TruncationDirection
 from model.runtime.windows import Windows
 from service.app import create_app
-from service.engine.types import EmbedResult, Readiness, TextsAtDepth
+from service.engine.types import EmbedResult, OtherTexts, Readiness
 from service.errors import NotReady, ServiceError
 from service.lanes import Lane
 from service.settings import Settings
@@ -95,14 +95,15 @@ class FakeEngine:
         windows: Windows | None = None,
         lane: Lane = "interactive",
         depth: int | None = None,
-        others: TextsAtDepth | None = None,
+        others: OtherTexts | None = None,
         weights: bool = False,
         skip_failed: bool = False,
         timeout_seconds: float | None = None,
     ) -> EmbedResult:
         """The vectors of the texts; ``errors`` are those of an engine that skips failed texts."""
-        for part in (TextsAtDepth(texts, depth), *([others] if others else [])):
-            how = truncate, truncation_direction, prompt, timeout_seconds, part.depth, skip_failed
+        for part in (OtherTexts(texts, depth, prompt), *([others] if others else [])):
+            cut = truncate, truncation_direction
+            how = *cut, part.prompt, timeout_seconds, part.depth, skip_failed
             self.calls.append(Call([*part.texts], *how, lane, windows))
         texts = [*texts, *(others.texts if others else ())]
         if self.error:

@@ -24,7 +24,7 @@ from service.api.vectors import (
     ranked_cosines,
     to_unit,
 )
-from service.engine.types import EmbedResult, TextsAtDepth
+from service.engine.types import EmbedResult, OtherTexts
 from service.errors import InvalidInput
 from service.http.context import context_of
 
@@ -150,18 +150,24 @@ async def _similarities(request: Request, body: SimilarityBody) -> Response:
 async def _embed_sides(
     request: Request, body: SimilarityBody, sources: Sequence[str], others: Sequence[str]
 ) -> tuple[EmbedResult, list[int], list[int]]:
-    """The embeddings of both sides, each at its depth, and the row of every text of each side."""
+    """The embeddings of both sides, and the row of every text of each side.
+
+    Each side has its depth and its prompt.
+    """
     service, options = service_of(request), body.parameters
-    depth = service.depth(options.depth)
+    depth, prompt = service.depth(options.depth), service.prompt(options.prompt_name)
     others_depth = service.documents_depth(options.documents_depth, beside=depth)
+    others_prompt = prompt
+    if (name := options.documents_prompt_name) is not None:
+        others_prompt = service.prompt(name, param="documents_prompt_name")
     row_of = {text: row for row, text in enumerate(dict.fromkeys(body.inputs.texts()))}
-    if others_depth == depth:
+    if (others_depth, others_prompt) == (depth, prompt):
         result = await embed(request, [*row_of], options)
         return result, [row_of[text] for text in sources], [row_of[text] for text in others]
     row_of = {text: row for row, text in enumerate(dict.fromkeys(sources))}
     row_of_other = {text: row for row, text in enumerate(dict.fromkeys(others), len(row_of))}
-    at_other_depth = TextsAtDepth([*row_of_other], others_depth)
-    result = await embed(request, [*row_of], options, others=at_other_depth)
+    other_texts = OtherTexts([*row_of_other], others_depth, others_prompt)
+    result = await embed(request, [*row_of], options, others=other_texts)
     return result, [row_of[text] for text in sources], [row_of_other[text] for text in others]
 
 

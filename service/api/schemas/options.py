@@ -33,7 +33,10 @@ Direction = Annotated[
 Positive = Annotated[int, Field(ge=1)]
 PromptName = Annotated[
     str | None,
-    Field(description="Name of a prompt of the model (/info) that is put before every text."),
+    Field(
+        description="Name of a prompt of the model (/info) that is put before every text. An empty"
+        " name is no prompt."
+    ),
 ]
 Depth = Annotated[
     Positive | None,

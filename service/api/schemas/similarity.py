@@ -72,12 +72,20 @@ Pairs = Annotated[
 
 
 class SimilarityOptions(EmbedOptions):
-    """Options of a comparison; ``depth`` is that of the source, the queries or a pair's first."""
+    """Options of a comparison, of the source, the queries or a pair's first text.
+
+    Those of the other texts begin with ``documents_``.
+    """
 
     documents_depth: Positive | None = Field(
         default=None,
         description="The last block to run for sentences, documents and a pair's second text;"
-        " by default that of the others. Two depths must be comparable (/info).",
+        " by default ``depth``. Two depths must be comparable (/info).",
+    )
+    documents_prompt_name: str | None = Field(
+        default=None,
+        description="Name of a prompt of the model (/info) that is put before sentences, documents"
+        " and a pair's second text; by default ``prompt_name``. An empty name is no prompt.",
     )
 
 

@@ -7,7 +7,7 @@ import { chosenOptions, listenToDepth, prepareDepth, showDepth } from "./depth.j
 import { byId, element } from "./dom.js";
 import { startLive } from "./live.js";
 import { showMap } from "./map.js";
-import { listenToSearch, searchedFor, showSearch } from "./search.js";
+import { chosenPrompts, listenToSearch, searchedFor, showSearch } from "./search.js";
 import { requestOf, snippet } from "./snippets.js";
 import { EXAMPLES, MOST_TEXTS, readFile, textsOf } from "./texts.js";
 import { showTokens } from "./tokens.js";
@@ -186,7 +186,8 @@ function listenToSnippets() {
   for (const button of document.querySelectorAll("[data-language]")) {
     button.addEventListener("click", async () => {
       const { texts } = results ?? textsOf(byId("texts").value);
-      const request = requestOf(currentView(), { texts, query: searchedFor(), options: info ? shownOptions() : {} });
+      const shown = info ? { prompts: chosenPrompts(info), options: shownOptions() } : { options: {} };
+      const request = requestOf(currentView(), { texts, query: searchedFor(), ...shown });
       const code = snippet(button.dataset.language, request, { base: document.baseURI, withKey: hasKey() });
       byId("snippet").textContent = code;
       byId("snippet").hidden = false;

@@ -27,6 +27,12 @@ export function listenToSearch(onFailure) {
 
 export const searchedFor = () => byId("query").value.trim();
 
+/** The parameters of /similarity that name the query's prompt and that of the texts, the default. */
+export function chosenPrompts(info) {
+  const prompt = byId("prompt").value;
+  return prompt ? { prompt_name: prompt, documents_prompt_name: info.default_prompt_name ?? "" } : {};
+}
+
 async function search(onFailure) {
   running.abort();
   running = new AbortController();

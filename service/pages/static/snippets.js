@@ -3,10 +3,11 @@
 const KEY_NAME = "S2SENT_API_KEY"; // the variable the code takes the key from; the key is not shown
 
 /** The route and the body that give what a view shows. */
-export function requestOf(view, { texts, query, options }) {
+export function requestOf(view, { texts, query, prompts, options }) {
   if (view === "search" && query) {
-    const parameters = "depth" in options ? { parameters: depthOf(options) } : {};
-    return { path: "similarity", body: { inputs: { queries: [query], documents: texts }, ...parameters } };
+    const parameters = { ...depthOf(options), ...prompts };
+    const body = { inputs: { queries: [query], documents: texts } };
+    return { path: "similarity", body: Object.keys(parameters).length ? { ...body, parameters } : body };
   }
   if (view === "tokens") return { path: "tokenize", body: { inputs: texts } };
   if (view === "blocks") return { path: "explain", body: { inputs: texts, ...depthOf(options) } };

@@ -35,6 +35,9 @@ def elastic_engine(*comparable: int) -> FakeEngine:
     return engine
 
 
+OF_BOTH_SIDES = ("prompt_name", "documents_prompt_name")
+
+
 def asking(path: str, body: dict[str, Any], **options: int) -> dict[str, Any]:
     return body | ({"parameters": options} if path == "/similarity" else options)
 
@@ -95,6 +98,37 @@ async def test_sources_and_documents_are_embedded_at_their_own_depths(
     assert response.headers["x-model-fingerprint"] == plain.headers["x-model-fingerprint"]
     assert response.headers["x-compute-tokens"] == str(3 * len([*sources, *others]))
     assert response.headers["x-compute-characters"] == str(len([*sources, *others]))
+
+
+@pytest.mark.parametrize(("inputs", "sources", "others"), FORMS)
+async def test_sources_and_documents_may_have_different_prompts(
+    inputs: dict[str, Any], sources: list[str], others: list[str]
+) -> None:
+    for options, prompts in (
+        ({"prompt_name": "query", "documents_prompt_name": ""}, ["query: ", ""]),
+        ({"documents_prompt_name": "query"}, ["", "query: "]),
+    ):
+        engine = FakeEngine()
+        body = {"inputs": inputs, "parameters": options}
+        response = await client_of(engine).post("/similarity", json=body)
+        asked = [(call.texts, call.prompt) for call in engine.calls]
+        assert asked == [(sources, prompts[0]), (others, prompts[1])]
+        assert len(response.json()) > 0
+    engine = FakeEngine()
+    for options in ({"prompt_name": "query"}, dict.fromkeys(OF_BOTH_SIDES, "query")):
+        body = {"inputs": inputs, "parameters": options}
+        await client_of(engine).post("/similarity", json=body)
+    assert [call.prompt for call in engine.calls] == ["query: ", "query: "]
+
+
+async def test_a_prompt_that_the_model_lacks_is_refused_by_the_name_of_its_field() -> None:
+    for name, otherwise in zip(OF_BOTH_SIDES, ("none", "the prompt of the source"), strict=True):
+        body = {"inputs": {"pairs": [["a", "b"]]}, "parameters": {name: "passage"}}
+        response = await client_of(FakeEngine()).post("/similarity", json=body)
+        assert response.json()["error"] == (
+            f"{name} is 'passage'; this model has query."
+            f' Send "" for no prompt, or leave it out for {otherwise}.'
+        )
 
 
 async def test_documents_of_the_sources_depth_need_one_run() -> None:

@@ -24,7 +24,7 @@ from service.engine.inference.fair_queue import PendingRequest
 from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.panics import Panic
 from service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
-from service.engine.types import EmbedResult, TextsAtDepth
+from service.engine.types import EmbedResult, OtherTexts
 from service.errors import (
     DeadlineExceeded,
     EmptyInput,
@@ -70,6 +70,16 @@ async def test_prompt_and_truncation_reach_the_tokenizer() -> None:
     assert result.embeddings.tolist() == [vector("a" + "b" * 31)]
     assert result.truncated == [True]
     assert harness.value("truncated_texts_total") == 1
+
+
+async def test_the_other_texts_of_a_request_have_a_prompt_of_their_own() -> None:
+    async with serving() as harness:
+        others = OtherTexts(["b", "c"], None, "to ")
+        result = await harness.engine.embed(["b"], prompt="of ", others=others)
+        assert result.embeddings.tolist() == [vector(t) for t in ("of b", "to b", "to c")]
+        long = OtherTexts(["b", "c" * 40], None, "to ")
+        with pytest.raises(InvalidInput, match=r"^input 2 has 43 tokens"):
+            await harness.engine.embed(["b"], prompt="of ", others=long, truncate=False)
 
 
 async def test_request_larger_than_a_batch_is_answered_whole() -> None:
@@ -529,7 +539,7 @@ async def test_one_request_for_two_depths_is_admitted_once() -> None:
     async with serving(max_concurrent_requests=2) as harness:
         held = await harness.hold()
         two = asyncio.create_task(
-            harness.engine.embed(["a", "b"], depth=2, others=TextsAtDepth(["b", "c"], None))
+            harness.engine.embed(["a", "b"], depth=2, others=OtherTexts(["b", "c"], None, ""))
         )
         await harness.queued(4)
         draining = asyncio.create_task(harness.engine.drain(PATIENCE_SECONDS))
@@ -547,7 +557,7 @@ async def test_one_request_for_two_depths_is_admitted_once() -> None:
 
 async def test_a_request_for_two_depths_that_does_not_fit_leaves_nothing_behind() -> None:
     """An empty queue takes it whatever its size."""
-    texts, others = ["a" * 30], TextsAtDepth(["b" * 30, "c" * 30], None)
+    texts, others = ["a" * 30], OtherTexts(["b" * 30, "c" * 30], None, "")
     async with serving(max_queue_tokens=64) as harness:
         held = await harness.hold()
         waiting = harness.send("waiting")
@@ -563,7 +573,7 @@ async def test_a_request_for_two_depths_that_does_not_fit_leaves_nothing_behind(
 
 
 async def test_both_depths_of_a_request_may_fail(caplog: pytest.LogCaptureFixture) -> None:
-    others = TextsAtDepth([POISON], None)
+    others = OtherTexts([POISON], None, "")
     async with serving() as harness:
         both = asyncio.create_task(harness.engine.embed([POISON], depth=2, others=others))
         assert isinstance(await outcome(both), InferenceFailed)
@@ -575,7 +585,7 @@ async def test_both_depths_of_a_request_may_fail(caplog: pytest.LogCaptureFixtur
 async def test_a_request_of_which_one_depth_runs_is_in_inference() -> None:
     async with serving() as harness:
         harness.encoder.gate.clear()
-        embedding = harness.engine.embed(["a"], depth=2, others=TextsAtDepth(["b"], None))
+        embedding = harness.engine.embed(["a"], depth=2, others=OtherTexts(["b"], None, ""))
         both = asyncio.create_task(embedding)
         await harness.encoder.until_entered()
         both.cancel()

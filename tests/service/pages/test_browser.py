@@ -224,7 +224,10 @@ def prompted_artifact(exits_checkpoint: Path, tmp_path_factory: pytest.TempPathF
     folder = tmp_path_factory.mktemp("prompted")
     shutil.copytree(exits_checkpoint, folder / "checkpoint")
     settings = folder / "checkpoint" / "config_sentence_transformers.json"
-    prompts = {"prompts": {"query": "thé red dog: "}, "default_prompt_name": "query"}
+    prompts = {
+        "prompts": {"query": "thé red dog: ", "other": "music and books "},
+        "default_prompt_name": "query",
+    }
     settings.write_text(json.dumps(json.loads(settings.read_text()) | prompts))
     return export_checkpoint(folder / "checkpoint", folder / "artifact", ExportOptions())
 
@@ -465,12 +468,36 @@ def test_a_server_of_small_requests_and_other_defaults_shows_the_whole_embedding
         view(page, "search")
         page.fill("#query", "music")
         expect(page.locator("#hits")).to_have_attribute("data-query", "music")
-        best = server.client.post("/similarity", json=first_texts(body_of_code(page), 3)).json()[0]
-        shown = [page.locator(f'#hits li[data-position="{each}"] strong') for each in range(3)]
-        for hit in best:
-            expect(shown[hit["index"]]).to_have_text(f"{hit['score']:.3f}")
+        check_scores(page, server, first_texts(body_of_code(page), 3))
         view(page, "blocks")
         expect(page.locator("#block-bars")).to_contain_text("The first 4 texts")
+
+
+def test_the_code_of_a_search_by_a_prompt_gives_its_scores(
+    browser: Browser, prompted_artifact: Artifact
+) -> None:
+    with (
+        running_server(prompted_artifact.path) as server,
+        clean_page(browser, server.url) as page,
+    ):
+        page.goto("/playground")
+        expect(page.locator("body")).to_have_attribute("data-embedded", "12")
+        view(page, "search")
+        page.fill("#query", "music")
+        expect(page.locator("#hits")).to_have_attribute("data-query", "music")
+        assert "parameters" not in body_of_code(page)
+        page.select_option("#prompt", "other")
+        body = body_of_code(page)
+        prompts = {"prompt_name": "other", "documents_prompt_name": "query"}
+        assert body["parameters"] == prompts
+        check_scores(page, server, body)
+
+
+def check_scores(page: Page, server: ServerProcess, body: dict[str, Any]) -> None:
+    """The page shows the scores that the body of a ranking gives."""
+    for hit in server.client.post("/similarity", json=body).json()[0]:
+        shown = page.locator(f'#hits li[data-position="{hit["index"]}"] strong')
+        expect(shown).to_have_text(f"{hit['score']:.3f}")
 
 
 def body_of_code(page: Page) -> dict[str, Any]:
