@@ -223,6 +223,7 @@ class Manifest:
                 raise MalformedManifest(
                     f"{MANIFEST}: {name} must be {names}, got {fields[name]!r}. {REEXPORT}"
                 )
+        _check_values(fields)
         return cls(
             **fields
             | {name: tuple(fields[name]) for name in LISTS}
@@ -255,6 +256,28 @@ def _json_kinds(hint: Any) -> list[type]:
     alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     kinds = [get_origin(alternative) or alternative for alternative in alternatives]
     return [{tuple: list, Template: dict}.get(kind, kind) for kind in kinds]
+
+
+def _check_values(fields: Mapping[str, Any]) -> None:
+    """Raise MalformedManifest for values that no encoder has, of fields whose type is right."""
+    numbers = {name: [fields[name]] for name in ("dim", "max_seq_length")}
+    numbers |= {name: fields[name] for name in ("depths", "comparable_depths")}
+    numbers["backbone.num_blocks"] = [fields["backbone"].get("num_blocks", 1)]
+    if fields["selector"] is not None:
+        numbers["selector.num_blocks"] = [fields["selector"].get("num_blocks")]
+    for name, values in numbers.items():
+        for value in values:
+            if type(value) is not int or value < 1:
+                raise MalformedManifest(
+                    f"{MANIFEST}: {name} has {value!r}, which is no number above 0. {REEXPORT}"
+                )
+    prompts, default = fields["prompts"], fields["default_prompt_name"]
+    if not all(isinstance(prompt, str) for prompt in prompts.values()):
+        raise MalformedManifest(f"{MANIFEST}: prompts must be texts. {REEXPORT}")
+    if default is not None and default not in prompts:
+        raise MalformedManifest(
+            f"{MANIFEST}: default_prompt_name is {default!r}, which prompts do not have. {REEXPORT}"
+        )
 
 
 def _parse_template(fields: dict[str, Any] | None) -> Template | None:

@@ -91,7 +91,7 @@ class Artifact:
             return (self.path / name).read_bytes()
         with _opened(self.path, name) as file:
             entry = self.manifest.files[name]
-            content = file.read(entry.bytes + 1)  # never more than what can be right
+            content = file.read(_limit(file, entry))
             _require_same(file, content, entry)
             return content
 
@@ -110,8 +110,7 @@ class Artifact:
     def _take(self, name: str) -> MemoryFile:
         with _opened(self.path, name) as file:
             entry = self.manifest.files.get(name)
-            limit = entry.bytes + 1 if entry else os.fstat(file.fileno()).st_size
-            content = MemoryFile(file, limit)
+            content = MemoryFile(file, _limit(file, entry))
             if entry:
                 _require_same(file, content.content, entry)
             return content
@@ -170,6 +169,12 @@ def _opened(folder: Path, name: str) -> Iterator[BinaryIO]:
             yield file
     except OSError as error:
         raise _unreadable(path, error) from None
+
+
+def _limit(file: BinaryIO, entry: FileEntry | None) -> int:
+    """The bytes to read of a file: never many more than it has, or than can be right."""
+    size = os.fstat(file.fileno()).st_size
+    return min(entry.bytes, size) + 1 if entry else size
 
 
 def _require_same(file: BinaryIO, content: bytes | memoryview, entry: FileEntry) -> None:

@@ -94,7 +94,12 @@ def _replace(target: Path, partial: Path) -> None:
         return
     old = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
     target.rename(old / target.name)
-    partial.rename(target)
+    try:
+        partial.rename(target)
+    except OSError:
+        (old / target.name).rename(target)
+        old.rmdir()
+        raise
     shutil.rmtree(old)
 
 

@@ -7,7 +7,6 @@ Where there is a checkpoint, `model.export.checkpoint` gives better weights: her
 stored as int8 already are rounded a second time.
 """
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +60,8 @@ def convert_to_int8(
     with staged(target, overwrite=overwrite) as folder:
         for file in source.manifest.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source.path / file, folder / file)
+            if file != MODEL:
+                (folder / file).write_bytes(source.read(file))
         graph.save(model, str(folder / MODEL))
         manifest = replace(
             source.manifest,

@@ -33,10 +33,9 @@ from model.export.int8.rounding import round_weights
 from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from model.export.parity import check_parity, parity_sentences
 from model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
-from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
 
 OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
-LEAST_NORM = 1e-12  # that a vector is divided by, as in torch
 
 
 def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Artifact:

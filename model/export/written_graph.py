@@ -27,7 +27,7 @@ from model.export.packed.families import has_packed_form, is_only_packed
 from model.export.packed.read_early import read_early
 from model.export.parity import parity_sentences
 from model.export.trace import TracedEncoder, backbone_config, trace_encoder
-from model.network.encoder import find_template
+from model.network.encoder import find_selector, find_template
 from model.network.transformer import TemplateTransformer, is_causal
 from model.runtime.encoder import LONG_TEXT, padded_inputs
 from model.runtime.tokenizer import Tokenizer
@@ -56,7 +56,7 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
     if traced.is_packed:
         fused, packed = _finish_packed(front), True
     else:
-        front, fused, packed = _finish_encoder(front, backbone_config(encoder), options)
+        front, fused, packed = _finish_encoder(front, encoder, options)
     if options.precision == "int8":
         _require_packed(packed and not options.standard_operators)
         _require_one_file(front)
@@ -104,13 +104,31 @@ def _is_traced_packed(encoder: SentenceTransformer, options: ExportOptions) -> b
         _require_in_window(config, max_seq_length(encoder))
     if not is_only_packed(config):
         other = options.precision == "fp16" or options.standard_operators
-        return has_packed_form(config) and not other
+        is_packed = has_packed_form(config) and not other
+        if not is_packed:
+            _require_states_as_read(encoder, options)
+        return is_packed
     if options.precision == "fp16":
         raise ExportError(
             f"the graph of a {config.model_type} packs its tokens, for a CPU, and fp16 is for a"
             " GPU. Choose fp32, weight-int8 or int8."
         )
     return True
+
+
+def _require_states_as_read(encoder: SentenceTransformer, options: ExportOptions) -> None:
+    """Raise `ExportError` where exits would pass on states that are divided for the selector.
+
+    ONNX Runtime's optimiser fails on those that are divided by their root mean square.
+    """
+    selector = find_selector(encoder)
+    norm = selector.config.input_norm if selector else "none"
+    if norm == "rms" or (norm != "none" and options.depths):
+        raise ExportError(
+            f"input_norm is {norm!r}, which the graph of a {backbone_config(encoder).model_type} in"
+            f" {options.precision} does not have{' with depths' if norm != 'rms' else ''}. Train"
+            " the selector with input_norm = 'none'."
+        )
 
 
 def _require_in_window(config: Any, longest: int) -> None:
@@ -131,12 +149,12 @@ def _finish_packed(front: onnx.ModelProto) -> dict[str, int]:
 
 
 def _finish_encoder(
-    front: onnx.ModelProto, config: Any, options: ExportOptions
+    front: onnx.ModelProto, encoder: SentenceTransformer, options: ExportOptions
 ) -> tuple[onnx.ModelProto, dict[str, int], bool]:
     """Fuse and pack; returns the encoder half, its fused operators, and whether it is packed."""
     fused: dict[str, int] = {}
     if not options.standard_operators:
-        front, fused = _fuse(front, config, options)
+        front, fused = _fuse(front, encoder, options)
     packed = options.precision != "fp16" and pack(front.graph)
     if packed:  # attention is still one operator, under another name
         fused["MultiHeadAttention"] = fused.pop("Attention")
@@ -148,9 +166,10 @@ def _finish_encoder(
 
 
 def _fuse(
-    front: onnx.ModelProto, config: Any, options: ExportOptions
+    front: onnx.ModelProto, encoder: SentenceTransformer, options: ExportOptions
 ) -> tuple[onnx.ModelProto, dict[str, int]]:
     """The encoder half with fused operators, and the count of each; raises `GraphError`."""
+    config = backbone_config(encoder)
     front, fused = graph.fuse(
         front,
         num_heads=int(config.num_attention_heads),
@@ -160,7 +179,9 @@ def _fuse(
         embeddings=options.precision not in STORED_AS_INT8,
     )
     if not options.allow_unfused_attention:
-        graph.require_fused_attention(fused, int(config.num_hidden_layers))
+        selector = find_selector(encoder)
+        unread = selector is not None and selector.config.block_choice == "skip_last"
+        graph.require_fused_attention(fused, int(config.num_hidden_layers) - unread)
     return front, fused
 
 

@@ -51,6 +51,7 @@ class PooledEncoder(nn.Module):
         self.template = find_template(encoder)
         self.normalize = isinstance(encoder[-1], Normalize)
         self.full = int(cast(Any, self.backbone).config.num_hidden_layers)
+        depths = sorted({*depths})
         require_exits(self.selector, depths, self.full)
         if depths and MAX in self.modes:
             raise CheckpointError(
@@ -59,8 +60,8 @@ class PooledEncoder(nn.Module):
             )
         own = self.selector.config.exits if self.selector else ()
         self.weighs = bool(self.selector and self.selector.frequency_selection)
-        self.gated = [depth for depth in sorted(depths) if depth in own]
-        self.exits = {depth: self._block_numbers(depth) for depth in (*sorted(depths), self.full)}
+        self.gated = [depth for depth in depths if depth in own]
+        self.exits = {depth: self._block_numbers(depth) for depth in (*depths, self.full)}
         self.blocks = sorted(set().union(*self.exits.values()))
 
     def forward(
@@ -142,7 +143,7 @@ class PooledEncoder(nn.Module):
 def require_exits(selector: S2SentSelector | None, depths: Collection[int], full: int) -> None:
     """Raise CheckpointError unless an encoder of ``full`` blocks can stop at each of ``depths``."""
     own = selector.config.exits if selector else ()
-    least = 2 if own else selector.config.num_blocks if selector else 1
+    least = selector.config.num_blocks if selector and not own else 1
     for depth in depths:
         if own and depth not in own:
             raise CheckpointError(

@@ -91,6 +91,11 @@ class S2SentSelector(Module):
         features["token_embeddings"] = self.project_exit(fused, self._scaled(blocks), depth)
         return features
 
+    @property
+    def gates_tokens(self) -> bool:
+        """Whether each token has weights of its own: a gate without a squeeze."""
+        return self.spatial_selection is not None and self.frequency_selection is None
+
     def at(self, depth: int) -> "S2SentSelector":
         """The selector of an exit; this one where the exit has none of its own."""
         name = str(depth)
@@ -150,14 +155,10 @@ class S2SentSelector(Module):
         A sentence's weights are the same for all its tokens, so each block is pooled before fusing:
         one product with a basis [B, 1 + F, L] gives both its pooled vector and its spectrum.
         """
-        mask = attention_mask.to(squeeze_dtype(blocks))
-        if self.spatial_selection is None:
-            row = pooling_row(mask, self.config.pooling, read_positions)
-            pooled = [project(row, block)[:, 0] for block in self._scaled(blocks)]
-            return mean(pooled).to(blocks[0].dtype)
-        if self.frequency_selection is None:
+        if self.gates_tokens:
             fused = self.fuse(blocks, attention_mask, read_positions)
             return pool_tokens(fused, attention_mask, self.config.pooling, read_positions)
+        mask = attention_mask.to(squeeze_dtype(blocks))
         scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
         rows = self._rows(mask, scope, read_positions)
         products = [project(rows, block) for block in self._scaled(blocks)]
@@ -174,7 +175,7 @@ class S2SentSelector(Module):
 
         ``states`` are the embedding output and every block.
         """
-        if self.frequency_selection is None:
+        if self.gates_tokens:
             return [
                 self._pool_exit(
                     self.select_blocks(states, depth), depth, attention_mask, read_positions
@@ -193,7 +194,7 @@ class S2SentSelector(Module):
     ) -> list[tuple[Tensor, Tensor]]:
         """`pool_exits` [B, D], each with the weights [B, N, D] of its blocks, oldest first.
 
-        Not for a selector without a squeeze, whose weights may differ between the tokens.
+        Not for a selector that gates tokens, each of which may have other weights.
         """
         numbers = {depth: self.block_numbers(len(states) - 1, depth) for depth in depths}
         mask = attention_mask.to(squeeze_dtype(states[-1:]))
@@ -223,17 +224,21 @@ class S2SentSelector(Module):
 
     def _rows(self, mask: Tensor, scope: Tensor, read_positions: Tensor | None) -> Tensor:
         """Rows [B, 1 + F, L]: a block's product with them is its pooled vector and its spectrum."""
-        squeeze = cast(FrequencySelection, self.frequency_selection)
         pooling = pooling_row(mask, self.config.pooling, read_positions)
-        return torch.cat([pooling, squeeze.token_basis(scope)], dim=1)
+        if self.frequency_selection is None:
+            return pooling
+        return torch.cat([pooling, self.frequency_selection.token_basis(scope)], dim=1)
 
     def _pool_products(self, products: Sequence[Tensor], scope: Tensor) -> tuple[Tensor, Tensor]:
         """The fused vectors [B, D] from the product of `_rows` with each block, and the weights."""
-        squeeze = cast(FrequencySelection, self.frequency_selection)
-        gate = cast(SpatialSelection, self.spatial_selection)
-        f = squeeze([product[:, 1:] for product in products], scope)
-        weights = gate(f, len(products))
-        return weighted_sum(weights, [product[:, 0] for product in products]), weights
+        pooled = [product[:, 0] for product in products]
+        if self.frequency_selection is None or self.spatial_selection is None:  # not gated
+            average = mean(pooled)
+            weights = average.new_full((len(pooled), *average.shape), 1 / len(pooled))
+            return average, weights
+        f = self.frequency_selection([product[:, 1:] for product in products], scope)
+        weights = self.spatial_selection(f, len(products))
+        return weighted_sum(weights, pooled), weights
 
     def block_weights(
         self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None

@@ -14,7 +14,7 @@ import hashlib
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -175,6 +175,7 @@ def _build(tower: SentenceTransformer) -> dict[str, Any]:
         "pooling": pooling_mode(tower),
         "selector": asdict(selector.config) if selector else None,
         "prompts": (tower.prompts, tower.default_prompt_name),
+        "backbone": cast(Any, tower[0]).auto_model.config.model_type,
     }
 
 

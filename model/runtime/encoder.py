@@ -25,6 +25,8 @@ BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not
 # (`model.export.cpu.long_attention`): all its scores at one time would take gigabytes.
 LONG_TEXT = 1024
 
+LEAST_NORM = 1e-12  # that a vector is divided by, as in torch
+
 # Padded tokens of a run up to which its session keeps the run's memory for the next run: of runs
 # side by side, which come in numbers, and of exclusive ones.
 KEPT_TOKENS = 1024
@@ -81,8 +83,8 @@ class OnnxEncoder:
 
         Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
         padded to the longest, so close lengths save work; no row depends on the others. Set
-        ``exclusive`` where no other run is expected meanwhile. ``depth``, one of the manifest's
-        depths, stops after that block; None runs all. Raises ValueError for another depth.
+        ``exclusive`` where no other run is expected meanwhile. ``depth``, of ``all_depths`` in the
+        manifest, stops after that block; None runs all. Raises ValueError for another depth.
         """
         return self._run(POOLED_OUTPUT, sequences, exclusive=exclusive, depth=depth)
 
@@ -107,8 +109,12 @@ class OnnxEncoder:
     def _run(
         self, output: str, sequences: Sequence[Sequence[int]], *, exclusive: bool, depth: int | None
     ) -> NDArray[np.float32]:
-        if depth is not None and depth not in self.artifact.manifest.depths:
-            raise ValueError(f"depth is {depth}; the artifact has {self.artifact.manifest.depths}.")
+        manifest = self.artifact.manifest
+        if depth == manifest.full_depth:
+            depth = None
+        if depth is not None and depth not in manifest.depths:
+            known = ", ".join(map(str, manifest.all_depths))
+            raise ValueError(f"depth is {depth}; the artifact can stop at {known}.")
         run = partial(self._run_together, output, exclusive=exclusive, depth=depth)
         if self._has_device_memory or max(map(len, sequences)) <= LONG_TEXT:
             return run(sequences)
@@ -152,6 +158,7 @@ class OnnxEncoder:
         """Embed texts offline: rows [n, dim] in the order of ``texts``; ``depth`` as in `run`.
 
         The model's default prompt stands before each. Batches are made of texts of close lengths.
+        A vector of zeros stays one.
         Raises UnusableInput for a text without tokens.
         """
         prompt = self.artifact.manifest.prompt()
@@ -165,7 +172,8 @@ class OnnxEncoder:
             indices = order[start : start + batch_size]
             embeddings[indices] = self.run([rows[index] for index in indices], depth=depth)
         if normalize:
-            embeddings /= np.linalg.norm(embeddings, axis=1, keepdims=True)
+            lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
+            embeddings /= np.maximum(lengths, LEAST_NORM)
         return embeddings
 
 

@@ -29,9 +29,13 @@ class PackedEncoder(nn.Module, ABC):
         super().__init__()
         self.heads, self.num_blocks, self.fused = heads, num_blocks, fused
 
+    def positions(self, input_ids: Tensor, rows: PackedRows) -> Tensor:
+        """The position [1, T] of each token in its text, of ids [B, L]; counted from 0."""
+        return rows.positions
+
     @abstractmethod
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """The states [1, T, D] of token ids and their positions in their texts, both [1, T]."""
+        """The states [1, T, D] of token ids and their `positions`, both [1, T]."""
 
     @abstractmethod
     def share(self, rows: PackedRows) -> Any:
@@ -50,7 +54,8 @@ class PackedEncoder(nn.Module, ABC):
     ) -> tuple[PackedRows, Sequence[Tensor], Tensor]:
         """The packed rows, the states [1, T, D] of the embeddings and blocks, and what it gives."""
         rows = PackedRows.of(attention_mask)
-        states = [self.embed(input_ids.reshape(-1)[rows.tokens][None], rows.positions)]
+        ids = input_ids.reshape(-1)[rows.tokens][None]
+        states = [self.embed(ids, self.positions(input_ids, rows))]
         shared = self.share(rows)
         for number in range(self.num_blocks):
             states.append(self.block(number, states[-1], rows, shared))

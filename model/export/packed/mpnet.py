@@ -28,9 +28,15 @@ class PackedMPNet(PackedEncoder):
         )
         self.bias = ByDistance(encoder.relative_attention_bias.weight[buckets].T)
 
+    def positions(self, input_ids: Tensor, rows: PackedRows) -> Tensor:
+        """Counted behind the padding id, which has its own, also where a text spells it out."""
+        padding = self.embeddings.padding_idx
+        counts = (input_ids != padding).long()
+        counted: Tensor = counts.cumsum(1) * counts + padding
+        return counted.reshape(-1)[rows.tokens][None]
+
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
-        first = self.embeddings.padding_idx + 1
-        states: Tensor = self.embeddings(input_ids=ids, position_ids=positions + first)
+        states: Tensor = self.embeddings(input_ids=ids, position_ids=positions)
         return states
 
     def share(self, rows: PackedRows) -> Tensor:

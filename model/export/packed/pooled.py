@@ -17,8 +17,8 @@ class PooledPacked(PooledEncoder):
     """A `PooledEncoder` whose backbone runs on packed tokens; rows are padded on the right.
 
     Where one token is read and nothing else of its text is looked at, the states that `forward`
-    returns are those of that token, [B, 1, D]. Behind them it returns what the next block reads,
-    [1, T, D], at each smaller depth in ``exits``.
+    returns are those of that token, [B, 1, D]. Behind them it returns what the block behind the
+    deepest that is pooled reads, [1, T, D], at each smaller depth in ``exits``.
     """
 
     def __init__(
@@ -52,4 +52,5 @@ class PooledPacked(PooledEncoder):
             for number in self.blocks:
                 pooled[number] = self.packed.padded(rows, states[number], number)
             outputs = self.pool(pooled, attention_mask, read)
-        return (*outputs, *(states[depth] for depth in sorted(self.exits)[:-1]))
+        deepest = [self.exits[depth][-1] for depth in sorted(self.exits)[:-1]]
+        return (*outputs, *(states[number] for number in deepest))

@@ -40,7 +40,7 @@ class LocalEmbedder:
         # The tokenizer's own threads; they are started with the first call.
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))
         self._encoder = _verified_encoder(opened)
-        self._depth = None if options.depth == manifest.full_depth else options.depth
+        self._depth = options.depth
         self._prompt = manifest.prompt(options.prompt_name)
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 

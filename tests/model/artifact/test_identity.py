@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from model.artifact.identity import vector_fingerprint
-from model.artifact.manifest import CONFIG, MODEL, TOKENIZER, FileEntry, Manifest
+from model.artifact.manifest import CONFIG, MODEL, TOKENIZER, WEIGHTS, FileEntry, Manifest
 from model.artifact.template import Template
 from tests.support.small_artifact import a_manifest
 
@@ -26,6 +26,13 @@ BASE = dataclasses.replace(a_manifest(), files=FILES, backbone={"num_blocks": 6}
 )
 def test_another_graph_tokenizer_or_precision_is_another_identity(other: Manifest) -> None:
     assert vector_fingerprint(other) != vector_fingerprint(BASE)
+
+
+def test_weights_apart_from_their_graph_are_a_part_of_the_identity() -> None:
+    one, other = (
+        dataclasses.replace(BASE, files=FILES | {WEIGHTS: FileEntry(digest, 1)}) for digest in "12"
+    )
+    assert len({vector_fingerprint(each) for each in (BASE, one, other)}) == 3
 
 
 def test_what_leaves_vectors_as_they_are_leaves_the_identity() -> None:

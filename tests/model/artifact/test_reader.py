@@ -122,6 +122,14 @@ TEMPLATE = {"prefix": [1, 2], "suffix": [3], "read": -1, "space": " ", "clean_up
         ({"files": {MODEL: {"sha256": "0", "bytes": -1}}}, "needs sha256 and bytes"),
         ({"files": {MODEL: {"sha256": "0", "bytes": float("inf")}}}, "needs sha256 and bytes"),
         ({"files": {}}, "does not list"),
+        ({"dim": -1}, "dim has -1, which is no number above 0"),
+        ({"max_seq_length": 0}, "max_seq_length has 0"),
+        ({"depths": ["2"]}, "depths has '2'"),
+        ({"comparable_depths": [True]}, "comparable_depths has True"),
+        ({"backbone": {"num_blocks": "6"}}, r"backbone\.num_blocks has '6'"),
+        ({"selector": {}}, r"selector\.num_blocks has None"),
+        ({"prompts": {"q": 5}}, "prompts must be texts"),
+        ({"default_prompt_name": "nope"}, "default_prompt_name is 'nope', which prompts"),
         ({"template": {}}, "template needs the token ids"),
         ({"template": TEMPLATE | {"read": 2}}, "template needs the token ids"),
         ({"template": TEMPLATE | {"clean_up": "wash"}}, "clean_up as one of none, full_stop"),
@@ -134,6 +142,16 @@ def test_a_manifest_of_another_shape_is_refused(
     """Unknown, mistyped and incomplete fields are named."""
     edit_manifest(artifact, **changes)
     with pytest.raises(MalformedManifest, match=message):
+        Artifact.open(artifact.path)
+
+
+@pytest.mark.parametrize("size", [10**15, 2**63 - 1, 10**30])
+@pytest.mark.parametrize("name", [MODEL, "config.json"])
+def test_a_size_that_no_file_has_is_a_mismatch(artifact: Artifact, name: str, size: int) -> None:
+    """No memory is asked for beyond what the file has."""
+    files = {key: dataclasses.asdict(value) for key, value in artifact.manifest.files.items()}
+    edit_manifest(artifact, files=files | {name: files[name] | {"bytes": size}})
+    with pytest.raises(ChecksumMismatch, match=f"the manifest says {size}"):
         Artifact.open(artifact.path)
 
 

@@ -46,6 +46,28 @@ def test_an_exception_while_writing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_artifact_that_cannot_be_replaced_stays(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of the two renames fails."""
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if ".partial-" in path.name:
+            raise PermissionError
+        return rename(path, target)
+
+    def replace() -> None:
+        with staged(artifact.path, overwrite=True) as folder:
+            fill(folder)
+            monkeypatch.setattr(Path, "rename", failing)
+
+    with pytest.raises(PermissionError):
+        replace()
+    assert [*artifact.path.parent.iterdir()] == [artifact.path]
+    assert Artifact.open(artifact.path).fingerprint == artifact.fingerprint
+
+
 def test_a_killed_export_leaves_no_folder_that_opens(tmp_path: Path) -> None:
     """SIGKILL before the manifest is written: what remains on disk does not open."""
     code = (

@@ -254,6 +254,8 @@ def test_standard_operators_are_all_there_are_when_asked_for(
         {"spatial_selection": "1d", "weight_norm": "none"},
         {"dct_norm": "ortho", "activation": "tanh"},
         {"norm": "layer"},
+        {"block_choice": "skip_last"},
+        {"input_norm": "length"},
     ],
     ids=str,
 )
@@ -303,6 +305,15 @@ def test_a_selector_that_depends_on_its_batch_is_refused(
     """The promise of an artifact cannot be kept by the published code's normaliser or squeeze."""
     checkpoint = a_checkpoint(tmp_path, **options)
     with pytest.raises(ExportError, match="depend on its batch"):
+        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+
+
+def test_states_by_their_root_mean_square_are_refused_where_tokens_are_padded(
+    tmp_path: Path,
+) -> None:
+    """As the graph of a BERT is traced; ONNX Runtime's optimiser fails on it."""
+    checkpoint = a_checkpoint(tmp_path, input_norm="rms")
+    with pytest.raises(ExportError, match="input_norm is 'rms'.*of a bert in fp32.*'none'"):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
 
 

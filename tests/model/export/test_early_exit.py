@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+import torch
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from sentence_transformers import SentenceTransformer
@@ -20,7 +21,7 @@ from model.artifact.reader import Artifact
 from model.artifact.writer import seal
 from model.export.checkpoint import export_checkpoint
 from model.export.int8.rounding import round_weights
-from model.export.options import ExportOptions, Precision
+from model.export.options import ExportError, ExportOptions, Precision
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import build_encoder, find_selector, get_selector, load_encoder
 from model.network.pooled import stopped_at
@@ -184,8 +185,8 @@ def test_the_manifest_has_the_depths_and_the_parity_of_each(exported: Exported) 
 
 def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
     served = OnnxEncoder(exported.artifact)
-    with pytest.raises(ValueError, match="depth is 4; the artifact has"):
-        served.encode(TEXTS, depth=4)
+    with pytest.raises(ValueError, match="depth is 5; the artifact can stop at .*2, 3, 4"):
+        served.encode(TEXTS, depth=5)
     with pytest.raises(ValueError, match="depth is 2"):
         OnnxEncoder(exported.without_exits).encode(TEXTS, depth=2)
 
@@ -217,6 +218,42 @@ def test_a_depth_that_cannot_be_an_exit_is_refused(tmp_path: Path, kind: str, de
     with pytest.raises(CheckpointError, match=message):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(depths=(depth,)))
     assert not (tmp_path / "artifact").exists()
+
+
+def test_states_that_are_divided_for_the_selector_are_not_passed_on(tmp_path: Path) -> None:
+    """Blocks beyond a depth would all be run."""
+    config = SelectorConfig(width=WIDTH, num_blocks=2, reduction=4, input_norm="length")
+    backbone = tiny_backbone(tmp_path / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
+    build_encoder(backbone, config, max_seq_length=64).save(str(tmp_path / "checkpoint"))
+    with pytest.raises(ExportError, match="input_norm is 'length'.*with depths.*'none'"):
+        export_checkpoint(
+            tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions(depths=(2,))
+        )
+
+
+def test_a_depth_may_be_named_twice(tmp_path: Path) -> None:
+    options = ExportOptions(depths=(2, 2, 3))
+    made = export_checkpoint(elastic_checkpoint(tmp_path), tmp_path / "artifact", options)
+    assert made.manifest.depths == (2, 3)
+
+
+def test_a_mean_of_blocks_with_a_matrix_that_reads_them_exports(tmp_path: Path) -> None:
+    """Each block is pooled once for all exits; parity at every depth is the export's condition."""
+    backbone = tiny_backbone(tmp_path / "backbone", width=WIDTH, num_layers=NUM_BLOCKS)
+    config = SelectorConfig(
+        width=WIDTH, num_blocks=2, spatial_selection="avg", exits=(2, 3), project_exits=True,
+        project_blocks=True,
+    )  # fmt: skip
+    encoder = build_encoder(backbone, config, max_seq_length=64)
+    for matrix in get_selector(encoder).projections.values():
+        torch.nn.init.normal_(matrix, std=0.1)
+    encoder.save(str(tmp_path / "checkpoint"))
+    options = ExportOptions(depths=(2, 3))
+    made = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", options)
+    graph = onnx.load(made.onnx_path).graph
+    for depth in (2, 3, 4):
+        assert operators_run(graph, depth)["Attention"] == depth
+    np.testing.assert_allclose(OnnxEncoder(made).encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
 
 
 def test_a_depth_that_was_not_trained_is_refused(tmp_path: Path) -> None:

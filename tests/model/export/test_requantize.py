@@ -3,6 +3,7 @@
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ import pytest
 from model.artifact.manifest import MODEL, ArtifactError
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
+from model.export import requantize
 from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions, Precision
 from model.export.requantize import ConversionError, convert_to_int8
@@ -45,6 +47,22 @@ def test_products_are_of_int8_and_vectors_near_those_of_the_source(
     before, after = (OnnxEncoder(artifact).encode(TEXTS) for artifact in (source, made))
     assert ((before * after).sum(axis=1) > 0.99).all()
     assert (np.abs(before - after).max(axis=1) > 0).all()
+
+
+def test_a_file_that_is_replaced_meanwhile_is_not_sealed(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is written are the bytes that were verified."""
+    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", ExportOptions())
+    convert = requantize._convert_graph
+
+    def convert_and_replace(*arguments: Any) -> onnx.ModelProto:
+        (source.path / "config.json").write_text('{"pad_token_id": 7}')
+        return convert(*arguments)
+
+    monkeypatch.setattr(requantize, "_convert_graph", convert_and_replace)
+    made = convert_to_int8(source, tmp_path / "made")
+    assert made.config == source.config
 
 
 @pytest.mark.parametrize("precision", ["fp32", "weight-int8"])

@@ -86,6 +86,7 @@ def test_towers_that_do_not_add_up_are_refused(backbones: Callable[..., Path]) -
         "tokenizer, sha256": build_plain_encoder(backbones("roberta", "roberta")),
         "pooling, mean and cls": build_plain_encoder(backbones("one"), pooling="cls"),
         "selector, None and": build_encoder(backbones("one"), config),
+        "backbone, bert and distilbert": build_plain_encoder(backbones("other", "distilbert")),
     }
     for says, other in others.items():
         with pytest.raises(CheckpointError, match=f"differ in their {says}.*: train both"):

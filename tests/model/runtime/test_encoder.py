@@ -46,6 +46,24 @@ def test_a_text_without_tokens_is_refused(
         encoder.encode(TEXTS[:2])
 
 
+def test_a_vector_of_zeros_has_no_direction_and_stays(
+    encoder: OnnxEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder, "run", lambda rows, **_: np.zeros((len(rows), encoder.dim)))
+    assert not encoder.encode(TEXTS[:2]).any()
+
+
+def test_full_depth_is_a_depth_and_another_is_refused_with_those_there_are(
+    exits_artifact: Artifact,
+) -> None:
+    encoder, manifest = OnnxEncoder(exits_artifact), exits_artifact.manifest
+    whole = encoder.encode(TEXTS, depth=manifest.full_depth)
+    np.testing.assert_array_equal(whole, encoder.encode(TEXTS))
+    known = ", ".join(map(str, manifest.all_depths))
+    with pytest.raises(ValueError, match=f"^depth is 99; the artifact can stop at {known}.$"):
+        encoder.encode(TEXTS, depth=99)
+
+
 def test_run_gives_what_encode_normalises(encoder: OnnxEncoder) -> None:
     """`run` is the pooled embedding; its direction is the embedding."""
     pooled = encoder.run([row.input_ids for row in encoder.tokenizer.tokenize(TEXTS)])

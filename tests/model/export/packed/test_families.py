@@ -134,6 +134,35 @@ def test_every_family_gives_torchs_vectors_at_every_depth_in_any_batch(
         assert (together * expected).sum(1).min() > 0.99
 
 
+def test_positions_of_mpnet_stand_where_a_text_spells_out_padding(tmp_path: Path) -> None:
+    """Which has the position of padding, and is not counted."""
+    checkpoint = a_checkpoint(tmp_path, "mpnet")
+    encoder = load_encoder(checkpoint)
+    texts = ["the cat sings", f"the {encoder.tokenizer.pad_token} cat sings", "a"]
+    exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(sentences=FEW))
+    served = OnnxEncoder(exported).encode(texts)
+    np.testing.assert_allclose(served, encoder.encode(texts), atol=1e-5)
+    assert served[0] @ served[1] < 1 - 1e-3  # the id is one of padding, and seen
+
+
+@pytest.mark.parametrize("depths", [(), (2,)])
+def test_the_last_block_may_be_left_out_of_what_is_fused(
+    tmp_path: Path, depths: tuple[int, ...]
+) -> None:
+    config = SelectorConfig(
+        width=WIDTH, reduction=4, num_blocks=1, block_choice="skip_last", weight_norm="none"
+    )
+    checkpoint = a_checkpoint(tmp_path, "mpnet", config)
+    options = ExportOptions(depths=depths, sentences=FEW)
+    exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
+    encoder, served = load_encoder(checkpoint), OnnxEncoder(exported)
+    np.testing.assert_allclose(served.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    for depth in depths:
+        with stopped_at(encoder, depth):
+            expected = encoder.encode(TEXTS)
+        np.testing.assert_allclose(served.encode(TEXTS, depth=depth), expected, atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:token_embeddings is none of all_layer_embeddings")
 @pytest.mark.parametrize("family", ["t5", "modernbert"])
 def test_a_selector_reads_the_states_that_transformers_gives_it(
