@@ -24,6 +24,7 @@ from model.artifact.manifest import (
     REQUIRED_FILES,
     TOKENIZER,
     WEIGHTS,
+    ArtifactError,
     Canary,
     ChecksumMismatch,
     FileEntry,
@@ -66,9 +67,14 @@ class Artifact:
         """
         folder = Path(path)
         content = _read_manifest(folder)
-        manifest = Manifest.from_json(content)
+        try:
+            manifest = Manifest.from_json(content)
+        except ArtifactError as error:
+            raise type(error)(f"{folder}: {error}") from None
         if missing := sorted(set(REQUIRED_FILES) - set(manifest.files)):
-            raise MalformedManifest(f"{MANIFEST} does not list {', '.join(missing)}. {REEXPORT}")
+            raise MalformedManifest(
+                f"{folder}: {MANIFEST} does not list {', '.join(missing)}. {REEXPORT}"
+            )
         opened = cls(folder, manifest, hashlib.sha256(content).hexdigest(), {})
         small = sorted({*manifest.files} - {MODEL, WEIGHTS})
         kept = {name: opened.read(name) for name in small}

@@ -18,15 +18,17 @@ from model.artifact.reader import Artifact
 
 
 @contextmanager
-def staged(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+def staged(target: Path, *, overwrite: bool = False, marker: str = MANIFEST) -> Iterator[Path]:
     """Yield a temporary folder beside ``target``, and rename it to ``target`` when the block ends.
 
     The block fills the folder and ends with `seal`. After an exception, or when the process is
-    killed in it, ``target`` is as it was. Raises ArtifactError when ``target`` exists and
-    ``overwrite`` is false.
+    killed in it, ``target`` is as it was. Raises ArtifactError when ``target`` exists, unless with
+    ``overwrite`` it is a folder that is empty or has the file ``marker``.
     """
-    if target.exists() and not overwrite:
-        raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
+    if target.exists():
+        if not overwrite:
+            raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
+        _require_replaceable(target, marker)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
     try:
@@ -72,6 +74,19 @@ def _record(artifact: Artifact, opened: str | None, **fields: Any) -> Artifact:
     manifest = dataclasses.replace(artifact.manifest, training=training, **fields)
     _write_manifest(artifact.path, manifest)
     return Artifact.open(artifact.path)
+
+
+def _require_replaceable(target: Path, marker: str) -> None:
+    """Raise ArtifactError for a path that holds something else than what would replace it."""
+    reason = ""
+    if not target.is_dir():
+        reason = "is a file"
+    elif Path.cwd().is_relative_to(target.resolve()):
+        reason = "is the folder that this command runs in, or holds it"
+    elif (names := sorted(each.name for each in target.iterdir())) and marker not in names:
+        reason = f"holds {names[0]} and no {marker}"
+    if reason:
+        raise ArtifactError(f"{target} {reason}, so it is not overwritten. Choose another folder.")
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:

@@ -33,6 +33,7 @@ from model.export.int8.storage import fold_int8
 from model.export.options import ExportOptions
 from model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
 from model.export.written_graph import write_graph
+from model.network.checkpoint import MODULES_FILE
 from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
@@ -57,7 +58,7 @@ def restore_checkpoint(artifact: Artifact, target: Path, *, overwrite: bool = Fa
     _require_restorable(artifact)
     encoder = _new_encoder(artifact)
     _take_weights(encoder, artifact)
-    with staged(target, overwrite=overwrite) as folder:
+    with staged(target, overwrite=overwrite, marker=MODULES_FILE) as folder:
         encoder.save(str(folder), create_model_card=False)
         if training := artifact.manifest.training:
             text = json.dumps(training, indent=2, ensure_ascii=False) + "\n"

@@ -123,16 +123,24 @@ def load_encoder(
 
     None of the checkpoint's code is run: the classes are this project's or the library's own.
     Raises CheckpointError for a folder that holds other modules (`model.network.checkpoint`), a
-    selector with a pooling other than mean, cls or a token, or a tokenizer that cannot be served.
+    selector with a pooling other than mean, cls or a token, or a tokenizer that cannot be served,
+    and for files that are missing or damaged.
     """
     checkpoint = Path(checkpoint)
     (kind, subfolder), *others = read_modules(checkpoint)
-    transformer = load_transformer(
-        str(checkpoint), kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
-    )
+    try:
+        transformer = load_transformer(
+            str(checkpoint), kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
+        )
+        modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
+    except Exception as error:  # whatever the libraries raise on files that are not whole
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise CheckpointError(
+            f"{checkpoint} cannot be loaded, as a file is missing or damaged ({said}): copy it"
+            " again, or train it anew."
+        ) from error
     require_matching_tokenizer(checkpoint, transformer)
     _cut_at(transformer)
-    modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
     settings = read_json(checkpoint / "config_sentence_transformers.json")
     names = ("prompts", "default_prompt_name", "similarity_fn_name")
     encoder = assemble(

@@ -39,8 +39,8 @@ def fill(folder: Path) -> None:
     (folder / MODEL).write_bytes(GRAPH)
 
 
-def write_artifact(target: Path, **options: bool) -> Artifact:
-    with staged(target, **options) as folder:
+def write_artifact(target: Path, *, overwrite: bool = False) -> Artifact:
+    with staged(target, overwrite=overwrite) as folder:
         fill(folder)
         seal(folder, a_manifest())
     return Artifact.open(target)

@@ -141,7 +141,7 @@ def test_a_manifest_of_another_shape_is_refused(
 ) -> None:
     """Unknown, mistyped and incomplete fields are named."""
     edit_manifest(artifact, **changes)
-    with pytest.raises(MalformedManifest, match=message):
+    with pytest.raises(MalformedManifest, match=f"^{artifact.path}: .*{message}"):
         Artifact.open(artifact.path)
 
 

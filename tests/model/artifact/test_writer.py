@@ -46,6 +46,42 @@ def test_an_exception_while_writing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (["photos/", "thesis.txt"], "holds photos and no manifest.json"),
+        (["modules.json"], "holds modules.json and no manifest.json"),
+        (None, "is a file"),
+    ],
+)
+def test_only_an_artifact_is_overwritten(
+    tmp_path: Path, content: list[str] | None, reason: str
+) -> None:
+    target = tmp_path / "target"
+    if content is None:
+        target.write_text("of somebody else")
+    for name in content or []:
+        (target / name).parent.mkdir(exist_ok=True)
+        (target / name).mkdir(parents=True) if name[-1] == "/" else (target / name).touch()
+    with pytest.raises(ArtifactError, match=f"target {reason}, so it is not overwritten"):
+        write_artifact(target, overwrite=True)
+    assert target.is_file() or sorted(each.name for each in target.iterdir())
+    assert [*tmp_path.iterdir()] == [target]
+
+
+def test_the_folder_that_a_command_runs_in_is_not_overwritten(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(artifact.path)
+    with pytest.raises(ArtifactError, match="is the folder that this command runs in"):
+        write_artifact(Path(), overwrite=True)
+
+
+def test_an_empty_folder_may_be_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    assert write_artifact(tmp_path / "target", overwrite=True).manifest.name == "tiny"
+
+
 def test_an_artifact_that_cannot_be_replaced_stays(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:

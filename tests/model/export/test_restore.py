@@ -1,6 +1,7 @@
 """An artifact gives its checkpoint back, weight for weight, or a sentence says why it cannot."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,15 @@ def test_gates_of_every_exit_come_back(
     assert get_selector(encoder).config == get_selector(before).config
     for depth in (2, 3, 4, None):
         assert (encode(encoder, TEXTS, depth) == encode(before, TEXTS, depth)).all()
+
+
+def test_only_a_checkpoint_is_overwritten(exits_artifact: Artifact, tmp_path: Path) -> None:
+    shutil.copytree(exits_artifact.path, tmp_path / "artifact")
+    with pytest.raises(ArtifactError, match=r"holds .* and no modules\.json, so it is not over"):
+        restore_checkpoint(exits_artifact, tmp_path / "artifact", overwrite=True)
+    assert Artifact.open(tmp_path / "artifact").manifest == exits_artifact.manifest
+    for _ in range(2):
+        restore_checkpoint(exits_artifact, tmp_path / "checkpoint", overwrite=True)
 
 
 def test_weight_int8_gives_the_rounded_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -259,6 +259,29 @@ def test_what_is_no_checkpoint_is_named(tiny: Path, tmp_path: Path) -> None:
         load_encoder(tmp_path / "swapped")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("model.safetensors", None),
+        ("model.safetensors", b"half"),
+        ("tokenizer.json", b"{"),
+        ("sentence_bert_config.json", b"{"),
+        ("1_S2SentSelector/model.safetensors", b""),
+        ("1_S2SentSelector/config.json", b"{}"),
+        ("1_S2SentSelector/config.json", b'{"width": 32, "surprise": 1}'),
+    ],
+)
+def test_a_damaged_checkpoint_is_a_sentence(
+    tiny: Path, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    build_encoder(tiny, SelectorConfig(width=32)).save(str(tmp_path / "saved"))
+    path = tmp_path / "saved" / name
+    assert path.is_file()
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="saved cannot be loaded, as a file is missing or"):
+        load_encoder(tmp_path / "saved")
+
+
 def test_an_encoder_without_selector_is_the_library_s_own() -> None:
     encoder = load_encoder(MINILM)
     assert find_selector(encoder) is None
