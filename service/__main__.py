@@ -5,8 +5,10 @@ The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 
 import http.client
 import inspect
+import io
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
@@ -128,7 +130,8 @@ def hash_key(
     """Make an API key: it goes to standard error, its line for api_keys_file to standard output."""
     from service.access.api_keys import UnusableKeys, key_line, new_key
 
-    key = sys.stdin.readline().strip() if from_stdin else new_key()
+    stdin = sys.stdin or io.StringIO()  # None where it is closed
+    key = stdin.readline().strip() if from_stdin else new_key()
     if not key:
         _stop("Standard input has no key. Write one line to it.", code=2)
     try:
@@ -149,7 +152,7 @@ def hash_key(
 @app.command()
 def healthcheck(
     path: Annotated[str, typer.Option(help="/ready, or /health for being alive only.")] = "/ready",
-    timeout_seconds: Annotated[float, typer.Option(min=0.01, help="Time to wait.")] = 5.0,
+    timeout_seconds: Annotated[float, typer.Option(min=0.01, max=3600, help="Time to wait.")] = 5.0,
 ) -> None:
     """Exit 0 when the server of the same settings answers 200, else 1."""
     try:
@@ -157,15 +160,14 @@ def healthcheck(
     except SettingsError as error:
         _stop(*error.problems, code=2)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104  # compared, not bound
-    connection = http.client.HTTPConnection(host, settings.port, timeout=timeout_seconds)
+    connect = partial(http.client.HTTPConnection, host, settings.port, timeout=timeout_seconds)
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
-        body = response.read().decode("utf-8", "replace")
-    except (OSError, UnicodeError, http.client.HTTPException) as error:
+        with closing(connect()) as connection:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            body = response.read().decode("utf-8", "replace")
+    except (OSError, ValueError, http.client.HTTPException) as error:
         _stop(f"No answer from {host}:{settings.port}: {error or type(error).__name__}.", code=1)
-    finally:
-        connection.close()
     if response.status != http.client.OK:
         _stop(f"{path} answered {response.status}: {body}", code=1)
     typer.echo(body)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from service.bulk.progress import Progress
 
 ProgressKind = Literal["bar", "json", "none"]
-
+MAX_ROWS_PER_SHARD = 1_000_000_000
 
 Inputs = Annotated[
     list[str],
@@ -49,7 +49,10 @@ GivenFormat = Annotated[
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="Format of the output.")]
 RowsPerShard = Annotated[
-    int, typer.Option(min=1, help="Rows of a part: a file, and the unit of resuming.")
+    int,
+    typer.Option(
+        min=1, max=MAX_ROWS_PER_SHARD, help="Rows of a part: a file, and the unit of resuming."
+    ),
 ]
 ShardOfRun = Annotated[str, typer.Option(help="Do only this of n shards, as in 0/4.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on where a run was cut.")]
@@ -64,7 +67,8 @@ Depth = Annotated[
     int | None, typer.Option(min=1, help="Stop after this block, one of the model's depths.")
 ]
 PromptName = Annotated[
-    str | None, typer.Option(help="A prompt of the model, put before every text.")
+    str | None,
+    typer.Option(help="A prompt of the model, put before every text; an empty name is none."),
 ]
 StoredType = Annotated[Dtype, typer.Option(help="Type of the stored components.")]
 OnError = Annotated[
@@ -85,6 +89,7 @@ ShownProgress = Annotated[ProgressKind, typer.Option(help="How progress is shown
 
 
 def embed(
+    context: typer.Context,
     inputs: Inputs,
     output: Output,
     text_column: TextColumn = "text",
@@ -115,7 +120,7 @@ def embed(
     )
     with _errors_as_sentences() as signals:
         part = Shard.parse(shard)
-        _check_together(part, resume, overwrite, inputs, server, ray)
+        _check_together(context, part)
         from service.bulk.input.files import find_inputs
 
         names = tuple(find_inputs(inputs))
@@ -216,24 +221,27 @@ def _progress(kind: ProgressKind) -> "Progress":
     return kinds.get(kind, Progress)()
 
 
-def _check_together(
-    shard: Shard,
-    resume: bool,
-    overwrite: bool,
-    inputs: list[str],
-    server: str | None,
-    ray: str | None,
-) -> None:
-    if resume and overwrite:
+def _check_together(context: typer.Context, shard: Shard) -> None:
+    """Raise BulkError for options that exclude each other."""
+    given = context.params
+    if given["resume"] and given["overwrite"]:
         raise BulkError("--resume keeps what --overwrite deletes. Give one of them.")
-    if overwrite and shard.count > 1:
+    if given["overwrite"] and shard.count > 1:
         raise BulkError(
             f"--overwrite with --shard {shard} would delete what other shards have written."
             " Delete the folder first."
         )
-    if ray and (server or shard.count > 1 or "-" in inputs):
+    if given["ray"] and (given["server"] or shard.count > 1 or "-" in given["inputs"]):
         raise BulkError(
             "--ray divides the work itself and reads files. Leave out --server, --shard and -."
+        )
+    if given["server_key_file"] and not given["server"]:
+        raise BulkError("--server-key-file is for --server. Add --server, or leave it out.")
+    source = context.get_parameter_source("artifact")  # a container's environment has one, too
+    named = source is not None and source.name == "COMMANDLINE"
+    if given["server"] and (named or given["threads"]):
+        raise BulkError(
+            "--server embeds with a service's model and cores. Leave out --artifact and --threads."
         )
 
 
@@ -241,9 +249,17 @@ def _read_key(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text(encoding="utf-8").strip()
+        key = path.read_text(encoding="utf-8-sig").strip()
     except OSError as error:
         raise BulkError(f"--server-key-file {path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        key = ""
+    if not key or not key.isprintable():
+        raise BulkError(
+            f"--server-key-file {path} does not hold a key, which is one line of UTF-8. Write"
+            " the key alone to it."
+        )
+    return key
 
 
 def _resuming_command() -> str:

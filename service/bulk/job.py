@@ -48,7 +48,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Options:
-    """What decides the bytes of the output, with the model and the input."""
+    """What decides the bytes of the output, with the model and the input.
+
+    prompt_name: None is the model's default, "" is no prompt unless the model has one of that name.
+    """
 
     format: Format = "parquet"
     dtype: Dtype = "float32"
@@ -77,11 +80,11 @@ class Options:
                 f"--depth is {self.depth}; {model.name} can stop at {known}. Leave it out for full"
                 " depth."
             )
-        if self.prompt_name is not None and self.prompt_name not in model.prompts:
+        if self.prompt_name and self.prompt_name not in model.prompts:
             known = ", ".join(sorted(model.prompts)) or "none"
             raise BulkError(
-                f"--prompt-name is {self.prompt_name!r}; {model.name} has {known}. Leave it out"
-                " for none."
+                f'--prompt-name is {self.prompt_name!r}; {model.name} has {known}. Write "" for no'
+                " prompt, or leave it out for the model's default."
             )
 
     def components(self, model: Model) -> int:

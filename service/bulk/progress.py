@@ -1,11 +1,13 @@
 """The progress of a run: a bar for people, a JSON line a second for machines, or nothing."""
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 import orjson
 from rich.console import Console
@@ -83,7 +85,7 @@ class Progress:
 class JsonProgress(Progress):
     """A JSON object a line: one a second, by a thread of its own, and one at the end."""
 
-    stream: TextIO = field(default_factory=lambda: sys.stdout)
+    stream: TextIO | None = field(default_factory=lambda: sys.stdout)  # None where it is closed
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
     _thread: threading.Thread | None = field(default=None, init=False)
 
@@ -106,15 +108,28 @@ class JsonProgress(Progress):
             self._write()
 
     def _write(self) -> None:
-        self.stream.write(orjson.dumps(self.summary()).decode() + "\n")
-        self.stream.flush()
+        if self.stream is None:
+            return
+        try:
+            self.stream.write(orjson.dumps(self.summary()).decode() + "\n")
+            self.stream.flush()
+        except OSError:  # its reader is gone or its disk full, and the run goes on
+            _silence(self.stream)
+
+
+class BarConsole(Console):
+    """A console that is given up when its reader has gone; rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing more."""
+        _silence(self.file)
 
 
 @dataclass
 class BarProgress(Progress):
     """A bar on standard error."""
 
-    console: Console = field(default_factory=lambda: Console(stderr=True))
+    console: Console = field(default_factory=lambda: BarConsole(stderr=True))
     _bar: Bar | None = field(default=None, init=False)
     _task: TaskID = field(default=TaskID(0), init=False)
 
@@ -135,7 +150,10 @@ class BarProgress(Progress):
         """Leave the bar as it is."""
         if self._bar:
             self.show()
-            self._bar.stop()
+            try:
+                self._bar.stop()
+            except OSError:  # as there
+                _silence(self.console.file)
             self._bar = None
 
     def _text(self) -> str:
@@ -146,6 +164,15 @@ class BarProgress(Progress):
             f" {now['tokens_per_second']:,.0f} tokens/s{left}; {now['parts']}/{now['parts_total']}"
             f" parts, {now['truncated']:,} truncated, {now['failed']:,} failed"
         )
+
+
+def _silence(stream: IO[str]) -> None:
+    """Send to nowhere what a stream is given from now on, and what it still holds.
+
+    Otherwise it would fail again when the process ends (the note on SIGPIPE in Python's `signal`).
+    """
+    with suppress(OSError), open(os.devnull, "w") as nowhere:  # OSError: it is no file
+        os.dup2(nowhere.fileno(), stream.fileno())
 
 
 def _duration(seconds: int) -> str:

@@ -127,10 +127,10 @@ def _reporting(output: OutputFolder, progress: Progress) -> Iterator[None]:
                 seen.add(part)
                 record = output.record(part)
                 progress.add(
-                    rows=record["rows"],
-                    tokens=record["tokens"],
-                    truncated=record["truncated"],
-                    failed=record["failed"],
+                    rows=record.rows,
+                    tokens=record.tokens,
+                    truncated=record.truncated,
+                    failed=record.failed,
                 )
                 progress.committed()
             if last:

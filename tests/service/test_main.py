@@ -90,14 +90,26 @@ def test_healthcheck_can_ask_for_being_alive_only(statuses: dict[str, int]) -> N
     assert run(app, ["healthcheck", "--path", "/health"]).exit_code == 0
 
 
-def test_healthcheck_waits_for_some_time() -> None:
-    assert run(app, ["healthcheck", "--timeout-seconds", "-1"]).exit_code == 2
+@pytest.mark.parametrize("seconds", ["-1", "3601", "1e300", "inf", "nan"])
+def test_healthcheck_waits_for_some_time(seconds: str) -> None:
+    assert run(app, ["healthcheck", "--timeout-seconds", seconds]).exit_code == 2
 
 
-@pytest.mark.parametrize("flags", [["--path", "/ü"], []])
-def test_healthcheck_of_what_cannot_be_asked_is_a_sentence(flags: list[str]) -> None:
-    """A path beyond ASCII, and a host whose name is too long."""
-    host = "127.0.0.1" if flags else f"{'a' * 64}.com"
+def test_a_key_of_standard_input_that_is_closed_is_a_sentence() -> None:
+    command = [sys.executable, "-m", "service", "hash-key", "alice", "--from-stdin"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr == "Standard input has no key. Write one line to it.\n"
+
+
+@pytest.mark.parametrize(
+    ("host", "flags"),
+    [("127.0.0.1", ["--path", "/ü"]), (f"{'a' * 64}.com", []), ("a b", [])],
+    ids=["a path beyond ASCII", "a name that is too long", "a space"],
+)
+def test_healthcheck_of_what_cannot_be_asked_is_a_sentence(host: str, flags: list[str]) -> None:
     result = run(app, ["healthcheck", *flags], env={"S2SENT_HOST": host})
     assert result.exit_code == 1
     assert f"No answer from {host}" in result.stderr

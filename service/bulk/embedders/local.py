@@ -18,6 +18,7 @@ from model.runtime.providers import ProviderUnavailable
 from service.bulk.job import BulkError, Embedded, Model, Options, Pending
 from service.engine.inference.model import EngineStartFailed, LoadedModel
 from service.engine.inference.parallelism import usable_cpus
+from service.engine.panics import PanicsAsErrors
 
 BATCH_TOKENS = 512  # padded, in one run; 1,024 take 40 MB more on two cores
 BATCH_TEXTS = 128
@@ -41,7 +42,8 @@ class LocalEmbedder:
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))
         self._encoder = _verified_encoder(opened)
         self._depth = options.depth
-        self._prompt = manifest.prompt(options.prompt_name)
+        prompts, name = manifest.prompts, options.prompt_name
+        self._prompt = prompts.get("", "") if name == "" else manifest.prompt(name)
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
     def start(self, texts: list[str]) -> Pending:
@@ -117,8 +119,13 @@ def _open(path: Path) -> Artifact:
 def _verified_encoder(artifact: Artifact) -> OnnxEncoder:
     """An encoder whose runs take one thread each; raises BulkError unless its canary is right."""
     try:
-        encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
-        LoadedModel(encoder, encoder.tokenizer, artifact).check_canary(encoder.run)
+        with PanicsAsErrors():
+            encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
+            LoadedModel(encoder, encoder.tokenizer, artifact).check_canary(encoder.run)
     except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
         raise BulkError(f"{artifact.path}: {error}") from None
+    except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
+        raise BulkError(
+            f"{artifact.path} cannot be loaded: {error}. Export the checkpoint again."
+        ) from error
     return encoder

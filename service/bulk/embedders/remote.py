@@ -11,8 +11,9 @@ import http.client
 import socket
 import threading
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import orjson
@@ -28,6 +29,10 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
 MAX_FAULTS = 8  # in a row, without an answer: a minute and a half
 TRY_LATER = (429, 503)
 REFUSED_TEXT = (400, 413, 422, 424)
+KINDS: dict[str, type[http.client.HTTPConnection]] = {
+    "http": http.client.HTTPConnection,
+    "https": http.client.HTTPSConnection,
+}
 
 Sleep = Callable[[float], bool | None]  # for so many seconds; True where the run was closed
 
@@ -42,38 +47,23 @@ class RemoteEmbedder:
     def __init__(
         self, url: str, options: Options, *, key: str | None = None, sleep: Sleep | None = None
     ) -> None:
-        self._url = urllib.parse.urlsplit(url.rstrip("/"))
-        if self._url.scheme not in ("http", "https") or not self._url.hostname:
-            raise BulkError(f"--server is {url!r}; write a URL as in http://127.0.0.1:8080.")
-        self._headers = {"Content-Type": "application/json", PRIORITY: "bulk"}
+        self._url = _usable_url(url)
+        self._headers: dict[str, str | bytes] = {
+            "Content-Type": "application/json",
+            PRIORITY: "bulk",
+        }
         if key:
-            self._headers["Authorization"] = f"Bearer {key}"
+            self._headers["Authorization"] = f"Bearer {key}".encode()
         self._own = threading.local()  # a connection for each thread
         self._connections: list[http.client.HTTPConnection] = []  # of all threads, to close them
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
-        info = orjson.loads(self._ask("GET", "/info", b""))
-        full_depth = info.get("full_depth")  # an earlier service does not have it
-        self.model = Model(
-            info["served_model_name"],
-            info["fingerprint"],
-            info["dim"],
-            (*info["depths"], *([full_depth] if full_depth else [])),
-            info["prompts"],
-        )
-        options.check(self.model)
-        self._fingerprint = self._vector_fingerprint(options.depth or full_depth)
-        self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
-        # Cut and normalised here, as local embeddings are; the service may have other defaults.
-        self._options: dict[str, bool | int | str] = {
-            **{"normalize": False, "truncate": True, "dimensions": self.model.dim},
-            **{"encoding": "base64", "details": True, "on_error": "null"},
-        }
-        if depth := options.depth or full_depth:
-            self._options["depth"] = depth
-        if options.prompt_name is not None:
-            self._options["prompt_name"] = options.prompt_name
         self._executor = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="request")
+        try:
+            self._agree_on(options)
+        except BulkError:
+            self.close()
+            raise
 
     def start(self, texts: list[str]) -> Pending:
         """Queue the requests for texts."""
@@ -99,12 +89,45 @@ class RemoteEmbedder:
         while self._connections:
             self._connections.pop().close()
 
+    def _agree_on(self, options: Options) -> None:
+        """Learn which model the service has, and decide what each request says."""
+        with self._known_answer("/info") as info:
+            full_depth = info.get("full_depth")  # an earlier service does not have it
+            self.model = _model_of(info, full_depth)
+            self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
+        options.check(self.model)
+        self._fingerprint = self._vector_fingerprint(options.depth or full_depth)
+        # Cut and normalised here, as local embeddings are; the service may have other defaults.
+        self._options: dict[str, bool | int | str] = {
+            **{"normalize": False, "truncate": True, "dimensions": self.model.dim},
+            **{"encoding": "base64", "details": True, "on_error": "null"},
+        }
+        if depth := options.depth or full_depth:
+            self._options["depth"] = depth
+        if options.prompt_name is not None:
+            self._options["prompt_name"] = options.prompt_name
+
     def _vector_fingerprint(self, depth: int | None) -> str | None:
         """What the answers have as ``model_fingerprint``; None of a service that does not tell."""
-        (served,) = orjson.loads(self._ask("GET", "/v1/models", b""))["data"]
-        by_depth: dict[str, str] = served.get("fingerprints_by_depth", {})
-        fingerprint: str | None = served.get("fingerprint")
-        return fingerprint if depth is None else by_depth.get(str(depth))
+        with self._known_answer("/v1/models") as models:
+            (served,) = models["data"]
+            by_depth: dict[str, str] = served.get("fingerprints_by_depth", {})
+            fingerprint: str | None = (
+                by_depth.get(str(depth)) if depth else served.get("fingerprint")
+            )
+        return fingerprint
+
+    @contextlib.contextmanager
+    def _known_answer(self, path: str) -> Iterator[dict[str, Any]]:
+        """The JSON of a route; raises BulkError where the block finds something else in it."""
+        content = self._ask("GET", path, b"")
+        try:
+            yield orjson.loads(content)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise BulkError(
+                f"{self._url.geturl()}{path} does not answer as a service of s2sent does. Check"
+                " --server."
+            ) from None
 
     def _slices(self, texts: list[str]) -> list[tuple[int, int]]:
         slices, start, size = [], 0, 0
@@ -185,14 +208,35 @@ class RemoteEmbedder:
         return response.status, float(seconds) if seconds.isdecimal() else None, content
 
     def _connect(self) -> http.client.HTTPConnection:
-        kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
         host, port = self._url.hostname or "", self._url.port
-        connection: http.client.HTTPConnection = kinds[self._url.scheme](
-            host, port, timeout=TIMEOUT_SECONDS
-        )
+        connection = KINDS[self._url.scheme](host, port, timeout=TIMEOUT_SECONDS)
         self._own.connection = connection
         self._connections.append(connection)
         return connection
+
+
+def _usable_url(url: str) -> urllib.parse.SplitResult:
+    """A URL in its parts; raises BulkError for one that no request can be sent to."""
+    try:
+        parts = urllib.parse.urlsplit(url.rstrip("/"))
+        host, _port = (parts.hostname or "").encode("idna"), parts.port
+        usable = parts.scheme in KINDS and host and parts.path.isascii()
+    except ValueError:  # of the port, of brackets, or of a host's name
+        usable = False
+    if not usable or " " in url or not url.isprintable():
+        raise BulkError(f"--server is {url!r}; write a URL as in http://127.0.0.1:8080.")
+    return parts
+
+
+def _model_of(info: dict[str, Any], full_depth: int | None) -> Model:
+    depths = (*info["depths"], *([full_depth] if full_depth else []))
+    return Model(
+        str(info["served_model_name"]),
+        str(info["fingerprint"]),
+        int(info["dim"]),
+        tuple(map(int, depths)),
+        dict(info["prompts"]),
+    )
 
 
 def _message(content: bytes) -> str:
@@ -201,4 +245,4 @@ def _message(content: bytes) -> str:
         value = orjson.loads(content)
         return str(value["error"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        return content[:200].decode("utf-8", "replace")
+        return " ".join(content[:200].decode("utf-8", "replace").split())

@@ -4,11 +4,10 @@ Text, CSV, TSV, JSON lines (the lines of OpenAI's batch files among them) and Pa
 gzipped. A problem of one row becomes the row's error; a problem of the file raises InputError.
 """
 
-import atexit
-import csv
 import glob
 import gzip
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
@@ -23,15 +22,15 @@ from typing import IO, Any, Self, cast, get_args
 from service.bulk.input.formats import (
     BadRow,
     Opened,
-    ParquetRecords,
     Record,
     as_text,
     check_text,
     open_json_lines,
     open_lines,
-    open_parquet,
     open_table,
 )
+from service.bulk.input.parquet import ParquetRecords, open_parquet
+from service.bulk.input.standard_input import READ_BYTES, guess_format, making_room, spool
 from service.bulk.job import InputError, InputFormat, InputRow, Options
 
 SUFFIXES: dict[str, InputFormat] = {
@@ -39,7 +38,6 @@ SUFFIXES: dict[str, InputFormat] = {
     **{".text": "txt", ".ndjson": "jsonl", ".pq": "parquet"},
 }
 STDIN = "-"
-READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,9 +54,9 @@ class InputFile:
     stamp: tuple[int, int]  # size and time of change, to notice one that changes meanwhile
 
     def as_json(self) -> dict[str, Any]:
-        """Its identity for the manifest."""
+        """Its identity for the manifest; bytes of its name that are not UTF-8 are escaped."""
         return {
-            "name": self.name,
+            "name": os.fsencode(self.name).decode("utf-8", "backslashreplace"),
             "bytes": self.bytes,
             "sha256": self.sha256,
             "rows": self.rows,
@@ -70,11 +68,16 @@ def find_inputs(patterns: Sequence[str]) -> list[str]:
     """The files that paths and globs name, those of a glob sorted; raises InputError."""
     found: list[str] = []
     for pattern in patterns:
-        if pattern == STDIN or Path(pattern).is_file():
+        if pattern == STDIN or os.path.isfile(pattern):
             found.append(pattern)
-        elif Path(pattern).is_dir():
+        elif os.path.isdir(pattern):
             raise InputError(f"{pattern} is a folder. Name its files, as in '{pattern}/*.jsonl'.")
-        elif matches := sorted(p for p in glob.glob(pattern, recursive=True) if Path(p).is_file()):
+        elif os.path.exists(pattern):
+            raise InputError(
+                f"{pattern} is no regular file, and an input is read more than once. Pipe it into"
+                " the command and write - in its place."
+            )
+        elif matches := sorted(filter(os.path.isfile, glob.glob(pattern, recursive=True))):
             found += matches
         else:
             raise InputError(f"{pattern} is not there. Check the path.")
@@ -97,8 +100,8 @@ def scan(
 
 
 def _scan_one(name: str, options: Options, given: InputFormat | None) -> InputFile:
-    source = _spool_stdin() if name == STDIN else Path(name)
     with reading(name):
+        source = spool() if name == STDIN else Path(name)
         with source.open("rb") as file:
             stat = source.stat()
             head = file.read(2)
@@ -113,19 +116,10 @@ def _scan_one(name: str, options: Options, given: InputFormat | None) -> InputFi
     return InputFile(name, source, kind, gzipped, stat.st_size, digest, count, stamp)
 
 
-def _spool_stdin() -> Path:
-    with tempfile.NamedTemporaryFile(prefix="s2sent-stdin-", delete=False) as copy:
-        path = Path(copy.name)
-        atexit.register(path.unlink, missing_ok=True)
-        shutil.copyfileobj(sys.stdin.buffer, copy, READ_BYTES)
-    return path
-
-
 def _format_of(name: str, source: Path, gzipped: bool) -> InputFormat:
     if name == STDIN:
         with opened(source, gzipped) as file:
-            start = file.read(64).lstrip()
-        return "parquet" if start[:4] == b"PAR1" else "jsonl" if start[:1] == b"{" else "txt"
+            return guess_format(file)
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     if suffixes and suffixes[-1] in (".gz", ".gzip"):
         suffixes.pop()
@@ -148,8 +142,6 @@ def reading(name: str) -> Iterator[None]:
         raise InputError(
             f"{name} is gzip data that is cut or damaged: {error}. Copy the file again."
         ) from None
-    except csv.Error as error:
-        raise InputError(f"{name} cannot be read as CSV: {error}. Mend the file.") from None
     except (pyarrow.ArrowException, UnicodeError) as error:
         raise InputError(
             f"{name} is cut or damaged: {_first_line(error)}. Copy or write the file again."
@@ -177,8 +169,8 @@ def opened(source: Path, gzipped: bool) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _decompressed(file: IO[bytes]) -> Iterator[IO[bytes]]:
-    with tempfile.TemporaryFile() as copy:
+def _decompressed(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    with making_room(name), tempfile.TemporaryFile() as copy:
         shutil.copyfileobj(file, copy, READ_BYTES)
         yield cast(IO[bytes], copy)
 
@@ -230,12 +222,12 @@ class RowReader:
         file = self._stack.enter_context(opened(self._file.source, self._file.gzipped))
         match self._file.format:
             case "txt":
-                return open_lines(file)
+                return open_lines(file, name, options)
             case "jsonl":
                 return open_json_lines(file, options)
             case "parquet":
                 if self._file.gzipped:  # Parquet is read from its end
-                    file = self._stack.enter_context(_decompressed(file))
+                    file = self._stack.enter_context(_decompressed(file, name))
                 return open_parquet(file, name, options)
             case table:
                 lines = self._stack.enter_context(as_text(file))

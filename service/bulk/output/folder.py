@@ -8,17 +8,17 @@
 Every file is written under a temporary name, flushed to disk and renamed, and the record follows
 its part, so whatever has a record is complete. Parts are numbered by their rows, not by who writes
 them: any division into shards, and any number of interruptions, gives the same bytes.
+
+The manifest is what makes a folder one of ours: other programs name files part-* and _SUCCESS too.
 """
 
-import errno
-import fcntl
 import json
 import os
+import re
 import shutil
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,16 @@ import orjson
 from service.bulk.input.files import InputFile
 from service.bulk.job import Model, Options, OutputError, Shard
 from service.bulk.output.atomic_files import flush_folder, temporary, write_file, writing
+from service.bulk.output.locks import LOCK, FolderLocks
+from service.bulk.output.manifest import describe_run, require_same
 
-MANIFEST, SUCCESS, PARTS, LOCK = "_manifest.json", "_SUCCESS", "_parts", ".lock"
+MANIFEST, SUCCESS, PARTS = "_manifest.json", "_SUCCESS", "_parts"
 EMBEDDINGS = "embeddings.npy"
-OURS = ("part-*", "rows-*", EMBEDDINGS, SUCCESS, MANIFEST, ".*.tmp")
-FORMAT_VERSION = 1
-NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # file systems without flock(2)
+# What a run that ended at once can leave: no part is begun before the manifest is there.
+LEFTOVER = re.compile(rf"{re.escape(MANIFEST)}\..*\.begin|\..*\.tmp")
+WRITTEN = re.compile(
+    rf"part-\d{{6,}}\.(parquet|jsonl)|rows-\d{{6,}}\.parquet|{re.escape(EMBEDDINGS)}"
+)
 
 
 @dataclass(frozen=True)
@@ -60,45 +64,42 @@ class OutputFolder:
         self.inputs = inputs
         self.rows = sum(file.rows for file in inputs)
         self.parts = -(-self.rows // options.rows_per_shard)
-        self._locks: list[int] = []
+        self._locks = FolderLocks(path)
 
     def begin(self, shard: Shard, *, resume: bool, overwrite: bool) -> None:
         """Create the folder, or go on in it; raises OutputError where it must not be touched."""
+        self._require_inputs_elsewhere()
+        self._require_ours()
         with writing(self.path):
             (self.path / PARTS).mkdir(parents=True, exist_ok=True)
-        self._lock(shard)
+        self._locks.take(shard)
         if overwrite:
             self._clear()
-        if (self.path / MANIFEST).exists():
-            if not resume:
-                raise OutputError(
-                    f"{self.path} holds a run with {len(self.committed())} of {self.parts} parts"
-                    " committed. Add --resume to go on or --overwrite to begin again."
-                )
-        elif foreign := self._foreign():
-            raise OutputError(
-                f"{self.path} holds {foreign} and no {MANIFEST} of s2sent embed. Name another"
-                " folder."
-            )
-        else:
+        if not (self.path / MANIFEST).exists():
             self._create_manifest()
-        self._require_same()
+        elif not resume:
+            raise OutputError(
+                f"{self.path} holds a run with {len(self.committed())} of {self.parts} parts"
+                " committed. Add --resume to go on or --overwrite to begin again."
+            )
+        self.join()
+        self._check_committed()
         if shard.count == 1:
-            self._remove_temporaries()
+            self._remove_leftovers()
 
     def join(self) -> None:
         """Take part in a run that another process has begun; raises OutputError unless it is it."""
-        self._require_same()
+        require_same(self.path / MANIFEST, self._manifest())
 
     def discard_unfinished(self) -> None:
         """Remove the files that this process has begun and not committed."""
-        for file in self.path.glob(temporary(self.path / "*").name):
-            file.unlink(missing_ok=True)
+        with writing(self.path):
+            for file in self.path.glob(temporary(self.path / "*").name):
+                file.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Give the locks back."""
-        while self._locks:
-            os.close(self._locks.pop())
+        self._locks.release()
 
     def rows_of(self, part: int) -> range:
         """The numbers of the rows of a part."""
@@ -116,14 +117,21 @@ class OutputFolder:
             names = [entry.name for entry in entries]
         return {int(n[:-5]) for n in names if n.endswith(".json") and n[:-5].isdecimal()}
 
-    def record(self, part: int) -> dict[str, Any]:
-        """The record of a committed part, as JSON has it."""
-        record: dict[str, Any] = json.loads(self._record_path(part).read_bytes())
+    def record(self, part: int) -> PartRecord:
+        """The record of a committed part; raises OutputError for one that cannot be read."""
+        path = self._record_path(part)
+        record: PartRecord | None = None
+        with suppress(OSError, ValueError, TypeError):  # no JSON, or JSON of another shape
+            record = PartRecord(**json.loads(path.read_bytes()))
+        if not record or any(type(getattr(record, f.name)) is not f.type for f in fields(record)):
+            raise OutputError(
+                f"{path} is no record of a part. Delete it and run the same command with --resume."
+            )
         return record
 
     @property
     def is_complete(self) -> bool:
-        """Whether the end mark is there."""
+        """Whether the end mark is there, under which `begin` has found every part."""
         return (self.path / SUCCESS).exists()
 
     def finish(self) -> bool:
@@ -135,141 +143,109 @@ class OutputFolder:
         records = [self.record(part) for part in range(self.parts)]
         for record in records:
             self._require_there(record)
-        write_file(self.path / MANIFEST, _as_bytes(self._manifest() | {"parts": records}))
+        parts = [asdict(record) for record in records]
+        write_file(self.path / MANIFEST, _as_bytes(self._manifest() | {"parts": parts}))
         write_file(self.path / SUCCESS, b"")
-        if self._is_alone():
-            self._remove_temporaries()
+        if self._locks.are_alone():
+            self._remove_leftovers()
         return True
 
     def _record_path(self, part: int) -> Path:
         return self.path / PARTS / f"{part:06}.json"
 
-    def _require_there(self, record: dict[str, Any]) -> None:
-        path = self.path / record["file"]
-        size = path.stat().st_size if path.exists() else 0
-        if size != record["bytes"]:
+    def _check_committed(self) -> None:
+        """Require what is committed of a complete run; take its end mark off where some is not."""
+        was_complete = self.is_complete  # before the look at the parts: the mark follows the last
+        committed = self.committed()
+        path = self.path / EMBEDDINGS
+        if committed and self.options.format == "npy" and not path.exists():
             raise OutputError(
-                f"{path} has {size} bytes and had {record['bytes']} when it was committed. Delete"
-                f" {self._record_path(record['part'])} and run the same command with --resume."
+                f"{path} is not there, and {len(committed)} parts of it are committed. Copy it"
+                " back, or begin again with --overwrite."
+            )
+        if was_complete:
+            for part in sorted(committed):
+                self._require_there(self.record(part))
+            if len(committed) < self.parts:
+                with writing(self.path):
+                    (self.path / SUCCESS).unlink(missing_ok=True)
+
+    def _require_there(self, record: PartRecord) -> None:
+        path = self.path / record.file
+        size = path.stat().st_size if path.exists() else 0
+        if size != record.bytes:
+            raise OutputError(
+                f"{path} has {size} bytes and had {record.bytes} when it was committed. Delete"
+                f" {self._record_path(record.part)} and run the same command with --resume."
             )
 
     def _manifest(self) -> dict[str, Any]:
-        return {
-            "format_version": FORMAT_VERSION,
-            "model": {"name": self.model.name, "fingerprint": self.model.fingerprint},
-            "options": asdict(self.options),
-            "input": [file.as_json() for file in self.inputs],
-            "rows": self.rows,
-        }
+        return describe_run(self.model, self.options, self.inputs)
 
     def _create_manifest(self) -> None:
         """Write the manifest unless another shard has; the first one counts."""
         path = self.path / MANIFEST
         own = path.with_name(f"{MANIFEST}.{socket.gethostname()}-{os.getpid()}.begin")
-        try:
-            write_file(own, _as_bytes(self._manifest()))
-            os.link(own, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            os.replace(own, path)
-        finally:
-            own.unlink(missing_ok=True)
-        flush_folder(self.path)
+        with writing(path):
+            try:
+                write_file(own, _as_bytes(self._manifest()))
+                os.link(own, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a file system without hard links
+                os.replace(own, path)
+            finally:
+                own.unlink(missing_ok=True)
+            flush_folder(self.path)
 
-    def _require_same(self) -> None:
-        path = self.path / MANIFEST
-        try:
-            there, ours = json.loads(path.read_bytes()), self._manifest()
-        except (OSError, ValueError):
-            raise OutputError(f"{path} cannot be read. Begin again with --overwrite.") from None
-        for name, before, now in _differences(there, ours):
+    def _require_inputs_elsewhere(self) -> None:
+        output = self.path.resolve()
+        for file in self.inputs:
+            # A link to the file, and the file itself.
+            folders = file.source.parent.resolve(), file.source.resolve().parent
+            if any(folder.is_relative_to(output) for folder in folders):
+                raise OutputError(
+                    f"{file.name} is an input and lies in the output folder {self.path}. Name"
+                    " another folder."
+                )
+
+    def _require_ours(self) -> None:
+        """Raise OutputError where the folder has no manifest and files that a run has after it."""
+        if not self.path.is_dir():
+            return
+        with writing(self.path):
+            names = {path.name for path in self.path.iterdir()}
+        if PARTS in names and (self.path / PARTS).is_dir():
+            names.remove(PARTS)
+            names |= {f"{PARTS}/{part:06}.json" for part in self.committed()}
+        strangers = [n for n in names if not (n.startswith(LOCK) or LEFTOVER.fullmatch(n))]
+        # Another shard may have begun meanwhile, but not before its manifest was there.
+        if strangers and not (self.path / MANIFEST).exists():
             raise OutputError(
-                f"{self.path} was begun with {name} {before} and this run has {now}. Give what it"
-                " was begun with, --overwrite it or name another folder."
+                f"{self.path} holds {min(strangers)} and no {MANIFEST} of s2sent embed, so it is"
+                " left alone. Name another folder."
             )
-
-    def _foreign(self) -> str:
-        """A file in the folder that no run without a manifest has, or nothing."""
-        if records := self.committed():
-            return f"{PARTS}/{min(records):06}.json"
-        known = {p.name for pattern in OURS for p in self.path.glob(pattern)} | {PARTS}
-        names = {p.name for p in self.path.iterdir() if not p.name.startswith((LOCK, MANIFEST))}
-        return min(names - known, default="")
 
     def _clear(self) -> None:
-        if not (self.path / MANIFEST).exists() and (foreign := self._foreign()):
-            raise OutputError(
-                f"{self.path} holds {foreign} and no {MANIFEST} of s2sent embed, so --overwrite"
-                " leaves it alone. Name another folder."
-            )
+        """Delete a run, the marks of its parts first and of its being ours last."""
         with writing(self.path):
             (self.path / SUCCESS).unlink(missing_ok=True)
-            shutil.rmtree(self.path / PARTS)  # the records first: without them nothing counts
+            shutil.rmtree(self.path / PARTS)
             (self.path / PARTS).mkdir()
-            for pattern in OURS:
-                for file in self.path.glob(pattern):
-                    file.unlink(missing_ok=True)
+            self._remove(WRITTEN)
+            self._remove_leftovers()
+            (self.path / MANIFEST).unlink(missing_ok=True)
 
-    def _remove_temporaries(self) -> None:
-        for folder in (self.path, self.path / PARTS):
-            for file in folder.glob(".*.tmp"):
-                file.unlink(missing_ok=True)
+    def _remove_leftovers(self) -> None:
+        self._remove(LEFTOVER)
 
-    def _lock(self, shard: Shard) -> None:
-        """A lone run has the folder for itself; shards share it, and each has its own name."""
-        self._flock(LOCK, fcntl.LOCK_EX if shard.count == 1 else fcntl.LOCK_SH)
-        if shard.count > 1:
-            self._flock(f"{LOCK}-{shard.index}-of-{shard.count}", fcntl.LOCK_EX)
-
-    def _is_alone(self) -> bool:
-        """Whether no other shard has the folder, whose temporary files may be about to be named."""
-        try:
-            fcntl.flock(self._locks[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-        return True
-
-    def _flock(self, name: str, kind: int) -> None:
-        descriptor = os.open(self.path / name, os.O_RDWR | os.O_CREAT, 0o666)
-        self._locks.append(descriptor)
-        try:
-            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(descriptor, 200, 0).decode("utf-8", "replace").strip()
-            raise OutputError(
-                f"{self.path} is being written by another process ({holder or 'unknown'}). Wait"
-                " for it, or name another folder."
-            ) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-        with suppress(OSError):
-            os.pwrite(descriptor, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+    def _remove(self, names: re.Pattern[str]) -> None:
+        with writing(self.path):
+            for folder in (self.path, self.path / PARTS):
+                for file in folder.iterdir():
+                    if names.fullmatch(file.name):
+                        file.unlink(missing_ok=True)
 
 
 def _as_bytes(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-
-
-def _differences(there: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """What two manifests differ in: a name and both values."""
-    if there.get("format_version") != FORMAT_VERSION:
-        yield "format_version", there.get("format_version"), FORMAT_VERSION
-    models = there.get("model", {}), ours["model"]
-    before, now = (f"{m.get('name')} ({str(m.get('fingerprint'))[:16]})" for m in models)
-    if models[0].get("fingerprint") != models[1]["fingerprint"]:
-        yield "the model", before, now
-    for name, value in ours["options"].items():
-        if there.get("options", {}).get(name) != value:
-            yield f"--{name.replace('_', '-')}", there.get("options", {}).get(name), value
-    files_before, files_now = there.get("input", []), ours["input"]
-    if len(files_before) != len(files_now):
-        yield "input files,", len(files_before), len(files_now)
-    for old, new in zip(files_before, files_now, strict=False):
-        if any(old.get(key) != new[key] for key in ("bytes", "sha256", "rows", "format")):
-            yield "the input", _describe(old), _describe(new)
-
-
-def _describe(file: dict[str, Any]) -> str:
-    return f"{file.get('name')} ({file.get('bytes')} bytes, sha256 {str(file.get('sha256'))[:16]})"

@@ -181,6 +181,8 @@ def _schema(model: Model, options: Options, *, embeddings: bool) -> pa.Schema:
         "s2sent.depth": str(options.depth or ""),
         "s2sent.prompt_name": options.prompt_name or "",
     }
+    if options.prompt_name == "":  # in parts where none is named it is empty, too
+        metadata["s2sent.prompt"] = model.prompts.get("", "")
     return pa.schema(fields, metadata=metadata)
 
 

@@ -59,7 +59,8 @@ class Service(http.server.ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.info = INFO
+        self.info = orjson.dumps(INFO)
+        self.models = orjson.dumps(MODELS)
         self.faults: list[int] = []
         self.gate = threading.Event()  # answers wait for it
         self.gate.set()
@@ -78,9 +79,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        answers = {"/base/info": self.server.info, "/base/v1/models": MODELS}
+        answers = {"/base/info": self.server.info, "/base/v1/models": self.server.models}
         answer = answers.get(self.path)
-        self._answer(200 if answer else 404, orjson.dumps(answer))
+        self._answer(200 if answer else 404, answer or b"null")
 
     def do_POST(self) -> None:
         body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -118,10 +119,12 @@ def service() -> Iterator[Service]:
         yield server
 
 
-def embed(service: Service, texts: list[str], options: Options | None = None) -> Any:
+def embed(
+    service: Service, texts: list[str], options: Options | None = None, *, key: str = "k"
+) -> Any:
     """Embed texts; returns the embeddings and the pauses that were made."""
     pauses: list[float] = []
-    embedder = RemoteEmbedder(service.url, options or Options(), key="k", sleep=pauses.append)
+    embedder = RemoteEmbedder(service.url, options or Options(), key=key, sleep=pauses.append)
     try:
         pending = embedder.start(texts)
         assert pending.wait(60)
@@ -147,7 +150,8 @@ def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> No
 
 def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: Service) -> None:
     """Full depth and all components are asked for where the run does not say."""
-    service.info = INFO | {"full_depth": 4, "default_depth": 2, "default_dimensions": 3}
+    defaults = {"full_depth": 4, "default_depth": 2, "default_dimensions": 3}
+    service.info = orjson.dumps(INFO | defaults)
     embed(service, TEXTS)
     assert {(body["depth"], body["dimensions"]) for body in service.bodies} == {(4, DIM)}
 
@@ -197,6 +201,46 @@ def test_a_key_that_is_not_known_ends_the_run(service: Service) -> None:
     service.faults = [401]
     with pytest.raises(BulkError, match="/embed answered 401 Not now"):
         embed(service, TEXTS[:5])
+
+
+def test_a_key_beyond_ascii_is_sent_as_utf_8(service: Service) -> None:
+    embed(service, TEXTS[:1], key="k€y")
+    assert service.headers[0]["Authorization"].encode("latin-1").decode() == "Bearer k€y"
+
+
+@pytest.mark.parametrize(("name", "sent"), [(None, None), ("", ""), ("query", "query")])
+def test_no_prompt_is_asked_for_by_an_empty_name(
+    service: Service, name: str | None, sent: str | None
+) -> None:
+    embed(service, TEXTS[:1], Options(prompt_name=name))
+    assert service.bodies[0].get("prompt_name") == sent
+
+
+URLS = ["localhost:80", "http://[::1", "http://h:99999", "http://h:x", "http://a b", "http://h/ü"]
+
+
+@pytest.mark.parametrize("url", [*URLS, "http://", "http://a..b", "http://h/a\nb"])
+def test_a_url_that_no_request_can_be_sent_to_is_refused_at_once(url: str) -> None:
+    with pytest.raises(BulkError, match=r"--server is 'h?.*'; write a URL as in"):
+        RemoteEmbedder(url, Options(), sleep=lambda _seconds: True)
+
+
+@pytest.mark.parametrize(
+    "info",
+    [b"<html></html>", b"{}", b"[]", b"null", INFO | {"dim": None}, INFO | {"depths": 1}],
+    ids=str,
+)
+def test_another_service_is_a_sentence(service: Service, info: bytes | dict[str, Any]) -> None:
+    service.info = info if isinstance(info, bytes) else orjson.dumps(info)
+    with pytest.raises(BulkError, match=r"/base/info does not answer as .*Check --server\."):
+        RemoteEmbedder(service.url, Options())
+
+
+@pytest.mark.parametrize("models", [b"<html>", b"[]", b'{"data":[]}', b'{"data":[1,2]}'], ids=str)
+def test_another_list_of_models_is_a_sentence(service: Service, models: bytes) -> None:
+    service.models = models
+    with pytest.raises(BulkError, match=r"/base/v1/models does not answer as .*Check --server\."):
+        RemoteEmbedder(service.url, Options())
 
 
 def test_an_answer_of_another_model_ends_the_run(service: Service) -> None:

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 from pathlib import Path
 from random import Random
 
@@ -219,6 +220,31 @@ def test_globs_are_sorted_and_nothing_found_is_an_error(tmp_path: Path) -> None:
         find_inputs([f"{tmp_path}/*.jsonl"])
     with pytest.raises(InputError, match="is a folder"):
         find_inputs([str(tmp_path)])
+
+
+def test_what_can_be_read_once_only_is_refused_with_the_cure(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=r"pipe is no regular file.* and write - in its place"):
+        find_inputs([str(tmp_path / "pipe")])
+    with pytest.raises(InputError, match="is not there"):
+        find_inputs(["a" * 300])
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b'id,text\n1,"a\nb"\n2,"a"b\n3,c\n', 4),
+        (b'id,text\n1,a\n2,"b\n3,c\n4,d\n', 3),  # found at the end of the file
+        (b'id,"te"xt\n1,a\n', 1),
+    ],
+)
+def test_a_broken_record_is_named_by_the_line_on_which_it_begins(
+    tmp_path: Path, content: bytes, line: int
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    message = rf"a\.csv, line {line}: the record that begins there .*Mend the file\."
+    with pytest.raises(InputError, match=message):
+        scan([str(tmp_path / "a.csv")], Options())
 
 
 def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:

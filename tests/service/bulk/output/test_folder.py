@@ -266,11 +266,12 @@ def test_options_that_the_model_lacks_are_refused() -> None:
             dimensions=12, dtype="binary"
         ),
         "--depth is 3; fake can stop at 2, 4": Options(depth=3),
-        "--prompt-name is 'doc'; fake has query": Options(prompt_name="doc"),
+        "--prompt-name is 'doc'; fake has query. Write \"\" for no": Options(prompt_name="doc"),
     }
     for message, options in cases.items():
         with pytest.raises(BulkError, match=message):
             options.check(FAKE_MODEL)
+    Options(prompt_name="").check(FAKE_MODEL)
     for text in ("1", "2/2", "-1/2", "a/b", "1/0"):
         with pytest.raises(BulkError, match="write i/n"):
             Shard.parse(text)

@@ -108,6 +108,17 @@ def test_the_column_is_a_fixed_size_list_and_the_metadata_names_the_model(
     assert schema.metadata[b"s2sent.scale"] == b""
 
 
+@pytest.mark.parametrize(("name", "prompt"), [(None, None), ("", b""), ("query", None)])
+def test_no_prompt_is_told_from_none_that_was_named(
+    texts: Path, tmp_path: Path, name: str | None, prompt: bytes | None
+) -> None:
+    metadata = pq.read_schema(
+        run(texts, tmp_path / "o", prompt_name=name) / "part-000000.parquet"
+    ).metadata
+    assert metadata[b"s2sent.prompt_name"] == (name or "").encode()
+    assert metadata.get(b"s2sent.prompt") == prompt
+
+
 def test_the_scale_of_integers_is_in_the_metadata(texts: Path, tmp_path: Path) -> None:
     folder = run(texts, tmp_path / "out", dtype="int8")
     table = pq.read_table(folder / "part-000000.parquet")

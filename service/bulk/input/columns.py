@@ -1,0 +1,53 @@
+"""Finding the columns of text and id by the names that the options give."""
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+
+from service.bulk.job import InputError, Options
+
+NAMED_COLUMNS = 10  # in an error; a table may have thousands
+
+
+def find_columns(name: str, columns: Sequence[str], options: Options) -> tuple[int, int | None]:
+    """Where text and id stand in the table ``name``; raises InputError unless each is there once.
+
+    The second is None where no id is asked for.
+    """
+    text_at = _find(name, columns, options.text_column, "--text-column")
+    if options.id_column is None:
+        return text_at, None
+    return text_at, _find(name, columns, options.id_column, "--id-column")
+
+
+def refuse_columns(name: str, options: Options) -> None:
+    """Raise InputError where a column of ``name`` is asked for, which has none."""
+    for flag, wanted, default in (
+        ("--text-column", options.text_column, Options.text_column),
+        ("--id-column", options.id_column, Options.id_column),
+    ):
+        if wanted != default:
+            raise InputError(
+                f"{name} is lines of text and has no column {wanted!r}. Leave out {flag}, or give"
+                " --input-format."
+            )
+
+
+def first_names(names: Collection[str]) -> str:
+    """The first of many names, and how many there are beside them."""
+    more = len(names) - NAMED_COLUMNS
+    shown = ", ".join(islice(names, NAMED_COLUMNS)) or "nothing"
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _find(name: str, columns: Sequence[str], wanted: str, flag: str) -> int:
+    found = [at for at, column in enumerate(columns) if column == wanted]
+    if not found:
+        raise InputError(
+            f"{name} has no column {wanted!r}; it has {first_names(columns)}. Name one by {flag}."
+        )
+    if len(found) > 1:
+        raise InputError(
+            f"{name} has {len(found)} columns {wanted!r}. Rename all but one of them, or name"
+            f" another by {flag}."
+        )
+    return found[0]

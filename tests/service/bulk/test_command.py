@@ -1,0 +1,109 @@
+"""Options that cannot be followed, and models that cannot be loaded, are one sentence each."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import orjson
+import pytest
+from typer.testing import CliRunner
+
+from model.artifact.reader import Artifact
+from service.__main__ import app
+from service.bulk.embedders import local
+from service.bulk.embedders.local import LocalEmbedder
+from service.bulk.job import BulkError, Options
+from tests.support.small_artifact import write_artifact
+
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """The command over one text."""
+    (tmp_path / "a.txt").write_text("one\n")
+    return ["embed", str(tmp_path / "a.txt"), "-o", str(tmp_path / "out")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--server-key-file", "key"], "--server-key-file is for --server. Add --server"),
+        (["--server", "http://h", "--artifact", "a"], "Leave out --artifact and --threads"),
+        (["--server", "http://h", "--threads", "2"], "Leave out --artifact and --threads"),
+    ],
+)
+def test_options_that_exclude_each_other_are_refused(
+    command: list[str], flags: list[str], sentence: str
+) -> None:
+    result = run(app, [*command, *flags])
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_artifact_in_the_environment_does_not_exclude_a_service(command: list[str]) -> None:
+    flags = ["--server", "localhost:8080"]
+    result = run(app, [*command, *flags], env={"S2SENT_ARTIFACT": "/artifact"})
+    assert "write a URL as in" in result.stderr
+
+
+@pytest.mark.parametrize("rows", ["0", "1000000001", "1" + 29 * "0"])
+def test_rows_of_a_part_are_bounded(command: list[str], rows: str) -> None:
+    result = run(app, [*command, "--rows-per-shard", rows])
+    assert result.exit_code == 2
+    assert "--rows-per-shard" in result.stderr
+
+
+@pytest.mark.parametrize("content", [b"\x80\xff", b"one\ntwo\n", b"", b" \n", b"a\x00b"], ids=repr)
+def test_a_key_file_without_a_key_is_a_sentence(
+    command: list[str], tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "key").write_bytes(content)
+    flags = ["--server", "http://127.0.0.1:1", "--server-key-file", str(tmp_path / "key")]
+    result = run(app, [*command, *flags])
+    assert result.exit_code == 1
+    assert "key does not hold a key, which is one line of UTF-8." in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_tokenizer_that_is_broken_is_a_sentence(tmp_path: Path) -> None:
+    artifact = write_artifact(tmp_path / "artifact")
+    with pytest.raises(BulkError, match=r"artifact cannot be loaded: .*Export the checkpoint"):
+        LocalEmbedder(artifact.path, Options(), threads=1)
+
+
+def test_a_manifest_without_an_input_of_the_graph_is_a_sentence(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_artifact.path, tmp_path / "artifact")
+    manifest = orjson.loads((folder / "manifest.json").read_bytes())
+    manifest["inputs"].remove("token_type_ids")
+    (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
+    with pytest.raises(BulkError, match=r"artifact cannot be loaded: .*Export the checkpoint"):
+        LocalEmbedder(folder, Options(), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "prompts", "expected"),
+    [
+        (None, {"query": "query: "}, "query: "),
+        ("query", {"query": "query: "}, "query: "),
+        ("", {"query": "query: "}, ""),
+        ("", {"query": "query: ", "": "nameless: "}, "nameless: "),
+    ],
+)
+def test_an_empty_name_is_no_prompt_unless_the_model_has_one_of_that_name(
+    tiny_artifact: Artifact,
+    name: str | None,
+    prompts: dict[str, str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Artifact.open(tiny_artifact.path, keep_graph=True)
+    manifest = dataclasses.replace(opened.manifest, prompts=prompts, default_prompt_name="query")
+    artifact = dataclasses.replace(opened, manifest=manifest)
+    monkeypatch.setattr(local, "_open", lambda _path: artifact)
+    embedder = LocalEmbedder(tiny_artifact.path, Options(prompt_name=name), threads=1)
+    embedder.close()
+    assert embedder._prompt == expected

@@ -1,0 +1,63 @@
+"""Progress that nobody can read is given up, and the run is not."""
+
+import errno
+import io
+import json
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from service.bulk import progress
+from service.bulk.progress import BarProgress, JsonProgress, Progress
+from tests.support.fake_embedder import embed_files
+
+
+class Broken(io.StringIO):
+    """A stream that takes nothing."""
+
+    def write(self, _text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def closed_pipe() -> IO[str]:
+    """A pipe without a reader."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    return os.fdopen(writing, "w")
+
+
+STREAMS: dict[str, Callable[[], IO[str] | None]] = {
+    "a pipe without a reader": closed_pipe,
+    "a full disk": partial(Path("/dev/full").open, "w"),
+    "no file": Broken,
+    "closed": lambda: None,
+}
+
+
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("kind", ["json", "bar"])
+def test_a_run_ends_whoever_reads_its_progress(
+    tmp_path: Path, stream: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "INTERVAL_SECONDS", 0.001)  # the thread writes, too
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    written = STREAMS[stream]()
+    shown: Progress = (
+        JsonProgress(stream=written)  # type: ignore[arg-type]  # a text stream
+        if kind == "json"
+        else BarProgress(console=type(BarProgress().console)(file=written or io.StringIO()))
+    )
+    assert embed_files([tmp_path / "a.txt"], tmp_path / "out", progress=shown).is_complete
+    if written:
+        written.close()  # flushes without an error what it still holds
+
+
+def test_lines_are_json_and_the_last_has_every_row(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    written = io.StringIO()
+    embed_files([tmp_path / "a.txt"], tmp_path / "out", progress=JsonProgress(stream=written))
+    assert json.loads(written.getvalue().splitlines()[-1])["rows"] == 2
