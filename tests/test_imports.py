@@ -117,7 +117,8 @@ LAYERS = {
         *(
             {"backbones", "corpus", "docstrings"},
             {"bfloat16", "gguf", "jsonl", "recipe"},
-            {"errors", "record"},
+            {"record"},
+            {"errors"},
         ),
     ],
 }

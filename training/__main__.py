@@ -5,7 +5,6 @@ the libraries behind it take seconds to import.
 """
 
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from model.artifact.manifest import ArtifactError
 from model.artifact.reader import Artifact
 from training.commands.chain import chain
 from training.commands.depths import depths
@@ -23,7 +21,7 @@ from training.commands.frozen import frozen
 from training.commands.options import Data, whole_numbers
 from training.commands.overhead import overhead
 from training.commands.reproduce import reproduce
-from training.errors import TrainingError
+from training.errors import failure
 
 app = typer.Typer(
     help="Fit an S2Sent selector, score encoders, export checkpoints for serving.",
@@ -31,16 +29,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-# Errors with a message for the user, by modules that take seconds to import.
-MODEL_ERRORS = {
-    "model.network.checkpoint": "CheckpointError",
-    "model.export.graph": "GraphError",
-    "model.export.options": "ExportError",
-    "model.export.parity": "ParityError",
-    "model.export.requantize": "ConversionError",
-    "model.export.restore": "RestoreError",
-}
 
 EncoderName = Annotated[
     str, typer.Argument(help="An artifact, a checkpoint, a backbone's name, a service's URL.")
@@ -202,6 +190,7 @@ def export(
     from model.export.twins import export_twins
     from model.network.twins import is_twin_checkpoint
     from training.backbones import PREFIX, checkpoint_folder, origin
+    from training.corpus import read_sentences
     from training.record import read_record
 
     folder = checkpoint_folder(checkpoint)
@@ -210,7 +199,7 @@ def export(
         precision=precision,
         name=name,
         backbone=read_record(folder).get("backbone", known),
-        sentences=sentences.read_text(encoding="utf-8").splitlines() if sentences else (),
+        sentences=read_sentences(sentences) if sentences else (),
         depths=whole_numbers(depths, "block numbers"),
         allow_unfused_attention=allow_unfused_attention,
         standard_operators=standard_operators,
@@ -235,8 +224,9 @@ def convert(
 ) -> None:
     """Give an artifact products of int8, and refuse to finish unless it stays near."""
     from model.export.requantize import convert_to_int8
+    from training.corpus import read_sentences
 
-    lines = sentences.read_text(encoding="utf-8").splitlines() if sentences else ()
+    lines = read_sentences(sentences) if sentences else ()
     opened = Artifact.open(source)
     _print_artifact(
         convert_to_int8(opened, artifact, name=name, sentences=lines, overwrite=overwrite)
@@ -266,26 +256,17 @@ def _print_artifact(made: Artifact) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; an error that the user can correct is one sentence and status 2."""
+    """Run the command line; an error that the user can correct is one sentence (`failure`)."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("training").setLevel(logging.INFO)
     try:
         app(arguments)
-    except Exception as error:  # which classes are the user's is known only after the command ran
-        if not isinstance(error, _errors_of_the_user()):
+    except Exception as error:
+        if (told := failure(error)) is None:
             raise
-        typer.echo(f"s2sent-train: {error}", err=True)
-        raise SystemExit(2) from None
-
-
-def _errors_of_the_user() -> tuple[type[Exception], ...]:
-    """The errors that a user can correct; those of modules that are not loaded were not raised."""
-    loaded = (
-        getattr(sys.modules[module], name)
-        for module, name in MODEL_ERRORS.items()
-        if module in sys.modules
-    )
-    return TrainingError, ArtifactError, *loaded
+        sentence, status = told
+        typer.echo(f"s2sent-train: {sentence}", err=True)
+        raise SystemExit(status) from None
 
 
 if __name__ == "__main__":

@@ -188,6 +188,16 @@ def read_table(
         raise DataError(f"{path} is empty and has no rows: fetch it again.")
 
 
+def read_sentences(path: Path) -> list[str]:
+    """The lines of a file, as they are. Raises `DataError` for one that is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 ({error}): name a file of sentences, one a line."
+        ) from None
+
+
 def _checked(
     path: Path, number: int, row: list[str], columns: Sequence[str], *, shortest: int = 1
 ) -> list[str]:
@@ -207,30 +217,36 @@ def _checked(
 
 
 def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each line of a file; quotes have a meaning in CSV only."""
-    if not path.is_file():
-        raise DataError(f"{path} is not a file: name the folder that holds it.")
-    number = 0
+    """Yield the cells of each row of a file and the number of the line where it begins.
+
+    Quotes have a meaning in CSV only, where a row may take several lines.
+    """
+    ended = read = 0  # the last line of the row before, and the last one that was read
 
     def decoded(file: Iterable[bytes]) -> Iterator[str]:
-        nonlocal number
+        nonlocal read
         for line in file:
-            number += 1
-            yield line.decode()
+            read += 1
+            yield line.decode("utf-8-sig" if read == 1 else "utf-8")
 
     try:
+        if not path.is_file():
+            raise DataError(f"{path} is not a file: name the folder that holds it.")
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             lines = decoded(file)
             rows = (
-                csv.reader(lines) if comma else (line.rstrip("\r\n").split("\t") for line in lines)
+                csv.reader(lines, strict=True)
+                if comma
+                else (line.rstrip("\r\n").split("\t") for line in lines)
             )
             for row in rows:
-                yield number, [" ".join(cell.split()) for cell in row]
+                yield ended + 1, [" ".join(cell.split()) for cell in row]
+                ended = read
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}, line {number} is not UTF-8 ({error.reason}): correct it."
-        ) from None
+        raise DataError(f"{path}, line {read} is not UTF-8 ({error.reason}): correct it.") from None
     except csv.Error as error:
-        raise DataError(f"{path}, line {number} is not CSV ({error}): correct it.") from None
+        raise DataError(f"{path}, line {ended + 1} is not CSV ({error}): correct it.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error):
         raise DataError(f"{path} is not a whole gzip file: fetch it again.") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror}): look at the file.") from None

@@ -2,13 +2,31 @@
 
 TrainingError
 ├── ConfigError      a recipe file has an unknown, missing or mistyped key
+│   └── InvalidValue a value of it is outside its range
 ├── DataError        a corpus or evaluation file is missing, or one of its lines is invalid
 ├── EncoderError     a backbone, checkpoint or artifact cannot be found or used
 └── Interrupted      a run was stopped by a signal, and can be resumed
 
-The command line prints the message and exits with status 2. Any other exception is a bug and keeps
-its traceback.
+The command line prints the message and exits with status 2, or 128 and the signal's number; with
+status 1 it names a file that the system refuses. Any other exception is a bug and keeps its
+traceback.
 """
+
+import signal
+import sys
+
+from model.artifact.manifest import ArtifactError
+
+# Errors of the model package for the user, by modules that take seconds to import.
+MODEL_ERRORS = {
+    "model.network.checkpoint": "CheckpointError",
+    "model.network.template": "TemplateError",
+    "model.export.graph": "GraphError",
+    "model.export.options": "ExportError",
+    "model.export.parity": "ParityError",
+    "model.export.requantize": "ConversionError",
+    "model.export.restore": "RestoreError",
+}
 
 
 class TrainingError(Exception):
@@ -17,6 +35,13 @@ class TrainingError(Exception):
 
 class ConfigError(TrainingError):
     """A recipe or an option is invalid; the message names the file and the key."""
+
+
+class InvalidValue(ConfigError, ValueError):
+    """A value of a recipe is outside its range; a ValueError, as of any dataclass.
+
+    The message has no full stop, for `training.recipe.toml_tables.build` puts it into a sentence.
+    """
 
 
 class DataError(TrainingError):
@@ -28,4 +53,29 @@ class EncoderError(TrainingError):
 
 
 class Interrupted(TrainingError):
-    """A signal ended a run after its state was saved."""
+    """A signal, by default Ctrl-C's, ended a run after its state was saved."""
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number or signal.SIGINT
+
+
+def failure(error: Exception) -> tuple[str, int] | None:
+    """The sentence and the exit status for an error of the user or the system; None for a bug."""
+    if isinstance(error, Interrupted):
+        return str(error), 128 + error.number
+    if isinstance(error, _errors_of_the_user()):
+        return (f"{error}." if isinstance(error, InvalidValue) else str(error)), 2
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename} cannot be read or written: {error.strerror or error}.", 1
+    return None
+
+
+def _errors_of_the_user() -> tuple[type[Exception], ...]:
+    """The errors that a user can correct; those of modules that are not loaded were not raised."""
+    loaded = (
+        getattr(sys.modules[module], name)
+        for module, name in MODEL_ERRORS.items()
+        if module in sys.modules
+    )
+    return TrainingError, ArtifactError, *loaded

@@ -8,14 +8,19 @@ import hashlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from training.errors import DataError
 
 RECORD_FILE = "training.json"
 ROOT = Path(__file__).parent.parent
 SOURCE_FOLDERS = ("model", "training")  # the code that decides what a run gives
 ANCESTRY = ("began_from", "teachers", "second_tower", "average_of")  # records in a record
+_CURE = "restore it, or delete it to go on without a record"
 _VERSIONS = ("torch", "transformers", "sentence-transformers")
 
 
@@ -45,17 +50,42 @@ def without_repeats(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """The record of a checkpoint; empty for one that was trained some other way."""
+    """The record of a checkpoint; empty for one that was trained some other way.
+
+    Raises `DataError` for a file that is no record.
+    """
     path = folder / RECORD_FILE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path} is not a whole record ({error}): {_CURE}.") from None
+    if not isinstance(record, dict):
+        raise DataError(f"{path} holds no JSON object, which a record is: {_CURE}.")
+    return record
 
 
-def write_json(file: Path, content: Any) -> None:
+def write_json(file: Path, content: Any, *, indent: int | None = 1) -> None:
     """Write a JSON file whole or not at all; folders are made as needed."""
+    text = json.dumps(content, indent=indent) + "\n"
+    with written_whole(file) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def written_whole(file: Path) -> Iterator[Path]:
+    """Within the block a file of this process alone, which takes the place of ``file`` after it.
+
+    It is gone if the block fails. It ends as ``file`` does, whose folder is made as needed.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    scratch.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    scratch.replace(file)
+    scratch = file.with_name(f"{file.stem}.{os.getpid()}.partial{file.suffix}")
+    try:
+        yield scratch
+        scratch.replace(file)
+    finally:
+        scratch.unlink(missing_ok=True)
 
 
 def provenance(root: Path = ROOT) -> dict[str, Any]:

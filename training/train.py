@@ -7,7 +7,6 @@ During the run its state is in ``<output>.partial``. A resumed run ends with the
 an uninterrupted one.
 """
 
-import json
 import logging
 import math
 import os
@@ -30,23 +29,23 @@ from training.backbones import origin
 from training.bfloat16 import NO_BFLOAT16, has_bfloat16
 from training.corpus import Corpus, read_corpus
 from training.encoder import new_encoder
-from training.errors import ConfigError, DataError, Interrupted, TrainingError
+from training.errors import DataError, Interrupted, TrainingError
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from training.frozen.lookup import remembered
 from training.loop.callbacks import stop_at_signal
 from training.loop.low_rank import has_updates, merge_updates
+from training.loop.processes import num_processes
 from training.loop.projections import fit_new_projections
 from training.loop.trainer import (
     DEV_METRIC,
     Trainer,
     dev_evaluator,
     new_trainer,
-    num_processes,
-    process_rank,
     reading,
 )
+from training.loop.unfinished import claim, newest_state, require_free, saving
 from training.objectives.families import family_of, make_loss
 from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
@@ -57,7 +56,6 @@ log = logging.getLogger(__name__)
 
 DEV_TOLERANCE = 0.01  # Spearman x 100: other batch shapes change the last bits of cosines
 PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"  # transformers sets it for bf16
-RECIPE_FILE = "recipe.json"  # in <output>.partial: what is trained there
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,8 @@ def train(
     SIGTERM ended the run after saving its state.
     """
     partial = output.with_name(output.name + ".partial")
-    _require_free(output, partial, resume=resume)
-    dev = thinned(read_sentence_pairs(data / "sts" / DEV_FILE), recipe.training.dev_pairs)
+    require_free(output, partial, resume=resume)
+    dev = _dev(data / "sts" / DEV_FILE, recipe.training.dev_pairs)
     corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
     if recipe.training.precision == "bf16" and not has_bfloat16():
@@ -107,10 +105,11 @@ def train(
     os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
-    _claim(partial, recipe, corpus, resume=resume)
+    claim(partial, recipe, corpus)
+    state = newest_state(partial, trainer.state_files()) if resume else None
     started = time.monotonic()
     with _remembered(encoder, recipe, cache):
-        stopped = _run(trainer, resume=resume and _has_state(partial))
+        stopped = _run(trainer, state)
     _require_score(trainer, partial)
     outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
     if trainer.is_world_process_zero():
@@ -120,26 +119,47 @@ def train(
     return outcome
 
 
+def _dev(file: Path, count: int) -> SentencePairs:
+    """The pairs of dev that are scored. Raises `DataError` for those that can have no score."""
+    dev = thinned(read_sentence_pairs(file), count)
+    if len({*dev.gold}) < 2:
+        taken = f", of which [training] dev_pairs = {count} takes {len(dev.gold)}" if count else ""
+        raise DataError(
+            f"{file}{taken}, has one gold score in all its pairs, and a correlation needs two: take"
+            " more pairs, or another file."
+        )
+    return dev
+
+
 def _remembered(
     encoder: SentenceTransformer, recipe: Recipe, cache: Path | None
 ) -> AbstractContextManager[Any]:
     """A frozen backbone runs once for each row of tokens, unless its dropout makes the views."""
-    without_dropout = isinstance(recipe.objective, SFP | PairDistillation)
-    if cache is None or not recipe.training.freeze_backbone or not without_dropout:
+    objective = recipe.objective
+    views = not isinstance(objective, SFP | PairDistillation) and getattr(
+        objective, "dropout", True
+    )
+    if cache is None or not recipe.training.freeze_backbone or views:
         return nullcontext()
     return remembered(encoder, cache)
 
 
-def _run(trainer: Trainer, *, resume: bool) -> bool:
-    """Train to the last step; whether a signal came in it. Raises `Interrupted` for one before."""
+def _run(trainer: Trainer, state: Path | None) -> bool:
+    """Train to the last step; whether a signal came in it. Raises `Interrupted` for one before.
+
+    ``state`` is the checkpoint to go on from.
+    """
+    if state is not None and trainer.take_last_step(state):
+        return False
     with stop_at_signal(trainer) as stop, warnings.catch_warnings():
         # The trainer's own checkpoints are then ordered by their step.
         warnings.filterwarnings("ignore", message="mtime may not be reliable")
-        trainer.train(resume_from_checkpoint=resume)
+        trainer.train(resume_from_checkpoint=str(state) if state else None)
     if stop.interrupted_at is not None:
         raise Interrupted(
             f"Interrupted at step {stop.interrupted_at} of {trainer.state.max_steps}: "
-            "run the same command with --resume to go on."
+            "run the same command with --resume to go on.",
+            stop.number,
         )
     return stop.asked
 
@@ -231,7 +251,8 @@ def _save(
     with reading(encoder, recipe.backbone.max_seq_length):
         if family_of(recipe).ENDS_IN_NORMALIZE:
             encoder.append(Normalize())
-        encoder.save(str(scratch), create_model_card=False)
+        with saving(scratch):
+            encoder.save(str(scratch), create_model_card=False)
     saved = load_checkpoint(scratch)
     by_depth = dev_evaluator(recipe, dev).by_depth(saved)
     score = statistics.fmean(by_depth.values())
@@ -241,18 +262,10 @@ def _save(
         outcome.record["dev"]["by_depth"] = {d: round(s, 4) for d, s in by_depth.items()}
     if (weights := block_weights(saved, dev.first)) is not None:
         outcome.record["mean_block_weights"] = [round(w, 4) for w in weights.mean.mean(1).tolist()]
-    write_record(scratch, outcome.record)
-    scratch.rename(output)
+    with saving(scratch):
+        write_record(scratch, outcome.record)
+        scratch.rename(output)
     log.info("saved %s: dev %.2f, loaded again and checked", output, score)
-
-
-def _require_free(output: Path, partial: Path, *, resume: bool) -> None:
-    if output.exists():
-        raise ConfigError(f"{output} exists already: name a new folder, or delete it first.")
-    if partial.exists() and not resume and process_rank() == 0:
-        raise ConfigError(
-            f"{partial} holds an interrupted run: go on with --resume, or delete it first."
-        )
 
 
 def _require_rows(corpus: Corpus, recipe: Recipe) -> None:
@@ -264,24 +277,3 @@ def _require_rows(corpus: Corpus, recipe: Recipe) -> None:
                 f"{source} gave {count} rows, fewer than a batch of {size}: "
                 "raise its limit, leave it out, or lower [training] batch_size."
             )
-
-
-def _claim(partial: Path, recipe: Recipe, corpus: Corpus, *, resume: bool) -> None:
-    """Write into ``partial`` what is trained there, or check it against what is resumed."""
-    if process_rank() != 0:
-        return
-    file = partial / RECIPE_FILE
-    claim = {"recipe": recipe.as_table(), "corpus": corpus.sha256}
-    if resume and file.is_file():
-        if json.loads(file.read_text(encoding="utf-8")) != claim:
-            raise ConfigError(
-                f"{partial} was begun with another recipe or corpus: give it those, or delete it."
-            )
-        return
-    partial.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(claim), encoding="utf-8")
-
-
-def _has_state(partial: Path) -> bool:
-    """Whether the interrupted run has saved its state at least once."""
-    return any(partial.glob("checkpoint-*"))

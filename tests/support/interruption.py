@@ -12,13 +12,13 @@ from training.loop.trainer import Trainer
 
 
 @contextmanager
-def interrupted_at(step: int) -> Iterator[None]:
-    """Within this context every run gets SIGINT in the middle of this step."""
+def interrupted_at(step: int, number: signal.Signals = signal.SIGINT) -> Iterator[None]:
+    """Within this context every run gets this signal in the middle of this step."""
     original = Trainer.training_step
 
     def interrupted(self: Trainer, *args: Any, **kwargs: Any) -> torch.Tensor:
         if self.state.global_step == step - 1:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(number)
         loss: torch.Tensor = original(self, *args, **kwargs)
         return loss
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,12 @@ from pathlib import Path
 import pytest
 import typer
 
+from model.network.template import TemplateError
+from tests.support.interruption import interrupted_at
 from training.__main__ import main
 from training.commands.options import positive_numbers
+from training.encoder import new_encoder
+from training.errors import failure
 from training.evaluation.sts import TASKS
 from training.recipe.recipe import (
     Recipe,
@@ -76,6 +81,94 @@ def test_a_mistake_on_the_command_line_is_one_sentence_and_status_2(
     with pytest.raises(SystemExit, match="2"):
         main(["export", "pypi:unheard-of", str(tmp_path / "out")])
     assert "No package is known for the backbone" in capsys.readouterr().err
+
+
+def recipe_file(recipe: Recipe, path: Path) -> str:
+    path.write_text(
+        f"""seed = 3\nselector = {{ reduction = 4 }}
+        backbone = {{ name = "{recipe.backbone.name}", max_seq_length = 32 }}
+        corpus = [{{ source = "captions" }}]
+        objective = {{ name = "simcse" }}
+        training = {{ steps = 4, batch_size = 8, eval_every = 2 }}"""
+    )
+    return str(path)
+
+
+def failed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit status of a command and the one sentence that it ends with."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    *_, said = capsys.readouterr().err.splitlines()
+    status = ended.value.code
+    assert isinstance(status, int)
+    return status, said
+
+
+def test_a_seed_outside_its_range_is_one_sentence(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = recipe_file(recipe, tmp_path / "recipe.toml")
+    options = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--seed", "-1"]
+    status, said = failed(["fit", file, *options], capsys)
+    assert (status, said) == (2, "s2sent-train: seed = -1 is outside 0 to 4294967295.")
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_ends_with_the_status_of_its_signal(
+    recipe: Recipe,
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+    status: int,
+) -> None:
+    file = recipe_file(recipe, tmp_path / "recipe.toml")
+    with interrupted_at(2, number):
+        found, said = failed(
+            ["fit", file, "--data", str(data), "--output", str(tmp_path / "out")], capsys
+        )
+    assert (found, said[:42]) == (status, "s2sent-train: Interrupted at step 2 of 4: ")
+
+
+def test_a_path_that_the_system_refuses_is_one_sentence_and_status_1(
+    recipe: Recipe, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = recipe_file(recipe, tmp_path / "recipe.toml")
+    output = "/proc/sys/none/out"  # where nobody can write
+    status, said = failed(["fit", file, "--data", str(data), "--output", output], capsys)
+    assert status == 1
+    assert said.startswith("s2sent-train: /proc/sys/none")
+    assert "cannot be read or written: " in said
+    lines = ["--sentences", str(tmp_path)]
+    status, said = failed(["export", recipe.backbone.name, str(tmp_path / "out"), *lines], capsys)
+    assert status == 1
+    assert said == f"s2sent-train: {tmp_path} cannot be read or written: Is a directory."
+
+
+def test_sentences_that_are_no_text_are_refused(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    lines = ["--sentences", str(tmp_path / "binary")]
+    status, said = failed(["export", recipe.backbone.name, str(tmp_path / "out"), *lines], capsys)
+    assert status == 2
+    assert said.startswith(f"s2sent-train: {tmp_path / 'binary'} is not UTF-8")
+
+
+def test_a_record_or_template_that_is_damaged_is_one_sentence(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "checkpoint"
+    new_encoder(recipe).save(str(folder), create_model_card=False)
+    (folder / "training.json").write_text("[]")
+    for command in (
+        ["export", str(folder), str(tmp_path / "out")],
+        ["average", str(tmp_path / "out"), str(folder), str(folder), "--data", str(tmp_path)],
+    ):
+        status, said = failed(command, capsys)
+        assert status == 2
+        assert said.startswith(f"s2sent-train: {folder / 'training.json'} holds no JSON object")
+    assert failure(TemplateError("The template has no {}.")) == ("The template has no {}.", 2)
 
 
 @pytest.mark.parametrize("rates", ["nan", "", "0", "inf", "fast"])

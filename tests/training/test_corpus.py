@@ -151,6 +151,9 @@ def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None
         ("a.csv", b"x,y\n1,2\n3\n", "pairs", "line 3 has 1 cells where the header has 2"),
         ("a.csv", b"x\n1\n", "pairs", "a.csv has 1 columns: it must have two or three"),
         ("a.csv", b"x,y,z\n1,2,3\n", "related", "a.csv has 3 columns: it must have two"),
+        ("a.csv", b'x,y\n1,2\n3,"4\n5,6\n7,8\n', "pairs", "a.csv, line 3 is not CSV"),
+        ("a.csv", b'x,y\n1,2\n3,"4" a\n', "pairs", "a.csv, line 3 is not CSV"),
+        ("a.csv", b'x,y\n"1\n2",3\n4\n', "pairs", "a.csv, line 4 has 1 cells"),
         ("a.json", b"{}", "pairs", "a.json is no known source: use wikisplit"),
     ],
 )
@@ -161,6 +164,19 @@ def test_a_file_that_does_not_fit_is_named(
     with pytest.raises(DataError, match=says) as caught:
         read(tmp_path, {name: 0}, kind=kind)
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text_or_a_header(tmp_path: Path) -> None:
+    (tmp_path / "wiki.txt").write_text("\ufeffOne.\n")
+    assert read(tmp_path, {"wiki.txt": 0}, kind="texts").texts() == ["One."]
+    (tmp_path / "table.tsv").write_text("\ufeffa\tb\n1\t2\n")
+    assert [*read_table(tmp_path / "table.tsv", ("a", "b"))] == [["1", "2"]]
+
+
+def test_a_file_that_the_system_cannot_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=r"a\.txt cannot be read \(Input/output error\)"):
+        read(tmp_path, {"a.txt": 0}, kind="texts")
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,7 @@ def test_freezing_every_block_is_refused(recipe: Recipe) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"freeze_blocks": -1}, "must not be negative"),
+        ({"freeze_blocks": -1}, "freeze_blocks = -1 must be at least 0"),
         ({"freeze_blocks": 1, "freeze_backbone": True}, "leave freeze_blocks out"),
         ({"freeze_blocks": 1, "lora_rank": 4}, "which freeze_blocks forbids"),
     ],

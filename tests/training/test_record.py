@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from training.errors import DataError
 from training.record import (
     ROOT,
     commit,
@@ -83,6 +84,14 @@ def test_json_is_written_whole(tmp_path: Path) -> None:
         write_json(tmp_path / "new" / "file.json", {"a": object()})
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["file.json"]
     assert "1" in (tmp_path / "new" / "file.json").read_text()
+
+
+@pytest.mark.parametrize("content", ['{"seed": 1, "dev"', "[]", "\xff"])
+def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+    assert read_record(tmp_path) == {}
+    (tmp_path / "training.json").write_text(content, encoding="latin-1")
+    with pytest.raises(DataError, match=r"training\.json .*: restore it, or delete it"):
+        read_record(tmp_path)
 
 
 def test_a_run_that_stands_in_a_record_twice_has_its_ancestry_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from model.network.encoder import find_selector, load_encoder, max_positions
+from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 from tests.support.tiny_recipes import QUICK, every_objective, with_objective
 from training.bfloat16 import NO_BFLOAT16
@@ -24,14 +25,6 @@ from training.recipe.objectives import PromptBERT, SimCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 from training.record import source_sha256
 from training.train import train
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands.options import Data, whole_numbers
+from training.commands.options import Data, some_whole_numbers
 
 
 def chain(
@@ -26,8 +26,10 @@ def chain(
     scored without --tests. What has its checkpoint or its result is skipped: give the same command
     again after an interruption.
     """
-    from training.experiments.chain.experiment import ChainSeries, run_chain
+    from training.evaluation.results.output import require_writable
+    from training.experiments.chain.experiment import RESULTS_FILE, ChainSeries, run_chain
     from training.experiments.chain.plan import read_chain
 
-    chosen = whole_numbers(seeds, "seeds")
+    chosen = some_whole_numbers(seeds, "seeds")
+    require_writable(output / RESULTS_FILE)
     typer.echo(run_chain(ChainSeries(read_chain(recipes), chosen, data, output.resolve(), tests)))

@@ -1,5 +1,6 @@
 """The command ``s2sent-train depths``: what an encoder scores and costs at each depth."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -36,11 +37,16 @@ def depths(
     ] = False,
 ) -> None:
     """Score an artifact at each depth and width, on the seven STS tests, and time each depth."""
-    from training.evaluation.depths.by_depth import by_depth_table, evaluate_by_depth
+    from training.evaluation.depths.by_depth import evaluate_by_depth
     from training.evaluation.depths.pairs import evaluate_depth_pairs
 
+    _require_compatible(
+        {"--only-table": only_table, "--pairs": pairs, "--dev-only": dev_only, "--record": record}
+    )
+    if retrieval is not None and not (pairs or dev_only):
+        raise typer.BadParameter("--retrieval is development data: add --dev-only or --pairs.")
     if only_table:
-        typer.echo(by_depth_table(Artifact.open(model).manifest.by_depth))
+        typer.echo(_recorded_table(model))
         return
     if pairs:
         evaluate_depth_pairs(model, data, typer.echo, retrieval)
@@ -48,3 +54,20 @@ def depths(
     evaluate_by_depth(
         model, data, typer.echo, dev_only=dev_only, retrieval=retrieval, record=record
     )
+
+
+def _require_compatible(options: Mapping[str, bool]) -> None:
+    """Refuse two of the options, each of which says what is done instead of the others."""
+    given = [name for name, chosen in options.items() if chosen]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{given[0]} and {given[1]} exclude each other: give one of them.")
+
+
+def _recorded_table(model: Path) -> str:
+    """The table in an artifact's manifest. Raises `EncoderError` where there is none."""
+    from training.errors import EncoderError
+    from training.evaluation.depths.by_depth import by_depth_table
+
+    if table := by_depth_table(Artifact.open(model).manifest.by_depth):
+        return table
+    raise EncoderError(f"The manifest of {model} has no scores by depth: run depths with --record.")

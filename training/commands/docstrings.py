@@ -15,6 +15,8 @@ def docstrings(
 ) -> None:
     """Write summaries and descriptions of Python docstrings to a table of related pairs."""
     from training.docstrings import write_docstrings
+    from training.evaluation.results.output import require_writable
 
+    require_writable(output)
     count = write_docstrings(output, folders or [])
     typer.echo(f"{count} pairs in {output}")

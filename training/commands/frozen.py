@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from training.commands.options import Data, positive_numbers, whole_numbers
+from training.commands.options import Data, positive_numbers, some_whole_numbers
 
 if TYPE_CHECKING:
     from training.frozen.experiment import Plan
-    from training.frozen.setting import Setting
+    from training.frozen.setting import Reading, Setting
 
 
 Template = Annotated[
@@ -57,17 +57,29 @@ def frozen(
     from training.frozen.tables import frozen_tables
 
     if not only_tables:
+        from training.evaluation.results.output import require_writable
         from training.frozen.experiment import run_plan
         from training.frozen.opening import open_tests
 
-        blocks, chosen = whole_numbers(exits, "exits"), whole_numbers(seeds, "seeds")
-        decoder = bool(template)
-        plan = _plan(blocks, chosen, steps, batch_size, rates, arm, objective, decoder=decoder)
-        setting = _setting(backbone, data, retrieval, cache, template, teacher)
+        require_writable(output)
+        depths, chosen = some_whole_numbers(exits, "exits"), some_whole_numbers(seeds, "seeds")
+        reading = _reading(backbone, template) if template else None
+        plan = _plan(depths, chosen, steps, batch_size, rates, arm, objective, reading)
+        setting = _setting(backbone, data, retrieval, cache, reading, teacher)
         run_plan(setting, plan, output, cache)
         if tests:
             open_tests(setting, data, cache, output, pairs_per_task=test_pairs)
     typer.echo(frozen_tables(output))
+
+
+def _reading(backbone: str, template: str) -> "Reading":
+    """How a decoder is read inside ``template``."""
+    from training.backbones import resolve
+    from training.experiments.paper.cells import size_of
+    from training.frozen.setting import Reading
+
+    blocks, _ = size_of(resolve(backbone))
+    return Reading.inside(template, blocks)
 
 
 def _plan(
@@ -78,11 +90,10 @@ def _plan(
     rates: str,
     arms: list[str] | None,
     objectives: list[str] | None,
-    *,
-    decoder: bool,
+    reading: "Reading | None",
 ) -> "Plan":
-    """Which runs there are; a decoder has arms of its own."""
-    from training.frozen.arms import DECODER_ARMS, ENCODER_ARMS
+    """Which runs there are; a decoder has arms of its own, as far as it has blocks for them."""
+    from training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
     from training.frozen.experiment import (
         ENCODER_OBJECTIVES,
         Plan,
@@ -91,12 +102,15 @@ def _plan(
     )
     from training.frozen.train import Schedule
 
+    every = [*ENCODER_ARMS]
+    if reading is not None:
+        every = [name for name in DECODER_ARMS if ARMS[name].num_blocks <= reading.num_blocks]
     return Plan(
         exits,
         seeds,
         Schedule(steps, 0.0, min(250, max(1, steps // 4)), batch_size),
         positive_numbers(rates, "learning rates"),
-        checked_arms(arms or (DECODER_ARMS if decoder else ENCODER_ARMS)),
+        checked_arms(arms or every),
         checked_objectives(objectives or ENCODER_OBJECTIVES),
     )
 
@@ -106,19 +120,19 @@ def _setting(
     data: Path,
     retrieval: Path | None,
     cache: Path,
-    template: str,
+    reading: "Reading | None",
     teacher: str | None,
 ) -> "Setting":
-    """The texts and their states; a decoder reads them inside ``template``."""
-    from model.network.template import template_text
-    from training.frozen.setting import CORPUS, DECODER_CORPUS, Reading, read_setting
+    """The texts and their states; those of a decoder are short, as it reads each in a template."""
+    from training.experiments.decoders.plan import BUDGETS, corpus_of
+    from training.frozen.setting import CORPUS, read_setting
 
     return read_setting(
         backbone,
         data,
         retrieval,
         cache,
-        corpus=DECODER_CORPUS if template else CORPUS,
-        reading=Reading(template_text(template)) if template else None,
+        corpus=corpus_of(BUDGETS["short"]) if reading else CORPUS,
+        reading=reading,
         teacher=teacher,
     )

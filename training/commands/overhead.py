@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from training.commands.options import whole_numbers
+from training.commands.options import some_whole_numbers
 
 
 def overhead(
@@ -33,12 +33,15 @@ def overhead(
 
     Results named overhead.json in the folder of a backbone's results appear in their tables.
     """
-    from training.evaluation import overhead as measurement
+    from training.evaluation.overhead import measurement
+    from training.evaluation.overhead.rounds import Protocol
+    from training.evaluation.results.output import require_writable
     from training.record import write_json
 
-    protocol = measurement.Protocol(
-        batch_sizes=tuple(whole_numbers(batch_sizes, "batch sizes")),
-        lengths=tuple(whole_numbers(lengths, "lengths")),
+    require_writable(output)
+    protocol = Protocol(
+        batch_sizes=tuple(some_whole_numbers(batch_sizes, "batch sizes")),
+        lengths=tuple(some_whole_numbers(lengths, "lengths")),
         precisions=tuple(part.strip() for part in precisions.split(",")),
         warm_ups=warm_ups,
         repeats=repeats,

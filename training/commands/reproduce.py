@@ -47,21 +47,21 @@ def reproduce(
     updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
     --control x4 trains exits. Give the same command again after an interruption: it goes on.
     """
+    from training.evaluation.results.output import require_writable
     from training.experiments.paper.cells import Series
     from training.experiments.paper.reproduce import reproduce_paper
+    from training.experiments.paper.tables import TABLES_FILE
 
     keys = _experiments(table, figure, control)
     series = Series(
-        data=data,
-        output=output.resolve(),
-        backbone=backbone,
-        budget=budget,
+        *(data, output.resolve(), backbone, budget),
         objectives=tuple(objective or ["simcse"]),
         seeds=tuple(whole_numbers(seeds, "seeds")),
         steps=steps,
         corpus=corpus,
         keep=keep,
     )
+    require_writable(series.folder / TABLES_FILE)
     others = _run_others(series, table, control, exits, test_pairs, arm, only_tables=only_tables)
     if keys or latency or not others:
         typer.echo(reproduce_paper(keys, series, latency=latency, only_tables=only_tables))

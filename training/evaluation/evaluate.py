@@ -1,6 +1,5 @@
 """Scores encoders on development data and on the test tasks, as Markdown tables and as JSON."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -8,11 +7,14 @@ from pathlib import Path
 
 from model.artifact.reader import Artifact
 from model.artifact.writer import record_scores
+from training.errors import ConfigError
 from training.evaluation.development import read_development_pairs, score_development
 from training.evaluation.encoders import open_encoder
 from training.evaluation.geometry import geometry
 from training.evaluation.results.markdown import markdown_head, markdown_row
 from training.evaluation.results.openings import note_opening
+from training.evaluation.results.output import require_writable
+from training.evaluation.retrieval import read_retrieval
 from training.evaluation.sts import (
     AVERAGE,
     DEV_FILE,
@@ -25,6 +27,7 @@ from training.evaluation.sts import (
 )
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
 from training.evaluation.transfer import score_transfer
+from training.record import write_json
 
 Show = Callable[[str], None]
 Found = dict[str, dict[str, dict[str, float]]]  # encoder, kind of score, task
@@ -34,7 +37,7 @@ Found = dict[str, dict[str, dict[str, float]]]  # encoder, kind of score, task
 class Evaluation:
     """What `evaluate_encoders` scores besides the STS tasks, and where the numbers go.
 
-    dev_only: score development data alone; no test task is opened.
+    dev_only: score development data alone; no test task is opened, scored or recorded.
     retrieval: a file of queries and documents, scored as development data.
     transfer: also score the transfer tasks.
     json_file: gets all scores unrounded, with geometry.
@@ -47,6 +50,13 @@ class Evaluation:
     json_file: Path | None = None
     record: bool = False
 
+    def __post_init__(self) -> None:
+        for option, chosen in (("--record", self.record), ("--transfer", self.transfer)):
+            if self.dev_only and chosen:
+                raise ConfigError(
+                    f"--dev-only opens no test, of which {option} needs the scores: leave one out."
+                )
+
 
 def evaluate_encoders(
     names: Sequence[str], data: Path, show: Show, options: Evaluation = Evaluation()
@@ -55,9 +65,14 @@ def evaluate_encoders(
 
     Development scores follow the tests' where ``data`` has STS-B dev. Raises `ArtifactError` where
     a record is wanted of what is no artifact, and a `TrainingError` for an encoder or data that
-    cannot be used.
+    cannot be used, or a file that cannot be written, before any test is opened.
     """
-    artifact = Artifact.open(names[0]) if options.record and not options.dev_only else None
+    artifact = Artifact.open(names[0]) if options.record else None
+    if options.json_file is not None:
+        require_writable(options.json_file)
+    if options.retrieval is not None:
+        read_retrieval(options.retrieval)
+        read_development_pairs(data / "sts")
     encoders = {name: Remembered(open_encoder(name)) for name in distinct(names)}
     found: Found = {name: {} for name in encoders}
     if not options.dev_only:
@@ -65,7 +80,7 @@ def evaluate_encoders(
     if options.dev_only or options.retrieval or (data / "sts" / DEV_FILE).is_file():
         _development_table(encoders, data, show, options.retrieval, found)
     if options.json_file is not None:
-        options.json_file.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        write_json(options.json_file, found)
 
 
 def _test_tables(

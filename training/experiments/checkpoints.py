@@ -1,10 +1,15 @@
-"""Trains the checkpoint that a run of an experiment needs, unless it is there."""
+"""Trains the checkpoint that a run of an experiment needs, and deletes it when it is scored."""
 
 import logging
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from training.errors import ConfigError, Interrupted
+from training.evaluation.results.openings import note_opening
+from training.experiments.locks import claim, lock_of
+from training.jsonl import append_line, read_lines
 from training.recipe.recipe import Recipe, recipe_from
 from training.record import read_record
 
@@ -17,6 +22,24 @@ class Train(Protocol):
     def __call__(
         self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool
     ) -> Any: ...
+
+
+def run_missing(
+    file: Path, key: Mapping[str, Any], checkpoint: Path, run: Callable[[], Mapping[str, Any]]
+) -> None:
+    """Add the line that ``run`` gives, unless one with this key is there.
+
+    A run whose checkpoint another process has claimed is left to it.
+    """
+
+    def is_there() -> bool:
+        return any(key.items() <= line.items() for line in read_lines(file))
+
+    if is_there():
+        return
+    with claim(lock_of(checkpoint), checkpoint.stem) as free:
+        if free and not is_there():
+            append_line(file, run())
 
 
 def ensure_checkpoint(
@@ -38,7 +61,15 @@ def ensure_checkpoint(
     try:
         outcome = train(recipe, data, folder, cache=cache, resume=partial.exists())
     except Interrupted as error:
-        raise Interrupted(again) from error
+        raise Interrupted(again, error.number) from error
     if outcome.stopped:
         raise Interrupted(again)
     return float(outcome.seconds)
+
+
+def leave_scored(checkpoint: Path, *, keep: bool) -> None:
+    """Delete a checkpoint that was scored on the tests; one that is kept gets its line of that."""
+    if keep:
+        note_opening(str(checkpoint))
+    else:
+        shutil.rmtree(checkpoint)

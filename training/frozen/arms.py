@@ -20,6 +20,7 @@ from training.frozen.heads import (
 NUM_BLOCKS = 3  # of the arms on encoders
 LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 FUSED = (3, 6, 12)  # numbers of blocks of the arms on decoders
+MOST_BLOCKS = max(FUSED)
 
 
 @dataclass(frozen=True)

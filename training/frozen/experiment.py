@@ -91,7 +91,10 @@ def _require_possible(setting: Setting, plan: Plan) -> None:
     lowest = setting.states.first - 1 + max(ARMS[name].num_blocks for name in plan.arms)
     for depth in plan.exits:
         if not lowest <= depth <= setting.depth:
-            raise ConfigError(f"Exit {depth} is outside {lowest} to {setting.depth}: name another.")
+            raise ConfigError(
+                f"Exit {depth} is outside {lowest} to {setting.depth}: name another, or only arms "
+                "of fewer blocks."
+            )
     if TUNING_SEED in plan.seeds:
         raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
     if "sfp" in plan.objectives and setting.states.second is None:

@@ -5,49 +5,62 @@ at dev only runs the selector. The states of the blocks that are fused are in on
 memory; its name is a hash of the backbone's weights and the blocks.
 """
 
+import fcntl
 import hashlib
 import json
+import logging
+import math
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from model.network.encoder import get_selector
 from training.frozen.states import MAX_BYTES, depth_of
+from training.record import write_json
+
+log = logging.getLogger(__name__)
 
 Row = tuple[int, ...]  # token ids without padding
 INDEX = "rows.json"  # written last: without it the states are computed again
 STATES = "states.f32"
+LOCK = "lock"
 
 
 class RememberedStates:
     """The states [n, L, D] float32 of n blocks for rows of tokens, in a file of bounded size.
 
-    A row that finds no room is computed each time it is seen.
+    A row that finds no room is computed each time it is seen. One process at a time has ``folder``;
+    another keeps its states in a file of its own, which is gone when it ends.
     """
 
     def __init__(self, folder: Path, num_blocks: int, width: int, max_bytes: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._shape = folder, (num_blocks, width)
         size = num_blocks * width
-        self._file: NDArray[np.float32] = np.memmap(
-            folder / STATES,
-            dtype=np.float32,
-            mode="r+" if (folder / INDEX).is_file() else "w+",
-            shape=(max(1, max_bytes // (4 * size)), size),  # a line a token; the file is sparse
-        )
+        shape = (max(1, max_bytes // (4 * size)), size)  # a line a token; the file is sparse
         self._places: dict[Row, int] = {}
-        self._used = 0
-        if (folder / INDEX).is_file():
-            for ids, place in json.loads((folder / INDEX).read_text(encoding="utf-8")):
-                self._places[tuple(ids)] = place
-                self._used = max(self._used, place + len(ids))
+        self._used, self._full = 0, False
+        self._lock = _locked(folder)
+        if self._lock is None:
+            log.warning("%s is in use by another process: its states are not shared", folder)
+            with tempfile.TemporaryFile(dir=folder) as own:
+                self._file = np.memmap(own, np.float32, "w+", shape=shape)
+            return
+        states = folder / STATES
+        whole = states.is_file() and states.stat().st_size == 4 * math.prod(shape)
+        if whole:
+            self._places = _read_places(folder / INDEX)
+            self._used = max((place + len(row) for row, place in self._places.items()), default=0)
+        if not self._used:  # an index of other states must not outlive them
+            (folder / INDEX).unlink(missing_ok=True)
+        self._file = np.memmap(states, np.float32, "r+" if self._used else "w+", shape=shape)
 
     def __len__(self) -> int:
         return len(self._places)
@@ -63,6 +76,10 @@ class RememberedStates:
     def put(self, row: Row, states: Tensor) -> None:
         """Keep the states [n, L, D] of a row, if there is room."""
         if self._used + len(row) > len(self._file):
+            if not self._full:
+                gigabytes = self._file.nbytes / 2**30
+                log.warning("the %.3g GiB for states are full: the rest is computed", gigabytes)
+            self._full = True
             return
         lines = states.movedim(0, 1).reshape(len(row), -1)
         self._file[self._used : self._used + len(row)] = lines.float().cpu().numpy()
@@ -70,10 +87,35 @@ class RememberedStates:
         self._used += len(row)
 
     def close(self) -> None:
-        """Write the states and then the index of their rows."""
-        self._file.flush()  # type: ignore[attr-defined]  # a memmap
+        """Write the states and then the index of their rows, and let another process have them."""
+        if self._lock is None:
+            return
+        self._file.flush()
         index = [[list(row), place] for row, place in self._places.items()]
-        (self._folder / INDEX).write_text(json.dumps(index), encoding="utf-8")
+        write_json(self._folder / INDEX, index, indent=None)
+        self._lock.close()
+
+
+def _read_places(index: Path) -> dict[Row, int]:
+    """Where the states of each row are; empty without an index, or with half of one."""
+    try:
+        return {tuple(ids): place for ids, place in json.loads(index.read_text(encoding="utf-8"))}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError) as error:
+        log.warning("%s is not whole (%s): the states are computed again", index, error)
+        return {}
+
+
+def _locked(folder: Path) -> IO[bytes] | None:
+    """The file whose lock this process has until it is closed; None where another one has it."""
+    file = (folder / LOCK).open("wb")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # also a file system without locks
+        file.close()
+        return None
+    return file
 
 
 @contextmanager

@@ -27,15 +27,14 @@ from training.evaluation.sts import (
     with_average,
 )
 from training.frozen.arms import ARMS, blocks_of
-from training.frozen.experiment import HEADS, TUNING_SEED, head_file
+from training.frozen.experiment import HEADS, head_file
+from training.frozen.selection import PAIRS, TESTS, counts
 from training.frozen.setting import Setting, frozen_encoder, states_of
 from training.frozen.states import BlockStates
 from training.jsonl import read_lines
 
 log = logging.getLogger(__name__)
 
-TESTS = "tests"  # in a run's line: task or measure to value
-PAIRS = "pairs_per_task"  # among them, where the tests were thinned
 GEOMETRY_TASK = "STS-B"
 CHUNK = 4096  # texts that a head embeds at once
 
@@ -45,11 +44,12 @@ def open_tests(
 ) -> None:
     """Score every run of ``file`` that is in a table and has no scores of the tests yet.
 
-    ``pairs_per_task`` of each test, at equal steps; 0 takes all. The heads are in ``cache``. Raises
-    `ConfigError` for a run whose head is not there.
+    Runs of other backbones, or that read them otherwise, stay unopened. ``pairs_per_task`` of each
+    test, at equal steps; 0 takes all. The heads are in ``cache``. Raises `ConfigError` for a run
+    whose head is not there.
     """
     heads = cache / HEADS
-    waiting = [line for line in read_lines(file) if TESTS not in line and _counts(line)]
+    waiting = [line for line in read_lines(file) if setting.reads_as(line) and _is_open_to(line)]
     if not waiting:
         return
     texts = TestStates(setting, data, cache, pairs_per_task)
@@ -59,8 +59,8 @@ def open_tests(
         log.info("%s %s seed %d: %s", line["objective"], line["arm"], line["seed"], found)
     lines = read_lines(file)  # again: another process may have added runs
     for line in lines:
-        if (found := scored.get(head_file(heads, line), {})) and _counts(line):
-            line[TESTS] = found
+        if head_file(heads, line) in scored:
+            line[TESTS] = scored[head_file(heads, line)]
     scratch = file.with_suffix(".opened")
     scratch.write_text(
         "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
@@ -68,8 +68,9 @@ def open_tests(
     scratch.rename(file)
 
 
-def _counts(line: dict[str, Any]) -> bool:
-    return line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns
+def _is_open_to(line: dict[str, Any]) -> bool:
+    """Whether a run is in a table without scores of the tests."""
+    return TESTS not in line and counts(line)
 
 
 def _head_of(line: dict[str, Any], setting: Setting, heads: Path) -> torch.nn.Module:

@@ -1,6 +1,6 @@
 """The texts of a frozen experiment and their states: training pairs and development data."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,14 @@ from torch import Tensor
 from model.artifact.template import CleanUp
 from model.network.encoder import build_plain_encoder, build_prompt_encoder
 from model.network.selector_config import SelectorConfig
-from model.network.template import REP1
+from model.network.template import REP1, template_text
 from training.backbones import resolve
 from training.bfloat16 import has_bfloat16
 from training.corpus import Corpus, read_corpus
 from training.evaluation.development import read_development_pairs
 from training.evaluation.retrieval import read_retrieval
 from training.evaluation.sts import SentencePairs, distinct
+from training.frozen.arms import MOST_BLOCKS
 from training.frozen.states import BlockStates, cached_states, depth_of
 from training.objectives.teacher import teachers_embeddings
 from training.recipe.recipe import CorpusPart
@@ -28,11 +29,6 @@ from training.recipe.recipe import CorpusPart
 CORPUS = (
     CorpusPart(source="wikisplit", limit=5000),
     CorpusPart(source="pan_paraphrase", limit=2500),
-)
-DECODER_CORPUS = (  # short texts: a decoder reads each inside a template
-    CorpusPart(source="captions", limit=800),
-    CorpusPart(source="wikisplit", limit=100),
-    CorpusPart(source="pan_paraphrase", limit=100),
 )
 TRAINING_TOKENS = 64
 DEV_TOKENS = 256
@@ -48,13 +44,21 @@ class Reading:
 
     template: str
     clean_up: CleanUp = "statement"
-    num_blocks: int = 12
+    num_blocks: int = MOST_BLOCKS
     bf16: bool = field(default_factory=has_bfloat16)
 
     @property
     def two_stages(self) -> bool:
         """Whether the template also has a Rep2."""
         return REP1 in self.template
+
+    @classmethod
+    def inside(cls, template: str, blocks: int) -> "Reading":
+        """The reading of a backbone of so many blocks inside a preset's template or a text.
+
+        Raises `TemplateError` for a text without a place for the sentence.
+        """
+        return cls(template_text(template), num_blocks=min(MOST_BLOCKS, blocks))
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,11 @@ class Setting:
         """What says, in a run's line, which setting it was."""
         read = {} if self.reading is None else {"reading": asdict(self.reading)}
         return {"backbone": self.backbone, "corpus_sha256": self.corpus_sha256, **read}
+
+    def reads_as(self, line: Mapping[str, Any]) -> bool:
+        """Whether a run's line is of this backbone, read as here; its corpus may be another."""
+        own = self.describe()
+        return all(line.get(name) == own.get(name) for name in ("backbone", "reading"))
 
 
 def read_setting(
@@ -138,7 +147,10 @@ def read_setting(
 
 
 def frozen_encoder(backbone: str, reading: Reading | None) -> SentenceTransformer:
-    """The backbone without a selector: mean-pooled, or read as ``reading`` says."""
+    """The backbone without a selector: mean-pooled, or read as ``reading`` says.
+
+    Raises `TemplateError` for a template that cannot be used.
+    """
     if reading is None:
         return build_plain_encoder(resolve(backbone))
     encoder = build_prompt_encoder(

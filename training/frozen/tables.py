@@ -1,26 +1,25 @@
 """The tables of a frozen experiment: means over seeds, and S2Sent against each control."""
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
+from statistics import fmean
 
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.statistics import (
+    LEAST_MOVEMENT,
     LEVEL,
+    PairedDifference,
     equivalence,
     holm,
+    mean_and_spread,
     p_value,
     paired,
     verdict,
 )
 from training.evaluation.sts import AVERAGE
 from training.frozen.arms import ARMS, ENCODER_ARMS
-from training.frozen.experiment import TUNING_SEED
-from training.frozen.opening import TESTS
+from training.frozen.selection import TESTS, Line, Setting, comparable, setting_of
 from training.frozen.train import CHOSEN_ON
 from training.jsonl import read_lines
 
@@ -29,67 +28,26 @@ STS = "STS-7"  # the mean of the seven tests
 # or rate is chosen by it.
 SCORES = (CHOSEN_ON, "R@1", "MRR@10", STS)
 GEOMETRY = ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform")
-LEAST_MOVEMENT = 0.05  # of a fusion weight; below it a run says nothing about the weights
 MARGIN = 0.5  # points; a difference within it counts as none
-
-Line = Mapping[str, Any]
-Key = tuple[int, str]  # exit, objective
 
 
 def frozen_tables(file: Path) -> str:
     """Markdown: a table of scores for each exit and objective, and one of comparisons.
 
-    Runs of other texts or steps have tables of their own. Holm's correction is over all
+    Runs of other texts, steps or rates have tables of their own. Holm's correction is over all
     comparisons of such a part. Raises `ConfigError` for a file without runs.
     """
-    lines = read_lines(file)
-    if not lines:
+    parts = comparable(read_lines(file))
+    if not parts:
         raise ConfigError(f"{file} has no runs: run the experiment first.")
-    parts = _experiments(lines)
     tables = [_tables(runs) for runs in parts.values()]
     if len(parts) == 1:
         return tables[0]
     return "\n\n".join(f"### {title}\n\n{of}" for title, of in zip(parts, tables, strict=True))
 
 
-def _experiments(lines: Sequence[Line]) -> dict[str, list[Line]]:
-    """The runs that can be compared, by what they have in common.
-
-    Where nothing is learned there are no steps: the run belongs to every length that learns at its
-    exit, once.
-    """
-    learned = [line for line in lines if ARMS[line["arm"]].learns]
-    fixed = {
-        (_texts(line), _setting(line), line["arm"]): line
-        for line in lines
-        if not ARMS[line["arm"]].learns
-    }
-    found: dict[str, list[Line]] = {}
-    for line in learned:
-        found.setdefault(_title(line), []).append(line)
-    for runs in found.values():
-        asked = {(_texts(line), _setting(line)) for line in runs}
-        runs += [line for (*of, _), line in fixed.items() if tuple(of) in asked]
-    return found or {"": [*fixed.values()]}
-
-
-def _title(line: Line) -> str:
-    schedule = line["schedule"]
-    return f"{schedule['steps']} steps of {schedule['batch_size']} pairs, {_texts(line)}"
-
-
-def _setting(line: Line) -> Key:
-    return line["exit"], _objective(line)
-
-
-def _texts(line: Line) -> str:
-    read = json.dumps([line["backbone"], line.get("reading")])
-    reading = hashlib.sha256(read.encode()).hexdigest()[:8]
-    return f"corpus {line['corpus_sha256'][:8]}, read as {reading}"
-
-
 def _tables(lines: Sequence[Line]) -> str:
-    settings = sorted({*map(_setting, lines)})
+    settings = sorted({*map(setting_of, lines)})
     parts: list[str] = []
     for setting in settings:
         runs = _runs(lines, setting)
@@ -97,16 +55,11 @@ def _tables(lines: Sequence[Line]) -> str:
     return "\n\n".join([*parts, _comparisons_table(lines, settings)])
 
 
-def _objective(line: Line) -> str:
-    return f"teacher {line['teacher']}" if line.get("teacher") else str(line["objective"])
-
-
-def _runs(lines: Iterable[Line], setting: Key) -> dict[str, list[Line]]:
-    """The runs of each arm, by seed: the tuning seed's only where nothing is learned."""
+def _runs(lines: Sequence[Line], setting: Setting) -> dict[str, list[Line]]:
+    """The runs of each arm, by seed."""
     found: dict[str, list[Line]] = {}
     for line in lines:
-        counts = line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns
-        if _setting(line) == setting and counts:
+        if setting_of(line) == setting:
             found.setdefault(line["arm"], []).append(line)
     return {arm: sorted(found[arm], key=lambda run: run["seed"]) for arm in ARMS if arm in found}
 
@@ -136,7 +89,7 @@ def _scores_row(
 ) -> list[str]:
     first = runs[0]
     scores = [
-        _mean_and_spread([_scores(run)[name] for run in runs], 3 if name in GEOMETRY else 2)
+        mean_and_spread([_scores(run)[name] for run in runs], ".3f" if name in GEOMETRY else ".2f")
         for name in names
     ]
     start = [ARMS[arm].label, f"{first['parameters']:,}"]
@@ -167,18 +120,19 @@ def least_moved(runs: Sequence[Line]) -> str:
     moved = [run["moved"] for run in runs if run.get("moved") is not None]
     if not moved:
         return ""
-    return f"{min(moved):.3f}" + (" (not tested)" if min(moved) < LEAST_MOVEMENT else "")
+    return f"{min(moved):.3f}" + ("" if has_moved(runs) else " (not tested)")
 
 
-def _mean_and_spread(values: Sequence[float], digits: int = 2) -> str:
-    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{digits}f}{spread}"
+def has_moved(runs: Sequence[Line]) -> bool:
+    """Whether every run's fusion weights, where it has any, moved by `LEAST_MOVEMENT`."""
+    moved = (run.get("moved") for run in runs)
+    return all(each is None or each >= LEAST_MOVEMENT for each in moved)
 
 
-def _comparisons_table(lines: Sequence[Line], settings: Sequence[Key]) -> str:
+def _comparisons_table(lines: Sequence[Line], settings: Sequence[Setting]) -> str:
     """Each arm minus its controls, in the score that nothing was chosen by."""
-    rows, p_values = [], []
     tested = _tested_score(lines)
+    compared: list[tuple[str, PairedDifference, bool]] = []
     for setting in settings:
         runs = _runs(lines, setting)
         for arm, control in _pairs_of(runs):
@@ -186,20 +140,23 @@ def _comparisons_table(lines: Sequence[Line], settings: Sequence[Key]) -> str:
             found = paired(_by_seed(ours, tested), _by_seed(theirs, tested, like=ours))
             if found is not None:
                 label = f"exit {setting[0]}, {setting[1]}: {_compared(arm, control)}"
-                rows.append((label, found, _moved(ours) and _moved(theirs)))
-                p_values.append(found.p)
-    cells = []
-    for (label, found, moved), p in zip(rows, holm(p_values), strict=True):
-        interval = "" if found.low is None else f"{found.low:+.2f} to {found.high:+.2f}"
-        alike = equivalence(found.differences, MARGIN)
-        answer = verdict(found.mean, p) if moved else "not tested"
-        cells.append(
-            [label, str(len(found.differences)), f"{found.mean:+.2f}", interval]
-            + [p_value(p), answer, p_value(alike) + (" (shown)" if (alike or 1) < LEVEL else "")]
-        )
+                compared.append((label, found, has_moved([*ours, *theirs])))
+    p_values = holm([found.p if moved else None for _, found, moved in compared])
+    rows = [_comparison(*each, p) for each, p in zip(compared, p_values, strict=True)]
     minus = "S2Sent minus" if all(line["arm"] in ENCODER_ARMS for line in lines) else "difference"
     head = [minus, "pairs", tested, "95 %", "p (Holm)", "", f"within ± {MARGIN:g}, p"]
-    return markdown_table(head, cells)
+    return markdown_table(head, rows)
+
+
+def _comparison(label: str, found: PairedDifference, moved: bool, p: float | None) -> list[str]:
+    """A row; a comparison of weights that have not moved has a difference and no test."""
+    interval = "" if found.low is None else f"{found.low:+.2f} to {found.high:+.2f}"
+    row = [label, str(len(found.differences)), f"{found.mean:+.2f}", interval]
+    if not moved:
+        return [*row, "", "not tested", ""]
+    alike = equivalence(found.differences, MARGIN)
+    shown = " (shown)" if alike is not None and alike < LEVEL else ""
+    return [*row, p_value(p), verdict(found.mean, p), p_value(alike) + shown]
 
 
 def _pairs_of(runs: Mapping[str, Sequence[Line]]) -> list[tuple[str, str]]:
@@ -221,12 +178,7 @@ def _compared(arm: str, control: str) -> str:
 
 def _tested_score(lines: Sequence[Line]) -> str:
     """The last of `SCORES` that every run of a table has."""
-    shown = [line for line in lines if line["seed"] != TUNING_SEED or not ARMS[line["arm"]].learns]
-    return next(name for name in reversed(SCORES) if all(name in _scores(line) for line in shown))
-
-
-def _moved(runs: Sequence[Line]) -> bool:
-    return all(run["moved"] is None or run["moved"] >= LEAST_MOVEMENT for run in runs)
+    return next(name for name in reversed(SCORES) if all(name in _scores(line) for line in lines))
 
 
 def _by_seed(runs: Sequence[Line], score: str, *, like: Sequence[Line] = ()) -> dict[int, float]:

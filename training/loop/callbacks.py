@@ -35,6 +35,8 @@ class Progress(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         self.started, self.first = time.monotonic(), state.global_step
+        if state.best_metric is not None and state.best_global_step:  # of the run that is resumed
+            self.best = (state.best_metric, state.best_global_step)
         if state.is_world_process_zero and sys.stderr.isatty():
             self.bar = Bar(
                 TextColumn("{task.description}"),
@@ -71,7 +73,8 @@ class Progress(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         self.dev = (metrics or {}).get(self.metric, float("nan"))
-        if state.global_step:  # the start is not among the steps that the trainer chooses from
+        # The first step of this process was scored before, or is the start, which is not kept.
+        if state.global_step != self.first:
             self.best = max(self.best, (self.dev, state.global_step), key=lambda seen: seen[0])
         if state.is_world_process_zero:
             log.info("step %d/%d  %s", state.global_step, state.max_steps, self._line(state))
@@ -109,11 +112,16 @@ class LastStep(TrainerCallback):
 
 
 class StopAtSignal(TrainerCallback):
-    """Saves and ends the run after the current step once `asked` is set."""
+    """Saves and ends the run after the current step once a signal has `asked` for it."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.number: int | None = None  # of the signal that came first
         self.interrupted_at: int | None = None  # the step after which the run ended
+
+    @property
+    def asked(self) -> bool:
+        """Whether a signal came."""
+        return self.number is not None
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -135,7 +143,7 @@ def stop_at_signal(trainer: Trainer) -> Iterator[StopAtSignal]:
     def ask(number: int, frame: FrameType | None) -> None:
         if stop.asked:
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.number = number
         log.info("stopping after this step; a second signal stops at once without saving")
 
     numbers = (signal.SIGINT, signal.SIGTERM)

@@ -16,7 +16,9 @@ from torch.nn.utils.parametrize import register_parametrization, remove_parametr
 from model.network.encoder import find_selector
 from training.recipe.recipe import TrainingConfig
 
-FILE = "trained.safetensors"  # in the trainer's own checkpoints: what is trained, and nothing else
+TRAINED_FILE = (
+    "trained.safetensors"  # in the trainer's own checkpoints: what is trained, and nothing else
+)
 _TUNER = "lora_tuner"
 
 
@@ -75,12 +77,12 @@ def merge_updates(encoder: SentenceTransformer) -> None:
 def save_trained(encoder: nn.Module, folder: Path) -> None:
     """Write the trained weights, those of the selector among them."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(_trained(encoder), folder / FILE)
+    save_file(_trained(encoder), folder / TRAINED_FILE)
 
 
 def load_trained(encoder: nn.Module, folder: Path) -> None:
     """Give an encoder the weights that `save_trained` wrote."""
-    saved = load_file(folder / FILE)
+    saved = load_file(folder / TRAINED_FILE)
     for name, value in _trained(encoder).items():
         value.data.copy_(saved[name])
 

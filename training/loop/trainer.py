@@ -5,7 +5,6 @@ Under torchrun the processes share each batch.
 
 import atexit
 import logging
-import os
 import re
 import statistics
 from collections.abc import Iterator, Sequence
@@ -25,9 +24,11 @@ from sentence_transformers.base.sampler import BatchSamplers
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerState
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 
 from model.network.encoder import max_positions
+from training.backbones import MODULES_FILE
 from training.corpus import Corpus
 from training.errors import ConfigError
 from training.evaluation.depths.embeddings import encode_exits
@@ -35,7 +36,9 @@ from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.sts import SentencePairs, spearman
 from training.loop.batches import LengthBatches
 from training.loop.callbacks import LastStep, Progress
-from training.loop.low_rank import has_updates, load_trained, save_trained
+from training.loop.low_rank import TRAINED_FILE, has_updates, load_trained, save_trained
+from training.loop.processes import num_processes
+from training.loop.unfinished import folder_of, saving
 from training.objectives.families import family_of
 from training.recipe.recipe import Recipe
 
@@ -43,7 +46,7 @@ log = logging.getLogger(__name__)
 
 DEV_METRIC = "eval_stsb_dev"  # Spearman x 100 of cosine
 MAX_GRADIENT_NORM = 1.0  # of all trained weights together
-SELECTOR_WEIGHTS = r"(spatial|frequency)_selection\.|projections\..*\.(down|up)"
+SELECTOR_WEIGHTS = r"spatial_selection\.|projections\..*\.(down|up)"
 SHORT = 128  # tokens
 HEAD_FILE = "objective.safetensors"  # the loss's own weights, beside the encoder's
 
@@ -105,6 +108,33 @@ class Trainer(SentenceTransformerTrainer):
             head = load_file(Path(checkpoint_path, HEAD_FILE))
             for name, value in own.items():
                 value.data.copy_(head[name])
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with saving(Path(str(self.args.output_dir), folder_of(self.state.global_step))):
+            super()._save_checkpoint(*args, **kwargs)  # type: ignore[no-untyped-call]  # transformers is partly typed
+
+    def state_files(self) -> list[str]:
+        """The files of a checkpoint that resuming reads; `_save` writes the first one last."""
+        model = TRAINED_FILE if has_updates(self.model) else MODULES_FILE
+        head = [HEAD_FILE] if self._own_weights() else []
+        ranks = [f"_{rank}" for rank in range(num_processes())] if num_processes() > 1 else [""]
+        random = [f"rng_state{rank}.pth" for rank in ranks]
+        return [model, *head, OPTIMIZER_NAME, SCHEDULER_NAME, *random, TRAINER_STATE_NAME]
+
+    def take_last_step(self, checkpoint: Path) -> bool:
+        """Take the state and the best weights of a run whose last step ``checkpoint`` is.
+
+        False where steps are left: the library would train one more of those that are done.
+        """
+        state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+        if state.global_step < state.max_steps:
+            return False
+        self.state = state
+        # As the library does before the first step.
+        self._align_special_tokens()  # type: ignore[no-untyped-call]  # transformers is partly typed
+        if state.best_global_step is not None:
+            self._load_best_model()
+        return True
 
     def _load_best_model(self) -> None:
         self._load_from_checkpoint(str(self.state.best_model_checkpoint))
@@ -241,16 +271,6 @@ def _arguments(
         disable_tqdm=True,
         report_to=[],
     )
-
-
-def process_rank() -> int:
-    """The number of this process among those that torchrun started; 0 without torchrun."""
-    return int(os.environ.get("RANK", "0"))
-
-
-def num_processes() -> int:
-    """How many processes torchrun started; 1 without torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _share(batch_size: int) -> int:

@@ -6,7 +6,7 @@ and a selector reads all blocks: here each exit is pooled by its own gate from i
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from sentence_transformers import SentenceTransformer
@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from model.network.pooled import embed_exits
 from training.objectives.contrastive import Features, join_columns
+from training.objectives.inside_forward import inside_forward
 from training.recipe.elastic import Elastic
 
 Views = list[Tensor]  # the embeddings [B, D] of each column
@@ -43,6 +44,8 @@ class ElasticLoss(nn.Module):
         self.base: BaseLoss = base  # a module, too
         self.elastic = elastic
         self.padding = padding
+        backbone: Any = model[0].get_submodule("auto_model")
+        self.full = int(backbone.config.num_hidden_layers)
         self.combine = {"starbucks": starbucks, "2dmse": two_dimensional, "ese": espresso}[
             elastic.mode
         ]
@@ -62,14 +65,17 @@ class ElasticLoss(nn.Module):
     def embed(self, sentence_features: Features) -> Exits:
         """The columns' embeddings at every depth, from one forward pass of the whole encoder."""
         columns = self.base.prepare(sentence_features)
-        features = self.model(join_columns(columns, self.padding))
-        full = len(features["all_layer_embeddings"]) - 1
-        shallow = embed_exits(self.model, features, self.elastic.depths)
-        depths = [*self.elastic.depths, full]
+        rows = inside_forward(self.model, self._rows, join_columns(columns, self.padding))
         return {
-            depth: list(rows.chunk(len(columns)))
-            for depth, rows in zip(depths, [*shallow, features["sentence_embedding"]], strict=True)
+            depth: list(each.chunk(len(columns)))
+            for depth, each in zip((*self.elastic.depths, self.full), rows, strict=True)
         }
+
+    def _rows(self, encoder: SentenceTransformer, batch: dict[str, Tensor]) -> list[Tensor]:
+        """The embeddings of a batch at each depth, full depth last."""
+        features = encoder(batch)
+        shallow = embed_exits(encoder, features, self.elastic.depths)
+        return [*shallow, features["sentence_embedding"]]
 
 
 def starbucks(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> Tensor:

@@ -78,6 +78,11 @@ def make_loss(inputs: LossInputs) -> nn.Module:
             f"[elastic] dimensions has {too_wide[0]}, and the encoder is {width} wide: name "
             f"dimensions from 1 to {width - 1}."
         )
+    if inputs.gather and recipe.elastic.mode == "2dmse":
+        raise ConfigError(
+            "[elastic] mode = '2dmse' draws sizes in each process, and torchrun started several: "
+            "train it without torchrun, or choose starbucks."
+        )
     padding = padding_id(encoder.tokenizer)
     return ElasticLoss(encoder, cast(BaseLoss, base), recipe.elastic, padding=padding)
 

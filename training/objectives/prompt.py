@@ -69,10 +69,8 @@ class TemplateDenoisingLoss(nn.Module):
     z_t(x) = MLP(h(x, t) - d(t, len(x))), then InfoNCE between the two (arXiv 2201.04337, Eq. 5-7):
     h is the pipeline's vector of the sentence in template t, and d the pipeline's vector of the
     template alone, its tokens at the positions they have around len(x) tokens. Both carry gradient.
-    The MLP, Linear and tanh, belongs to the loss: the encoder is used without it. The original
-    counts the positions of d from 0 for RoBERTa too, two before the sentence's:
-    ``positions_from_zero`` does the same. Columns after the second are hard negatives. With
-    ``gather`` the negatives of a row are those of all processes.
+    The MLP, Linear and tanh, belongs to the loss: the encoder is used without it. Columns after the
+    second are hard negatives. With ``gather`` the negatives of a row are those of all processes.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class TemplateDenoisingLoss(nn.Module):
         denoising: bool = True,
         projection: bool = True,
         *,
-        positions_from_zero: bool = False,
         gather: bool = False,
     ) -> None:
         """Raises TypeError or ValueError for a pipeline that `build_prompt_encoder` does not make,
@@ -104,7 +101,6 @@ class TemplateDenoisingLoss(nn.Module):
         self.denoising = denoising
         self.transformer = transformer
         self.templates = transformer.template_ids
-        self.first_position = 0 if positions_from_zero else transformer.first_position
         self.projection = (
             nn.Sequential(nn.Linear(width, width), nn.Tanh()) if projection else nn.Identity()
         )
@@ -134,6 +130,6 @@ class TemplateDenoisingLoss(nn.Module):
     def template_part(self, template: Template, lengths: Tensor) -> Tensor:
         """d [B, D] of one template for sentences of ``lengths`` [B] tokens."""
         distinct, rows = torch.unique(lengths, return_inverse=True)
-        features = self.transformer.alone(template, distinct, self.first_position)
+        features = self.transformer.alone(template, distinct, self.transformer.first_position)
         vectors: Tensor = self.model(features)["sentence_embedding"]
         return vectors[rows]

@@ -30,6 +30,7 @@ from training.objectives.contrastive import (
     text_columns,
 )
 from training.objectives.cosine import cosine
+from training.objectives.inside_forward import inside_forward
 from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import SFP
 from training.recipe.recipe import Recipe
@@ -97,14 +98,20 @@ class TwoStageLoss(nn.Module):
 
     def embed(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Rep2 and Rep1 [B, D] of the rows of one batch, from one forward."""
-        modules = list(self.model)
-        features: dict[str, Any] = modules[0](batch)
+        rep2, rep1 = inside_forward(self.model, self._stages, batch)
+        return rep2, rep1
+
+    def _stages(self, encoder: SentenceTransformer, batch: dict[str, Tensor]) -> list[Tensor]:
+        backbone, *modules = encoder
+        if not any(weight.requires_grad for weight in backbone.parameters()):
+            backbone.eval()  # its states are the same in each step, and may be remembered
+        features: dict[str, Any] = backbone(batch)
         found = []
         for place in (-1, self.rep1):
             assert place is not None  # noqa: S101 - parsed with a token to read
             read = read_positions(features["attention_mask"], place)
             stage = {**features, "read_positions": read}
-            for module in modules[1:]:
+            for module in modules:
                 stage = module(stage)
             found.append(stage["sentence_embedding"])
-        return found[0], found[1]
+        return found

@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from training.corpus import Corpus
+from training.errors import DataError
 from training.evaluation.encoders import open_encoder
 from training.evaluation.sts import Encode
+from training.record import written_whole
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +48,15 @@ def _embeddings(encode: Encode, texts: list[str], cache: Path | None) -> NDArray
     digest = hashlib.sha256("\n".join(texts).encode() + encode(PROBES).tobytes())
     path = cache / f"{digest.hexdigest()[:16]}.npy"
     if not path.is_file():
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".partial.npy")
-        np.save(partial, _encode_all(encode, texts))
-        partial.rename(path)  # an interrupted run leaves no incomplete file
-    kept: NDArray[np.float32] = np.load(path)
+        with written_whole(path) as scratch:
+            np.save(scratch, _encode_all(encode, texts))
+    try:
+        kept: NDArray[np.float32] = np.load(path)
+    except (ValueError, EOFError) as error:
+        raise DataError(
+            f"{path} is not a whole file of embeddings ({error}): delete it, and they are computed"
+            " again."
+        ) from None
     return kept
 
 

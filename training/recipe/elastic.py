@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from training.recipe.toml_tables import require
+
 
 @dataclass(frozen=True, kw_only=True)
 class Elastic:
@@ -37,31 +39,40 @@ class Elastic:
 
     def __post_init__(self) -> None:
         for name, values in (("depths", self.depths), ("dimensions", self.dimensions)):
-            if values != sorted({*values}) or (values and values[0] < 1):
-                raise ValueError(f"{name} = {values} must be rising numbers from 1, each once")
-        if not self.depths:
-            raise ValueError("depths must name at least one depth below the backbone's")
-        if self.align_weight <= 0:
-            raise ValueError("align_weight must be above 0; align = 'none' leaves the term out")
-        if self.project_rank < 0 or (self.project_rank and not self.project):
-            raise ValueError(
-                f"project_rank = {self.project_rank} must be 0, for whole matrices, or above 0 "
-                "with project = true"
-            )
-        if self.project_blocks and (not self.project or self.project_rank):
-            raise ValueError(
-                "project_blocks = true needs project = true, and whole matrices: drop project_rank"
-            )
-        if self.exits_only and self.share_selector:
-            raise ValueError(
-                "exits_only = true trains the gates of exits, which share_selector leaves out: "
-                "drop one of them"
-            )
-        if self.project and self.share_selector:
-            raise ValueError(
-                "project needs a selector of its own at each exit: drop share_selector"
-            )
-        if self.mode == "2dmse" and not self.dimensions:
-            raise ValueError("mode = '2dmse' draws a dimension: name at least one")
-        if self.mode == "ese" and len(self.dimensions) != 1:
-            raise ValueError(f"mode = 'ese' takes one dimension, not {len(self.dimensions)}")
+            rising = values == sorted({*values}) and (not values or values[0] >= 1)
+            require(rising, f"{name} = {values} must be rising numbers from 1, each once")
+        require(bool(self.depths), "depths = [] must name at least one depth below the backbone's")
+        require(
+            self.align_weight > 0,
+            f"align_weight = {self.align_weight} must be above 0; align = 'none' leaves the term"
+            " out",
+        )
+        self._check_projections()
+        require(
+            not (self.exits_only and self.share_selector),
+            "exits_only = true trains the gates of exits, which share_selector leaves out: drop one"
+            " of them",
+        )
+        require(
+            self.mode != "2dmse" or bool(self.dimensions),
+            "mode = '2dmse' draws a dimension: name at least one",
+        )
+        require(
+            self.mode != "ese" or len(self.dimensions) == 1,
+            f"mode = 'ese' takes one dimension, not {len(self.dimensions)}",
+        )
+
+    def _check_projections(self) -> None:
+        require(
+            self.project_rank >= 0 and (self.project or not self.project_rank),
+            f"project_rank = {self.project_rank} must be 0, for whole matrices, or above 0 with"
+            " project = true",
+        )
+        require(
+            not self.project_blocks or (self.project and not self.project_rank),
+            "project_blocks = true needs project = true, and whole matrices: drop project_rank",
+        )
+        require(
+            not (self.project and self.share_selector),
+            "project needs a selector of its own at each exit: drop share_selector",
+        )

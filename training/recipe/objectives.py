@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from training.recipe.toml_tables import require
+from training.recipe.toml_tables import require, require_above_0, require_least
 
 ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
 
@@ -18,7 +18,7 @@ class SimCSE:
     projection: bool = False  # a Linear + tanh on top in training, dropped afterwards
 
     def __post_init__(self) -> None:
-        require(self.temperature > 0, "temperature must be above 0")
+        require_above_0(self, "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class SupervisedSimCSE:
     projection: bool = False
 
     def __post_init__(self) -> None:
-        require(self.temperature > 0, "temperature must be above 0")
+        require_above_0(self, "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +51,10 @@ class PromptBERT:
     projection: bool = True
 
     def __post_init__(self) -> None:
-        require(self.temperature > 0, "temperature must be above 0")
-        require(len(self.templates) == 2, "templates must be two")
+        require_above_0(self, "temperature")
+        require(
+            len(self.templates) == 2, f"templates has {len(self.templates)} texts: it must have two"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ class SFP:
         return self.examples
 
     def __post_init__(self) -> None:
-        require(self.temperature > 0, "temperature must be above 0")
+        require_above_0(self, "temperature")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +100,13 @@ class Distillation:
 
     def __post_init__(self) -> None:
         require(bool(self.teachers), "teachers must name at least one")
-        require(min(self.temperature, self.teacher_temperature) > 0, "temperatures must be above 0")
-        require(
-            self.weight > 0 <= min(self.contrastive_weight, self.error_weight),
-            "weight must be above 0, contrastive_weight and error_weight not below",
-        )
+        require_above_0(self, "temperature", "teacher_temperature")
+        require_above_0(self, "weight")
+        require_least(self, 0, "contrastive_weight", "error_weight")
         require(
             self.dropout or not self.contrastive_weight,
-            "dropout = false leaves one view, and contrastive_weight needs two: set it to 0",
+            "dropout = false leaves one view, and contrastive_weight = "
+            f"{self.contrastive_weight} needs two: set it to 0",
         )
 
 
@@ -130,12 +131,12 @@ class PairDistillation:
 
     def __post_init__(self) -> None:
         require(bool(self.teachers), "teachers must name at least one")
-        require(self.direction_weight >= 0, "direction_weight must not be negative")
-        require(self.divergence_weight >= 0, "divergence_weight must not be negative")
-        require(min(self.temperature, self.teacher_temperature) > 0, "temperatures must be above 0")
+        require_least(self, 0, "direction_weight", "divergence_weight")
+        require_above_0(self, "temperature", "teacher_temperature")
         require(
             not self.direction_weight or len(self.teachers) == 1,
-            "direction_weight needs one teacher, whose directions the student takes",
+            f"direction_weight needs one teacher, whose directions the student takes, not "
+            f"{len(self.teachers)}",
         )
 
 
@@ -154,8 +155,8 @@ class JTCSE:
     num_ca_layers: int = 6  # blocks with cross-attention, at equal steps
 
     def __post_init__(self) -> None:
-        require(self.temperature > 0, "temperature must be above 0")
-        require(self.num_ca_layers >= 1, "num_ca_layers must be at least 1")
+        require_above_0(self, "temperature")
+        require_least(self, 1, "num_ca_layers")
 
 
 ELASTIC_OBJECTIVES = (SimCSE, SupervisedSimCSE, Distillation, PairDistillation)

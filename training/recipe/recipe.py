@@ -16,9 +16,11 @@ from model.network.selector_config import SelectorConfig
 from training.errors import ConfigError
 from training.recipe.elastic import Elastic
 from training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
-from training.recipe.toml_tables import build, require
+from training.recipe.toml_tables import build, require, require_above_0, require_least
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
+# Of [training]: how a part of the backbone is trained.
+BACKBONE_OPTIONS = ("lora_rank", "round_matrices", "freeze_blocks")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class BackboneConfig:
     clean_up: CleanUp = "none"  # of sentences in a template, when they are embedded
 
     def __post_init__(self) -> None:
-        require(self.max_seq_length >= 3, "max_seq_length must be at least 3")
+        require_least(self, 3, "max_seq_length")
         require(
             bool(self.template) or self.pooling not in ("last_token", "rep1"),
             f"pooling = {self.pooling!r} reads a token of a template: set template",
@@ -57,8 +59,8 @@ class CorpusPart:
     join: int = 1  # single texts that are put together into one longer text
 
     def __post_init__(self) -> None:
-        require(self.limit >= 0, "limit must not be negative; 0 takes every row")
-        require(self.join >= 1, "join must be at least 1, which leaves the texts as they are")
+        require_least(self, 0, "limit", cure=", which takes every row")
+        require_least(self, 1, "join", cure=", which leaves the texts as they are")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,21 +86,20 @@ class TrainingConfig:
     mini_batch_size: int = 0  # above 0: gradients in pieces of this size, as if in one
 
     def __post_init__(self) -> None:
-        require(self.warmup_steps >= 0, "warmup_steps must not be negative")
-        require(self.steps >= 0, "steps must not be negative; 0 goes once over the corpus")
-        require(self.eval_every >= 1, "eval_every must be at least 1")
-        require(self.batch_size >= 2, "batch_size must be at least 2: a lone row has no negatives")
-        require(self.dev_pairs >= 0, "dev_pairs must not be negative; 0 takes all")
-        require(self.learning_rate > 0, "learning_rate must be above 0")
+        require_least(self, 0, "warmup_steps", "mini_batch_size")
+        require_least(self, 0, "steps", cure=", which goes once over the corpus")
+        require_least(self, 1, "eval_every")
+        require_least(self, 2, "batch_size", cure=": a lone row has no negatives")
+        require_least(self, 0, "dev_pairs", cure=", which takes all")
+        require_above_0(self, "learning_rate", "lora_alpha")
+        require_least(self, 0, "selector_learning_rate", cure=", which means learning_rate")
+        require_least(self, 3, "max_seq_length")
+        require_least(self, 0, "lora_rank", cure=", which trains all weights")
         require(
-            self.selector_learning_rate >= 0,
-            "selector_learning_rate must not be negative; 0 means learning_rate",
+            0 <= self.lora_dropout < 1,
+            f"lora_dropout = {self.lora_dropout} must be at least 0 and below 1",
         )
-        require(self.max_seq_length >= 3, "max_seq_length must be at least 3")
-        require(self.mini_batch_size >= 0, "mini_batch_size must not be negative")
-        require(self.lora_rank >= 0, "lora_rank must not be negative; 0 trains all weights")
-        require(self.lora_alpha > 0 <= self.lora_dropout < 1, "lora_dropout must be in [0, 1)")
-        require(self.freeze_blocks >= 0, "freeze_blocks must not be negative; 0 trains all blocks")
+        require_least(self, 0, "freeze_blocks", cure=", which trains all blocks")
         require(
             not (self.freeze_backbone and self.freeze_blocks),
             "freeze_backbone freezes every block: leave freeze_blocks out",
@@ -196,9 +197,9 @@ class Recipe:
         )
         require(
             not self.elastic.exits_only
-            or not (self.training.lora_rank or self.training.round_matrices),
-            "elastic has exits_only = true, which leaves the backbone as it is: leave lora_rank and"
-            " round_matrices out",
+            or not any(getattr(self.training, option) for option in BACKBONE_OPTIONS),
+            "elastic has exits_only = true, which leaves the backbone as it is: leave "
+            f"{', '.join(BACKBONE_OPTIONS)} out",
         )
         require(
             not getattr(objective, "projection", False),
@@ -240,7 +241,7 @@ class Recipe:
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe's TOML file. Raises `ConfigError` naming the file and the key."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name a recipe.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

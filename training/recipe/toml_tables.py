@@ -8,7 +8,7 @@ import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from training.errors import ConfigError
+from training.errors import ConfigError, InvalidValue
 
 T = TypeVar("T")
 
@@ -31,9 +31,23 @@ def build(kind: type[T], table: dict[str, Any], where: str) -> T:
 
 
 def require(condition: bool, otherwise: str) -> None:
-    """Raises ValueError unless the condition holds; for a table's ``__post_init__``."""
+    """Raises `InvalidValue` unless the condition holds; for a table's ``__post_init__``."""
     if not condition:
-        raise ValueError(otherwise)
+        raise InvalidValue(otherwise)
+
+
+def require_least(table: object, least: int, *names: str, cure: str = "") -> None:
+    """Raises `InvalidValue` unless the options of a table are at least ``least``."""
+    for name in names:
+        value = getattr(table, name)
+        require(value >= least, f"{name} = {value} must be at least {least}{cure}")
+
+
+def require_above_0(table: object, *names: str) -> None:
+    """Raises `InvalidValue` unless the options of a table are above 0."""
+    for name in names:
+        value = getattr(table, name)
+        require(value > 0, f"{name} = {value} must be above 0")
 
 
 def _value(kind: Any, value: Any, where: str, key: str) -> Any:

@@ -4,6 +4,7 @@ The file loads nothing and runs no script. Every figure has a caption on how to 
 command that makes it again. The same encoders and data give the same file.
 """
 
+import logging
 import shlex
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,6 +15,8 @@ from training.backbones import resolve
 from training.evaluation.encoders import is_artifact, is_url, open_encoder, open_torch
 from training.evaluation.geometry import GEOMETRY_FILE, BlockWeights, block_weights, describe_groups
 from training.evaluation.measure import Measured, Scores, measure
+from training.evaluation.results.openings import note_opening
+from training.evaluation.results.output import require_writable
 from training.evaluation.results.published import PAPER, STS_COLUMNS, best_sts_rows, transfer_rows
 from training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
@@ -21,16 +24,23 @@ from training.record import read_record
 from training.report.figures import plot_curve, plot_densities, plot_scores, plot_weights
 from training.report.html import absent, figure, page, section, table
 
+log = logging.getLogger(__name__)
+
 
 def write_report(
     name: str, data: Path, output: Path, *, beside: Sequence[str] = (), transfer: bool = False
 ) -> list[Measured]:
     """Measure ``name`` and the encoders ``beside`` it, and write the report to ``output``.
 
-    Raises a `TrainingError` for an encoder or data that cannot be used.
+    Raises a `TrainingError` for an encoder or data that cannot be used, and for a file that cannot
+    be written.
     """
+    require_writable(output)
     names = distinct([name, *beside])
-    measured = [measure(n, open_encoder(n), data, transfer=transfer) for n in names]
+    encoders = {each: open_encoder(each) for each in names}
+    for warning in filter(None, map(note_opening, names)):
+        log.warning("%s", warning)
+    measured = [measure(n, encode, data, transfer=transfer) for n, encode in encoders.items()]
     command = shlex.join(
         ["s2sent-train", "report", name, "--data", str(data), "--output", str(output)]
         + [part for other in names[1:] for part in ("--beside", other)]
@@ -210,16 +220,20 @@ def _weights(name: str, weights: BlockWeights | None, command: str) -> str:
 def _curve(record: Mapping[str, Any], command: str) -> str:
     dev = record.get("dev")
     curve = dev.get("curve") if isinstance(dev, dict) else None
-    if not curve:
+    if not dev or not curve:
         return section("Dev curve", absent("No training record has one."))
-    points = [(float(step), float(value)) for step, value in curve]
-    best = max(points, key=lambda point: point[1])
+    points = [(float(step), float(value)) for step, value in curve if value is not None]
+    if not points:
+        return section("Dev curve", absent("No step had a finite score."))
+    step, score = dev.get("step"), dev.get("score")
+    kept = None if step is None or score is None else (float(step), float(score))
+    dot = "" if kept is None else " The red dot is the step that was kept."
     return section(
         "Dev curve",
         figure(
-            plot_curve(points, best),
-            "Spearman × 100 on STS-B dev while it was trained; the red dot is the best, which is "
-            "the step that was kept. A curve that still rises at its end was stopped early.",
+            plot_curve(points, kept),
+            f"{dev.get('task', 'Spearman × 100 on STS-B dev')}, while it was trained.{dot} A curve "
+            "that still rises at its end was stopped early.",
             command,
         ),
     )

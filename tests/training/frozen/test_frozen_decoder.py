@@ -15,12 +15,14 @@ from model.network.selector_config import SelectorConfig
 from model.network.template import TEMPLATES
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES, write_table
+from training.__main__ import main
 from training.errors import ConfigError
 from training.evaluation.sts import TASKS
 from training.frozen.arms import ARMS, DECODER_ARMS, blocks_of
 from training.frozen.experiment import Plan, run_plan
 from training.frozen.heads import SelectorHead
-from training.frozen.opening import TESTS, TestStates, open_tests
+from training.frozen.opening import TestStates, open_tests
+from training.frozen.selection import TESTS
 from training.frozen.setting import Reading, Setting, frozen_encoder, read_setting, states_of
 from training.frozen.tables import frozen_tables
 from training.frozen.train import Schedule, batch_loss
@@ -149,6 +151,24 @@ def test_the_tests_are_opened_once_at_the_end(
     open_tests(setting, folder, cache, file)
 
 
+def test_runs_that_read_otherwise_are_not_opened(
+    setting: Setting, folder: Path, tmp_path: Path
+) -> None:
+    """One file may hold several backbones; their tests have other states than these."""
+    file = tmp_path / "frozen.jsonl"
+    plan = Plan((4,), (1,), QUICK, (1e-2,), ("last", "static-blocks-3-rms"), ("contrastive",))
+    others = (
+        replace(setting, backbone="another"),
+        replace(setting, reading=replace(READING, clean_up="none")),
+        replace(setting, corpus_sha256="1"),
+    )
+    for each in (setting, *others):
+        run_plan(each, plan, file, folder / "cache")
+    open_tests(setting, folder, folder / "cache", file)
+    lines = read_lines(file)
+    assert [TESTS in line for line in lines] == [True] * 2 + [False] * 4 + [True] * 2
+
+
 def test_a_run_whose_head_is_gone_is_not_scored(
     setting: Setting, folder: Path, tmp_path: Path
 ) -> None:
@@ -161,7 +181,7 @@ def test_a_run_whose_head_is_gone_is_not_scored(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"arms": ("mean-6-rms",)}, "Exit 4 is outside 6 to 4"),
+        ({"arms": ("mean-6-rms",)}, "Exit 4 is outside 6 to 4: name another, or only arms of"),
         ({"objectives": ("teacher",)}, "The objective teacher needs --teacher"),
         ({"objectives": ("sfp",)}, r"give a template with \[REP1\] in it"),
     ],
@@ -182,3 +202,58 @@ def test_every_decoder_arm_is_compared_with_simpler_ones_of_its_size() -> None:
     features = ARMS["s2sent-6-rms"].controls
     static = ("static-blocks-6-rms", "static-features-6-rms")
     assert features == ("last", "mean-6-rms", "low-rank-rms", *static)
+
+
+def frozen(folder: Path, decoder: Path, *options: str) -> None:
+    where = ["--data", str(folder), "--cache", str(folder / "cache"), "--backbone", str(decoder)]
+    main(["frozen", *where, "--exits", "4", "--seeds", "1,2", *options])
+
+
+def test_the_command_reads_a_decoder_of_few_blocks(
+    decoder: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of four: arms that fuse six or twelve are left out."""
+    header = ("label", "sentence1", "sentence2")
+    rows = [("1", a, b) for a, b in zip(SENTENCES[:20], SENTENCES[20:40], strict=True)]
+    data = tmp_path / "data"
+    (data / "corpus").mkdir(parents=True)
+    (data / "sts").symlink_to(folder / "sts")
+    for file in (folder / "corpus").iterdir():
+        (data / "corpus" / file.name).symlink_to(file)
+    paraphrases = data / "corpus" / "pan-paraphrase.tsv.gz"
+    paraphrases.unlink(missing_ok=True)
+    write_table(paraphrases, [header, *rows])
+    options = ["--template", "sfp", "--steps", "2", "--batch-size", "4"]
+    output = tmp_path / "runs.jsonl"
+    with pytest.raises(SystemExit, match="0"):
+        frozen(data, decoder, *options, "--objective", "contrastive", "--output", str(output))
+    assert "S2Sent, 3 blocks, each of size 1" in capsys.readouterr().out
+    lines = read_lines(output)
+    assert {line["reading"]["num_blocks"] for line in lines} == {4}
+    assert {line["arm"] for line in lines} >= {"last", "mean-4-rms", "s2sent-3-rms"}
+    assert max(ARMS[line["arm"]].num_blocks for line in lines) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--template", "unheard-of"], "The template 'unheard-of' has no {} for the sentence"),
+        (["--exits", ""], "The list of exits is empty: give one at least"),
+        (["--seeds", ","], "The list of seeds is empty: give one at least"),
+        (["--seeds", "1,1"], "'1,1' names 1 twice: give each of the seeds once"),
+        (["--output", "{folder}"], "cannot be written (Is a directory): name a file in"),
+    ],
+)
+def test_what_the_command_cannot_run_is_one_sentence(
+    decoder: Path,
+    folder: Path,
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    given = [option.format(folder=folder) if "folder" in option else option for option in options]
+    with pytest.raises(SystemExit, match="2"):
+        frozen(folder, decoder, "--output", str(folder / "none.jsonl"), *given)
+    assert message in capsys.readouterr().err

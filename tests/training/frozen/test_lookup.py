@@ -11,12 +11,13 @@ import torch
 from model.network.encoder import load_encoder
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
-from tests.support.tiny_recipes import QUICK
+from tests.support.tiny_recipes import QUICK, with_objective
 from training.encoder import new_encoder
 from training.evaluation.depths.embeddings import encode_exits
 from training.frozen.lookup import remembered
+from training.objectives.sfp import TwoStageLoss
 from training.recipe.elastic import Elastic
-from training.recipe.objectives import SFP, PairDistillation, SimCSE
+from training.recipe.objectives import SFP, Distillation, PairDistillation, SimCSE
 from training.recipe.recipe import BackboneConfig, Recipe
 from training.train import train
 
@@ -85,8 +86,69 @@ def test_what_has_dropout_is_computed_each_time(
     assert not [*tmp_path.glob("cache/rows-*")]
 
 
+def test_distillation_without_dropout_is_remembered(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    one_view = Distillation(teachers=[recipe.backbone.name], contrastive_weight=0, dropout=False)
+    recipe = replace(with_objective(recipe, one_view), training=replace(FROZEN, steps=1))
+    train(recipe, data, tmp_path / "out", cache=tmp_path / "cache")
+    assert [*tmp_path.glob("cache/rows-*/rows.json")]
+
+
+def test_a_frozen_backbone_of_sfp_has_no_dropout_remembered_or_not(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    """Else --cache would train on something else."""
+    decoder = tiny_decoder(tmp_path / "tiny", "gpt2")  # which has dropout
+    encoder: Any = new_encoder(frozen(recipe, decoder, "decoder"))
+    loss = TwoStageLoss(encoder)
+    encoder.train()
+    batch = encoder.preprocess(TEXTS, task="view_1")
+    with torch.no_grad():
+        (one, _), (two, _) = loss.embed(dict(batch)), loss.embed(dict(batch))
+    assert torch.equal(one, two)
+    assert encoder[1].training
+
+
+def test_two_processes_do_not_share_states(
+    recipe: Recipe, decoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that came second keeps its own, of which nothing is left; both are right."""
+    torch.manual_seed(0)
+    one: Any = new_encoder(frozen(recipe, decoder, "encoder"))
+    torch.manual_seed(0)
+    two: Any = new_encoder(frozen(recipe, decoder, "encoder"))
+    expected = one.encode(TEXTS)
+    with remembered(one, tmp_path):
+        one.encode(TEXTS[:3])
+        with remembered(two, tmp_path) as others:
+            np.testing.assert_allclose(two.encode(TEXTS[::-1]), expected[::-1], atol=1e-5)
+            assert len(others) == len(TEXTS)
+        np.testing.assert_allclose(one.encode(TEXTS), expected, atol=1e-5)
+    assert caplog.text.count("is in use by another process: its states are not shared") == 1
+    with remembered(two, tmp_path) as states:
+        assert len(states) == len(TEXTS)
+        np.testing.assert_allclose(two.encode(TEXTS), expected, atol=1e-5)
+    (folder,) = tmp_path.glob("rows-*")
+    assert {path.name for path in folder.iterdir()} == {"lock", "rows.json", "states.f32"}
+
+
+@pytest.mark.parametrize("content", ["[[[1, 2], ", "[3]", "[]"])
+def test_without_a_whole_index_states_are_computed_again(
+    recipe: Recipe, decoder: Path, tmp_path: Path, content: str
+) -> None:
+    encoder: Any = new_encoder(frozen(recipe, decoder, "encoder"))
+    with remembered(encoder, tmp_path):
+        expected = encoder.encode(TEXTS)
+    (index,) = tmp_path.glob("rows-*/rows.json")
+    index.write_text(content)
+    with remembered(encoder, tmp_path) as states:
+        assert len(states) == 0
+        np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+
+
 def test_rows_without_room_are_computed_each_time(
-    recipe: Recipe, decoder: Path, tmp_path: Path
+    recipe: Recipe, decoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch.manual_seed(0)
     encoder: Any = new_encoder(frozen(recipe, decoder, "encoder"))
@@ -95,6 +157,7 @@ def test_rows_without_room_are_computed_each_time(
         for _ in range(2):
             np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
         assert 0 < len(states) < len(TEXTS)
+    assert caplog.text.count("GiB for states are full: the rest is computed") == 1
 
 
 @kinds

@@ -9,9 +9,11 @@ from training.loop.callbacks import Progress
 
 
 def test_a_line_before_the_first_step_says_what_is_known(caplog: pytest.LogCaptureFixture) -> None:
-    """A run that is resumed scores its step first: it has no loss and no speed yet."""
+    """A run that is resumed scores its step first: it has no loss and no speed yet, and that score
+    is not among those to choose from; the best one so far is."""
     progress = Progress("dev", batch_size=8)
     state, control = TrainerState(max_steps=4, global_step=2), TrainerControl()
+    state.best_metric, state.best_global_step = 70.25, 1
     progress.on_train_begin(None, state, control)
     with caplog.at_level(logging.INFO):
         progress.on_evaluate(None, state, control, {"dev": 70.5})
@@ -19,7 +21,7 @@ def test_a_line_before_the_first_step_says_what_is_known(caplog: pytest.LogCaptu
         state.global_step = 3
         progress.on_evaluate(None, state, control, {"dev": 71.0})
     first, second = caplog.messages
-    assert first == "step 2/4  dev 70.50  best 70.50 at 2"
+    assert first == "step 2/4  dev 70.50  best 70.25 at 1"
     assert second.startswith("step 3/4  loss 0.2500  dev 71.00  best 71.00 at 3  ")
     assert second.endswith(" s left")
     assert "nan" not in second

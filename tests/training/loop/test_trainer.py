@@ -15,6 +15,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from model.network.encoder import load_encoder
 from tests.support.gradients_of_two import write_gradients
+from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK, with_objective
 from training.encoder import new_encoder
 from training.errors import ConfigError
@@ -26,7 +27,7 @@ from training.recipe.recipe import Recipe
 from training.train import PRECISION_VARIABLE, train
 
 ROOT = Path(__file__).parents[3]
-SHARED = ("supervised", "distillation", "pair_distillation")  # objectives that compare rows
+SHARED = ("supervised", "distillation", "pair_distillation", "elastic", "sfp")  # they compare rows
 
 
 def test_training_reads_short_and_dev_reads_to_the_limit(
@@ -146,7 +147,11 @@ def gradients_by_processes(
     config = json.loads((still / "config.json").read_text())
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (still / "config.json").write_text(json.dumps(config))
-    recipes = [still_recipe(still, folder / f"{objective}.toml") for objective in SHARED]
+    decoder = tiny_decoder(folder / "decoder")
+    recipes = [
+        still_recipe(decoder if objective == "sfp" else still, folder / f"{objective}.toml")
+        for objective in SHARED
+    ]
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [str(data), str(folder / "two"), *map(str, recipes)]
     done = subprocess.run(
@@ -164,14 +169,19 @@ def gradients_by_processes(
 
 def still_recipe(backbone: Path, file: Path) -> Path:
     """A recipe of the objective that ``file`` is named after, for a backbone without dropout."""
-    teacher = f', teachers = ["{backbone}"]' if "distillation" in file.stem else ""
+    name = "supervised" if file.stem == "elastic" else file.stem
+    teacher = f', teachers = ["{backbone}"]' if "distillation" in name else ""
+    template = ', template = "sfp", pooling = "last_token"' if name == "sfp" else ""
+    preset = ', preset = "decoder"' if name == "sfp" else ""
+    sizes = 'depths = [2, 3], dimensions = [8], align = "cosine", project = true'
     file.write_text(
         f"""seed = 3
-        backbone = {{ name = "{backbone}", max_seq_length = 32 }}
-        selector = {{ reduction = 4 }}
+        backbone = {{ name = "{backbone}", max_seq_length = 32{template} }}
+        selector = {{ reduction = 4{preset} }}
         corpus = [{{ source = "captions" }}]
-        objective = {{ name = "{file.stem}"{teacher} }}
-        training = {{ steps = 1, batch_size = 16, eval_every = 1 }}"""
+        objective = {{ name = "{name}"{teacher} }}
+        training = {{ steps = 2, batch_size = 16, eval_every = 2 }}
+        {f"elastic = {{ {sizes} }}" if file.stem == "elastic" else ""}"""
     )
     return file
 
@@ -188,6 +198,7 @@ def test_two_processes_share_a_batch_as_if_they_were_one(
     )
     assert one.keys() == two.keys()
     assert any("spatial_selection" in name for name in one)
+    assert any("projections" in name for name in one) == (objective == "elastic")
     for name, value in one.items():
         torch.testing.assert_close(two[name], value, rtol=1e-3, atol=1e-6, msg=name)
 

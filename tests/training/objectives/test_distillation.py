@@ -1,5 +1,6 @@
 """Distillation: the losses against hand calculations, and several teachers as their mean."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.support.tiny import tiny_backbone
 from tests.support.tiny_recipes import with_objective
 from training.corpus import read_corpus
 from training.encoder import new_encoder
-from training.errors import ConfigError
+from training.errors import ConfigError, DataError
 from training.evaluation.encoders import open_encoder
 from training.objectives.distillation import (
     PairDistillationLoss,
@@ -105,9 +106,9 @@ def test_pair_distillation_adds_the_divergence_of_all_texts_by_hand(
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ({"divergence_weight": -1}, "divergence_weight must not be negative"),
-        ({"temperature": 0}, "temperatures must be above 0"),
-        ({"teacher_temperature": 0}, "temperatures must be above 0"),
+        ({"divergence_weight": -1}, "divergence_weight = -1 must be at least 0"),
+        ({"temperature": 0}, "^temperature = 0 must be above 0"),
+        ({"teacher_temperature": 0}, "teacher_temperature = 0 must be above 0"),
     ],
 )
 def test_pair_distillation_refuses_impossible_numbers(option: dict[str, Any], reason: str) -> None:
@@ -159,3 +160,31 @@ def test_directions_need_one_teacher_of_the_students_width(
     narrow = with_objective(recipe, objective)
     with pytest.raises(ConfigError, match="is 64 wide where the student is 32: set it to 0"):
         make_loss(LossInputs(new_encoder(narrow), narrow, corpus))
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_a_damaged_cache_is_named(backbone: Path, data: Path, tmp_path: Path, share: float) -> None:
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
+    teachers_embeddings([str(backbone)], corpus, tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
+    with pytest.raises(DataError, match=f"{file.name} is not a whole file .* delete it"):
+        teachers_embeddings([str(backbone)], corpus, tmp_path)
+
+
+def test_two_processes_do_not_write_one_file(
+    backbone: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
+    written: list[Path] = []
+    save = np.save
+
+    def watched(path: Path, rows: NDArray[np.float32]) -> None:
+        written.append(path)
+        save(path, rows)
+
+    monkeypatch.setattr(np, "save", watched)
+    teachers_embeddings([str(backbone)], corpus, tmp_path)
+    assert str(os.getpid()) in written[0].name
+    assert written[0].parent == tmp_path
+    assert len([*tmp_path.iterdir()]) == 1

@@ -215,13 +215,16 @@ def test_an_elastic_recipe_trains_each_exits_gate(
     ("table", "message"),
     [
         ({"depths": [3, 2], "dimensions": []}, r"depths = \[3, 2\] must be rising numbers from 1"),
-        ({"depths": [], "dimensions": [8]}, "depths must name at least one depth"),
+        ({"depths": [], "dimensions": [8]}, r"depths = \[\] must name at least one depth"),
         ({"depths": [2], "dimensions": [0, 8]}, "dimensions = .* rising numbers from 1"),
         ({"depths": [2], "dimensions": [], "mode": "2dmse"}, "draws a dimension: name at least"),
         ({"depths": [2], "dimensions": [4, 8], "mode": "ese"}, "takes one dimension, not 2"),
         ({"depths": [2], "dimensions": [8], "mode": "3d"}, "choose one of starbucks, 2dmse"),
         ({"depths": [2], "dimensions": [8], "align": "l1"}, "choose one of none, squared, cosine"),
-        ({"depths": [2], "dimensions": [8], "align_weight": 0}, "align_weight must be above 0"),
+        (
+            {"depths": [2], "dimensions": [8], "align_weight": 0},
+            "align_weight = 0.0 must be above 0",
+        ),
         ({"depths": [2], "dimensions": [8], "project_rank": 4}, "above 0 with project = true"),
         ({"depths": [2], "dimensions": [8], "project_blocks": True}, "needs project = true"),
         (
@@ -247,12 +250,14 @@ def test_an_objective_that_cannot_be_elastic_is_refused(recipe: Recipe) -> None:
     alone = replace(ELASTIC, exits_only=True)
     with pytest.raises(ValueError, match=r"trains parts of a selector: add \[selector\]"):
         replace(recipe, selector=None, elastic=alone)
-    with pytest.raises(ValueError, match="leave lora_rank and round_matrices out"):
-        replace(recipe, elastic=alone, training=replace(recipe.training, round_matrices=True))
+    for option in ({"round_matrices": True}, {"freeze_blocks": 2}):
+        training = replace(recipe.training, **option)
+        with pytest.raises(ValueError, match="leave lora_rank, round_matrices, freeze_blocks out"):
+            replace(recipe, elastic=alone, training=training)
 
 
 def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, data: Path) -> None:
-    with pytest.raises(ConfigError, match=r"depth 4 cannot be an exit: .* from 2 to 3"):
+    with pytest.raises(ConfigError, match=r"depth 4 cannot be an exit: .* from 1 to 3"):
         new_encoder(elastic(recipe, depths=[3, 4]))
     with pytest.raises(ConfigError, match="exits has 1, which cannot have a gate"):
         new_encoder(elastic(recipe, depths=[1, 2]))
@@ -262,6 +267,9 @@ def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, dat
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions")], kind="texts")
     with pytest.raises(ConfigError, match=r"dimensions has 32, and .* 32 wide: .* from 1 to 31"):
         make_loss(LossInputs(new_encoder(elastic(recipe, depths=[3])), shaped, corpus))
+    drawn = elastic(recipe, depths=[3], mode="2dmse")
+    with pytest.raises(ConfigError, match="'2dmse' draws sizes in each process, and torchrun"):
+        make_loss(LossInputs(new_encoder(drawn), drawn, corpus, gather=True))
 
 
 def test_rounded_matrices_stay_on_the_grid_while_the_rest_is_trained(

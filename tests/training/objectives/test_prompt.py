@@ -43,17 +43,14 @@ REAL = Path(__file__).parents[4] / "shared" / "data" / "sts"
 
 @families
 @selectors
-@pytest.mark.parametrize("positions_from_zero", [False, True])
 def test_what_is_taken_off_is_the_template_alone_at_shifted_positions(
     prompt_encoder_of: Callable[..., Any],
     family: str,
     selector: SelectorConfig | None,
-    positions_from_zero: bool,
 ) -> None:
-    """`positions_from_zero` is the original's RoBERTa, two positions off; for BERT no change."""
     encoder = prompt_encoder_of(family, selector)
-    loss = TemplateDenoisingLoss(encoder, positions_from_zero=positions_from_zero)
-    start = 0 if positions_from_zero else first_position(family)
+    loss = TemplateDenoisingLoss(encoder)
+    start = first_position(family)
     lengths = [7, 0, 3, 7]
     for template in loss.templates:
         ids, before = [*template.prefix, *template.suffix], len(template.prefix)

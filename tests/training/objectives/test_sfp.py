@@ -174,7 +174,10 @@ def test_what_would_leak_or_has_no_stages_is_refused(
             "sfp reads a template in two stages",
         ),
         (lambda make: make(training=replace(LORA, freeze_backbone=True)), "leave one of them out"),
-        (lambda make: make(training=replace(LORA, lora_rank=-1)), "lora_rank must not be negative"),
+        (
+            lambda make: make(training=replace(LORA, lora_rank=-1)),
+            "lora_rank = -1 must be at least 0",
+        ),
     ],
 )
 def test_recipes_that_contradict_themselves_are_refused(

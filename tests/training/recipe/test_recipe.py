@@ -92,11 +92,11 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
         ),
         (MINIMAL.replace("= 3", "= 3.5"), "steps = 3.5: it must be of type int"),
         (MINIMAL.replace('"somewhere"', "4"), "name = 4: it must be of type str"),
-        (MINIMAL + "eval_every = 0\n", r"\[training\]: eval_every must be at least 1"),
-        (MINIMAL.replace("= 10", "= -1"), r"\[corpus\]: limit must not be negative"),
+        (MINIMAL + "eval_every = 0\n", r"\[training\]: eval_every = 0 must be at least 1"),
+        (MINIMAL.replace("= 10", "= -1"), r"\[corpus\]: limit = -1 must be at least 0"),
         (MINIMAL.replace("[[corpus]]", "[corpus]"), "corpus = .* must be of type list"),
-        (MINIMAL + "batch_size = 1\n", "batch_size must be at least 2"),
-        (MINIMAL + "learning_rate = 0\n", "must be above 0"),
+        (MINIMAL + "batch_size = 1\n", "batch_size = 1 must be at least 2: a lone row"),
+        (MINIMAL + "learning_rate = 0\n", "learning_rate = 0.0 must be above 0"),
         (MINIMAL + 'precision = "fp8"\n', "precision = 'fp8': choose one of fp32, bf16"),
         (
             "training = 3\n" + MINIMAL.split("[training]")[0],
@@ -123,6 +123,8 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
         (MINIMAL + "learning_rate = inf\n", "learning_rate = inf: write a finite number"),
         (MINIMAL + "learning_rate = nan\n", "learning_rate = nan: write a finite number"),
         (MINIMAL.replace("reduction = 4", "initial_bias = nan"), "nan, not a finite number"),
+        (MINIMAL + "lora_alpha = 0\n", "lora_alpha = 0.0 must be above 0"),
+        (MINIMAL + "lora_dropout = 1\n", "lora_dropout = 1.0 must be at least 0 and below 1"),
         (MINIMAL + "lora_rank = 4\nround_matrices = true\n", "which round_matrices forbids"),
     ],
 )
@@ -134,6 +136,10 @@ def test_a_mistake_is_one_sentence_with_the_file_and_the_key(
         read_recipe(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
+    assert read_recipe(write(tmp_path, "\ufeff" + MINIMAL)).seed == 7
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:

@@ -13,13 +13,18 @@ from model.artifact.reader import Artifact
 from tests.support.server_process import running_server
 from tests.support.tiny_tasks import tiny_tasks
 from training.__main__ import main
+from training.errors import ConfigError
 from training.evaluation.encoders import open_encoder
 from training.evaluation.geometry import BlockWeights, Group
 from training.evaluation.measure import Measured
+from training.evaluation.results.openings import OPENINGS_FILE
 from training.evaluation.sts import score, with_average
+from training.jsonl import read_lines
+from training.record import write_record
 from training.report.encoder_report import render, write_report
 
 CURVE = [[0, 40.0], [125, 61.25], [250, 60.5]]
+DEV = {"score": 61.25, "step": 125, "curve": CURVE}
 
 
 class Page(HTMLParser):
@@ -80,7 +85,7 @@ def test_a_checkpoints_report_has_every_section_and_the_scores_of_evaluate(
     data: Path, tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
-    (checkpoint / "training.json").write_text(json.dumps({"dev": {"curve": CURVE}}))
+    (checkpoint / "training.json").write_text(json.dumps({"dev": DEV}))
     backbone = str(tiny_checkpoint.parent / "backbone")
     output = tmp_path / "new" / "report.html"
     with pytest.raises(SystemExit, match="0"):
@@ -102,7 +107,31 @@ def test_a_checkpoints_report_has_every_section_and_the_scores_of_evaluate(
     assert page.row("block 4")[0] == "block 4"
     assert page.tags.count("figure") == page.tags.count("figcaption") == 4
     assert html.count("s2sent-train report") == 5  # under each figure and at the end
-    assert "61.25" in html  # the best of the curve
+    assert "61.25" in html  # of the step that was kept
+    assert [line["name"] for line in read_lines(tmp_path / OPENINGS_FILE)] == ["checkpoint"]
+
+
+def test_the_curve_marks_the_step_that_was_kept_and_leaves_out_what_has_no_score() -> None:
+    """A resumed run may have kept another step than the curve's best; a score may be no number."""
+    dev = {"score": 60.75, "step": 200, "curve": [*CURVE, [375, None]]}
+    html = render([measured("a")], None, {"dev": dev}, "make")
+    assert ">60.75<" in html
+    assert ">61.25<" not in html
+    html = render([measured("a")], None, {"dev": {**dev, "curve": [[0, None]]}}, "make")
+    assert "No step had a finite score." in html
+    html = render([measured("a")], None, {"dev": {"curve": CURVE}}, "make")
+    assert "red dot" not in html
+
+
+def test_a_report_that_cannot_be_written_opens_no_test(
+    data: Path, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
+    write_record(checkpoint, {"recipe": {"seed": 1}})
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="report.html cannot be written"):
+        write_report(str(checkpoint), data, tmp_path / "file" / "report.html")
+    assert not (tmp_path / OPENINGS_FILE).exists()
 
 
 @pytest.mark.usefixtures("few_folds")

@@ -15,6 +15,7 @@ from training.jsonl import append_line, read_lines
 from training.record import RECORD_FILE, read_record
 
 OPENINGS_FILE = "tests-opened.jsonl"
+NOT_OF_THE_RECIPE = ("seed", "tests_opened")  # fields of a record; an artifact's has the second
 
 
 def note_opening(name: str) -> str | None:
@@ -44,14 +45,18 @@ def note_opening(name: str) -> str | None:
 
 
 def _recipe(folder: Path) -> dict[str, Any] | None:
-    """The recipe of a checkpoint or an artifact without its seed; None where none is recorded."""
+    """The recipe of a checkpoint or an artifact without its seed; None where nothing is recorded.
+
+    A record without a recipe, such as that of averaged weights, stands for it as a whole.
+    """
     record = read_record(folder)
     if not record and (folder / MANIFEST).is_file():
         record = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("training", {})
-    recipe = record.get("recipe")
-    if not isinstance(recipe, dict):
+    if not record:
         return None
-    return {key: value for key, value in recipe.items() if key != "seed"}
+    recipe = record.get("recipe")
+    found = recipe if isinstance(recipe, dict) else record
+    return {key: value for key, value in found.items() if key not in NOT_OF_THE_RECIPE}
 
 
 def _digest(recipe: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 from scipy.stats import t as student
 
 LEVEL = 0.05
+LEAST_MOVEMENT = 0.05  # of a fusion weight; a run below it says nothing about the weights
 CONFIDENCE = 0.95
 
 Verdict = Literal["more", "less", "not shown"]
@@ -47,6 +48,14 @@ def paired(first: BySeed, second: BySeed) -> PairedDifference | None:
     p = 2 * float(student.sf(abs(mean) / error, freedom))
     reach = error * float(student.ppf((1 + CONFIDENCE) / 2, freedom))
     return PairedDifference(differences, mean, p, mean - reach, mean + reach)
+
+
+def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
+    """The mean ± the standard deviation in a format; one value has none, no value an empty text."""
+    if not values:
+        return ""
+    spread = f" ± {stdev(values):{form.removeprefix('+')}}" if len(values) > 1 else ""
+    return f"{fmean(values):{form}}{spread}"
 
 
 def p_value(p: float | None) -> str:

@@ -38,7 +38,10 @@ class Chain:
         return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
 
     def with_seed(self, seed: int, arm: str, folder: Path) -> dict[Path, Recipe]:
-        """The recipes of one seed and arm by the folders that they leave in ``folder``."""
+        """The recipes of one seed and arm by the folders that they leave in ``folder``.
+
+        Raises `ConfigError` where the last recipe cannot be run without its selector.
+        """
         left: dict[str, Path] = {}
         found = {}
         for name, recipe in self.recipes.items():
@@ -47,10 +50,20 @@ class Chain:
             table = _replaced(recipe.as_table(), known)
             seeded = replace(recipe_from(table, name), seed=seed)
             if own != name:
-                seeded = replace(seeded, selector=None)
+                seeded = _without_selector(seeded, name)
             left[name] = folder / f"seed{seed}" / own
             found[left[name]] = seeded
         return found
+
+
+def _without_selector(recipe: Recipe, name: str) -> Recipe:
+    try:
+        return replace(recipe, selector=None)
+    except ValueError as error:
+        raise ConfigError(
+            f"The last recipe, {name}, is also run without its selector, and cannot be ({error}): "
+            "end the chain with a recipe that can."
+        ) from None
 
 
 def read_chain(files: Sequence[Path]) -> Chain:

@@ -2,13 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from training.errors import ConfigError
 from training.evaluation.development import WITHOUT_OVERLAP
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import LEVEL, equivalence, p_equation, paired, verdict
+from training.evaluation.results.statistics import (
+    LEAST_MOVEMENT,
+    LEVEL,
+    equivalence,
+    mean_and_spread,
+    p_equation,
+    paired,
+    verdict,
+)
 from training.evaluation.sts import AVERAGE
 from training.experiments.chain.plan import WITH, WITHOUT
 from training.jsonl import read_lines
@@ -17,7 +24,6 @@ DEVELOPMENT, TESTS = "development", "tests"  # parts of the results
 COMPARED = {DEVELOPMENT: WITHOUT_OVERLAP, TESTS: AVERAGE}  # the score by which arms are compared
 TITLES = {DEVELOPMENT: "Development data", TESTS: "The seven STS tests"}
 TABLES_FILE = "chain.md"
-LEAST_MOVEMENT = 0.05  # of a fusion weight; below it the selector is its start
 MARGIN = 0.1  # points; a difference within it counts as none
 
 Line = Mapping[str, Any]
@@ -52,17 +58,13 @@ def _table(lines: Sequence[Line]) -> str:
             kept = [", ".join(map(str, line["kept_steps"]))] if steps else []
             rows.append([arm, str(line["seed"]), *kept, *_cells(line["scores"], scores)])
         if len(of_arm) > 1:
-            spread = [_spread([line["scores"][name] for line in of_arm]) for name in scores]
+            spread = [mean_and_spread([line["scores"][name] for line in of_arm]) for name in scores]
             rows.append([arm, f"mean of {len(of_arm)}", *([""] if steps else []), *spread])
     return markdown_table(["", "seed", *(["kept steps"] if steps else []), *scores], rows)
 
 
 def _cells(scores: Mapping[str, float], names: Sequence[str]) -> list[str]:
     return [f"{scores[name]:.2f}" for name in names]
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{fmean(values):.2f} ± {stdev(values):.2f}"
 
 
 def _comparison(lines: Sequence[Line], part: str, moved: Sequence[float]) -> list[str]:

@@ -5,9 +5,9 @@ run trained and scored before the next.
 """
 
 import logging
-import shutil
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,12 @@ from training.evaluation.development import read_development_pairs
 from training.evaluation.encoders import load_checkpoint, torch_encode
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import Remembered, distinct, spearman
-from training.experiments.checkpoints import Train, ensure_checkpoint
+from training.experiments.checkpoints import (
+    Train,
+    ensure_checkpoint,
+    leave_scored,
+    run_missing,
+)
 from training.experiments.decoders.plan import (
     BUDGETS,
     LORA_ARMS,
@@ -31,12 +36,13 @@ from training.experiments.decoders.plan import (
     reading_of,
 )
 from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, write_decoder_tables
+from training.experiments.locks import claim, lock_of
 from training.experiments.paper.cells import Series, backbone_name, size_of
 from training.frozen.experiment import run_plan
-from training.frozen.opening import TESTS, open_tests, read_tests, scores_on
+from training.frozen.opening import open_tests, read_tests, scores_on
+from training.frozen.selection import TESTS
 from training.frozen.setting import read_setting
 from training.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
-from training.jsonl import append_line, read_lines
 from training.record import provenance, read_record
 from training.train import train as train_recipe
 
@@ -57,18 +63,23 @@ def reproduce_decoders(
 
     ``test_pairs`` of each test are scored, at equal steps; 0 takes all. The series' ``steps`` are
     those of a run with low-rank updates, 0 for none. With ``arms`` nothing is run but low-rank
-    updates with these heads. Raises a `TrainingError` for what cannot be run, and `Interrupted`
-    when a signal ended a run.
+    updates with these heads. A run that another process has is left to it. Raises a
+    `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
     """
     if unknown := [arm for arm in arms if arm not in LORA_ARMS]:
         raise ConfigError(f"{unknown[0]} is no arm here: use one of {', '.join(LORA_ARMS)}.")
     if not only_tables:
         if not arms:
-            run_frozen(series, test_pairs)
+            with claim(lock_of(series.folder / FROZEN_FILE), "sfp on the frozen backbone") as free:
+                if free:
+                    run_frozen(series, test_pairs)
         for run in (run for run in runs_of(series, test_pairs) if run.arm in (arms or LORA_ARMS)):
-            file = series.folder / LORA_FILE
-            if not any(run.key.items() <= line.items() for line in read_lines(file)):
-                append_line(file, _line(run, series, train))
+            run_missing(
+                series.folder / LORA_FILE,
+                run.key,
+                run.checkpoint,
+                partial(_line, run, series, train),
+            )
     return write_decoder_tables(series.folder)
 
 
@@ -122,8 +133,7 @@ def _line(run: LoraRun, series: Series, train: Train) -> dict[str, Any]:
     started = time.monotonic()
     found = score_lora(run, series.data)
     record = read_record(run.checkpoint)
-    if not series.keep:
-        shutil.rmtree(run.checkpoint)
+    leave_scored(run.checkpoint, keep=series.keep)
     return {
         **run.key,
         "name": backbone_name(run.backbone),

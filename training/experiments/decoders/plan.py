@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from model.artifact.template import CleanUp
-from model.network.template import template_text
 from training.bfloat16 import has_bfloat16
 from training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
 from training.frozen.experiment import Plan
@@ -19,7 +18,7 @@ from training.frozen.train import Objective, Schedule
 from training.recipe.recipe import CorpusPart, Recipe, recipe_from
 
 TEMPLATE = "sfp"
-CLEAN_UP: CleanUp = "statement"
+CLEAN_UP: CleanUp = Reading.clean_up  # with low-rank updates as when it is frozen
 RATES = (1e-3, 1e-2)  # of which seed 0 chooses one for each frozen arm
 BATCH_SIZE = 64  # pairs, of a frozen run
 DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
@@ -84,10 +83,7 @@ def corpus_of(budget: DecoderBudget) -> tuple[CorpusPart, ...]:
 
 def reading_of(*, causal: bool, blocks: int) -> Reading | None:
     """How the frozen backbone is read; an encoder is pooled by its mean."""
-    deepest = max(arm.num_blocks for arm in DECODER_ARMS.values())
-    if not causal:
-        return None
-    return Reading(template_text(TEMPLATE), CLEAN_UP, num_blocks=min(deepest, blocks))
+    return Reading.inside(TEMPLATE, blocks) if causal else None
 
 
 def frozen_plan(budget: DecoderBudget, seeds: Sequence[int], *, causal: bool, blocks: int) -> Plan:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import matplotlib
@@ -10,14 +10,19 @@ from matplotlib.figure import Figure
 
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import holm, p_value, paired, verdict
+from training.evaluation.results.statistics import (
+    holm,
+    mean_and_spread,
+    p_value,
+    paired,
+    verdict,
+)
 from training.evaluation.sts import AVERAGE
 from training.experiments.decoders.plan import LORA_ARMS, OURS
 from training.experiments.paper.plots import save
 from training.frozen.arms import ARMS
-from training.frozen.experiment import TUNING_SEED
-from training.frozen.opening import PAIRS, TESTS
-from training.frozen.tables import GEOMETRY, STS, frozen_tables, least_moved
+from training.frozen.selection import TESTS, comparable, pairs_scored
+from training.frozen.tables import GEOMETRY, STS, frozen_tables, has_moved, least_moved
 from training.frozen.train import CHOSEN_ON
 from training.jsonl import read_lines
 
@@ -52,11 +57,10 @@ def write_decoder_tables(folder: Path) -> Path:
 
 
 def _pairs_scored(lines: Sequence[Line]) -> str:
-    tests = [line[TESTS] for line in lines if TESTS in line]
-    counts = sorted({found.get(PAIRS, 0) for found in tests})
-    if not counts:
+    numbers = sorted({number for number in map(pairs_scored, lines) if number is not None})
+    if not numbers:
         return f"{STS}: not opened."
-    return f"{STS}: {' and '.join(map(_of_each, counts))}."
+    return f"{STS}: {' and '.join(map(_of_each, numbers))}."
 
 
 def _of_each(count: int) -> str:
@@ -66,12 +70,13 @@ def _of_each(count: int) -> str:
 def weights_figure(lines: Sequence[Line]) -> Figure | None:
     """The mean weight of each block over texts, features and seeds; None where nothing learns.
 
-    Runs that choose a rate are left out.
+    They are of runs that can be compared: of most arms, and among these of most steps.
     """
+    tables = comparable(lines).values()
+    drawn = max(tables, default=[], key=lambda runs: (len(_arms(runs)), _steps(runs)))
     by_arm: dict[str, list[list[float]]] = {}
-    for line in lines:
-        counts = line["seed"] != TUNING_SEED and line["objective"] == DRAWN
-        if counts and line["block_weights"] and line["schedule"]["steps"]:
+    for line in drawn:
+        if line["objective"] == DRAWN and line["block_weights"]:
             by_arm.setdefault(line["arm"], []).append(line["block_weights"])
     if not by_arm:
         return None
@@ -90,6 +95,14 @@ def weights_figure(lines: Sequence[Line]) -> Figure | None:
     axes.set_xticks(range(last - deepest + 1, last + 1))
     axes.set_xlabel("block")
     return figure
+
+
+def _arms(runs: Sequence[Line]) -> set[str]:
+    return {line["arm"] for line in runs}
+
+
+def _steps(runs: Sequence[Line]) -> int:
+    return max((int(line["schedule"]["steps"]) for line in runs), default=0)
 
 
 def lora_tables(lines: Sequence[Line]) -> list[str]:
@@ -132,41 +145,32 @@ def _scores_row(runs: Sequence[Line]) -> list[str]:
     seconds = [line["seconds_training"] for line in runs if line["seconds_training"] is not None]
     return [
         str(len(runs)),
-        _mean([line[CHOSEN_ON] for line in runs], 2),
-        _mean([line[TESTS][AVERAGE] for line in runs], 2),
-        *(_mean([line[TESTS][name] for line in runs], 3) for name in GEOMETRY),
+        mean_and_spread([line[CHOSEN_ON] for line in runs]),
+        mean_and_spread([line[TESTS][AVERAGE] for line in runs]),
+        *(mean_and_spread([line[TESTS][name] for line in runs], ".3f") for name in GEOMETRY),
         f"{fmean(seconds) / 60:.0f}" if seconds else "",  # an interrupted run has none
         least_moved(runs),
         " ".join(f"{fmean(of):.2f}" for of in zip(*weights, strict=True)) if all(weights) else "",
     ]
 
 
-def _mean(values: Sequence[float], digits: int) -> str:
-    spread = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{fmean(values):.{digits}f}{spread}"
-
-
 def _tests_table(runs: Runs) -> str:
-    """The t-test by seeds of S2Sent minus each other arm, Holm's correction over the arms."""
+    """The t-test by seeds of S2Sent minus each other arm, Holm's correction over the arms.
+
+    Arms whose fusion weights have not moved have a difference and no test.
+    """
     ours = _by_seed(runs[OURS])
     found = {
         arm: paired(ours, _by_seed(of)) for arm, of in runs.items() if arm != OURS and of and ours
     }
     compared = {arm: of for arm, of in found.items() if of is not None}
+    moved = {arm: has_moved([*runs[OURS], *runs[arm]]) for arm in compared}
+    p_values = holm([of.p if moved[arm] else None for arm, of in compared.items()])
     rows = []
-    for (arm, of), p in zip(
-        compared.items(), holm([of.p for of in compared.values()]), strict=True
-    ):
+    for (arm, of), p in zip(compared.items(), p_values, strict=True):
         answer = "no test of one seed" if p is None else verdict(of.mean, p)
-        rows.append(
-            [
-                LORA_ARMS[arm][0],
-                str(len(of.differences)),
-                f"{of.mean:+.2f}",
-                p_value(p),
-                answer,
-            ]
-        )
+        tested = [p_value(p), answer] if moved[arm] else ["", "not tested"]
+        rows.append([LORA_ARMS[arm][0], str(len(of.differences)), f"{of.mean:+.2f}", *tested])
     return markdown_table([f"{LORA_ARMS[OURS][0]}, minus", "pairs", STS, "p (Holm)", ""], rows)
 
 

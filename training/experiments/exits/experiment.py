@@ -1,11 +1,10 @@
 """Runs control X4: trains and scores what has no line in the file of results yet."""
 
-import json
 import logging
-import shutil
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,20 +21,28 @@ from training.evaluation.depths.embeddings import encode_exits
 from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
-from training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
+from training.evaluation.retrieval import (
+    PACKAGES,
+    RECALL,
+    read_retrieval,
+    retrieval_scores,
+)
 from training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
-from training.experiments.checkpoints import Train, ensure_checkpoint
+from training.experiments.checkpoints import (
+    Train,
+    ensure_checkpoint,
+    leave_scored,
+    run_missing,
+)
 from training.experiments.exits.plan import ARMS, DIMENSIONS, GATED, ExitRun, head_rank
 from training.experiments.exits.tables import TIMES_FILE, write_exit_tables
 from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.jsonl import append_line, read_lines
-from training.record import provenance
+from training.record import provenance, write_json
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
-RETRIEVAL = Path("retrieval", "packages-dev.tsv")  # in the data; left out where it is not there
 DEFAULT_STEPS = 300
 TIMED_ARM, TIMED_ROUNDS = "s2sent", 200
 TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
@@ -52,7 +59,8 @@ def reproduce_exits(
     """Run what is missing of a series, and return the path of its tables.
 
     ``depths`` are the exits that are trained, of all from 2 where none is named, ``arms`` the heads
-    that are run, likewise. An interrupted run goes on from its state. Raises a `TrainingError` for
+    that are run, likewise. An interrupted run goes on from its state; one that another process has
+    is left to it. Raises a `TrainingError` for
     what cannot be run, and `Interrupted` when a signal ended a run.
     """
     if unknown := [arm for arm in arms if arm not in ARMS]:
@@ -60,8 +68,7 @@ def reproduce_exits(
     file = series.folder / RESULTS_FILE
     if not only_tables:
         for run in (run for run in runs_of(series, depths) if run.arm in (arms or ARMS)):
-            if not any(run.key.items() <= line.items() for line in read_lines(file)):
-                append_line(file, _line(run, series, train))
+            run_missing(file, run.key, run.checkpoint, partial(_line, run, series, train))
     return write_exit_tables(file)
 
 
@@ -95,16 +102,15 @@ def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
     ensure_checkpoint(run.checkpoint, run.recipe(), series.data, train, cache=cache)
     encoder = load_checkpoint(run.checkpoint)
     grids = score_depth_grid(encoder, run.depths, series.data)
-    if (packages := series.data / RETRIEVAL).is_file():
+    if (packages := series.data / PACKAGES).is_file():
         grids["retrieval"] = score_recall(encoder, run.depths, packages)
     if run.arm in GATED:
         grids |= weigh_exits(encoder, run, series.data)
     times = series.folder / TIMES_FILE
     if run.arm == TIMED_ARM and not times.exists():
         found = _milliseconds(run, full=max(map(int, grids["tests"])))
-        times.write_text(json.dumps(found), encoding="utf-8")
-    if not series.keep:
-        shutil.rmtree(run.checkpoint)
+        write_json(times, found)
+    leave_scored(run.checkpoint, keep=series.keep)
     return {**run.key, "name": backbone_name(run.backbone), **grids, **provenance()}
 
 
@@ -164,7 +170,7 @@ def score_depth_grid(
 ) -> dict[str, Any]:
     """Spearman x 100 by depth and dimension: the mean of the STS tasks of ``data``, and dev.
 
-    Tasks whose file is missing are left out, and named.
+    Raises `DataError` for a task whose file is missing.
     """
     width = int(encoder.get_embedding_dimension() or 0)
     dev = read_development_pairs(data / "sts").without_overlap

@@ -11,9 +11,8 @@ from scipy.stats import ttest_ind
 
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import holm, verdict
+from training.evaluation.results.statistics import LEAST_MOVEMENT, holm, verdict
 from training.experiments.exits.plan import ARMS, COMPARED
-from training.frozen.tables import LEAST_MOVEMENT
 from training.jsonl import read_lines
 
 Line = Mapping[str, Any]
@@ -135,7 +134,8 @@ def _test_table(runs: Mapping[str, Sequence[Line]], arm: str) -> str:
         still = min(_moved(runs[arm]), default=LEAST_MOVEMENT) < LEAST_MOVEMENT
         answer = "not tested" if p is None or still else verdict(gain, p)
         rows.append([ARMS[other][0], f"{gain:+.2f}", "" if p is None else f"{p:.3f}", answer])
-    return markdown_table([f"area of {ARMS[arm][0]} against", "Δ", "p", ""], rows)
+    head = [f"area of {ARMS[arm][0]} against", "Δ", "p of Welch's test (Holm)", ""]
+    return markdown_table(head, rows)
 
 
 def _welch(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -158,13 +158,16 @@ def _drawn(lines: Sequence[Line]) -> dict[str, list[Line]]:
 def draw_quality_by_time(
     lines: Sequence[Line], milliseconds: Mapping[str, float], path: Path
 ) -> None:
-    """The score of each depth over the time of a text alone there, of the runs of `_drawn`."""
+    """The score of each depth over the time of a text alone there, of the runs of `_drawn`.
+
+    Depths without a time, which a later command added, are left out.
+    """
     matplotlib.use("svg")
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(6, 4))
     for arm, of in _drawn(lines).items():
-        depths = sorted(of[0]["tests"], key=int)
+        depths = sorted(milliseconds.keys() & of[0]["tests"].keys(), key=int)
         scores = [fmean(at_depth(line, depth) for line in of) for depth in depths]
         axes.plot([milliseconds[depth] for depth in depths], scores, "o-", label=ARMS[arm][0])
     axes.set(xlabel="milliseconds of a text alone", ylabel="mean of the seven STS tests")

@@ -10,10 +10,7 @@ Several processes may work on one folder: each claims a cell with a file lock, w
 system releases when the process ends.
 """
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,36 +159,3 @@ def is_done(cell: Cell, sha256: str) -> bool:
             f"{cell.name} would be on {sha256[:12]}: name another --output, or delete the line."
         )
     return not cell.transfer or "transfer" in result
-
-
-@contextmanager
-def claimed(lock: Path) -> Iterator[int | None]:
-    """Claim a cell within the block; yields None, or the pid of the process that has it already."""
-    descriptor = _lock(lock)
-    if descriptor is None:
-        yield int(lock.read_text() or 0) if lock.exists() else 0
-        return
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield None
-    finally:
-        lock.unlink()
-        os.close(descriptor)
-
-
-def _lock(path: Path) -> int | None:
-    """The descriptor of the locked file; None where another process has the lock."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except FileNotFoundError:
-            pass
-        os.close(descriptor)  # its previous owner deleted the file in the meantime

@@ -9,7 +9,7 @@ weights did not move compare starting points and are not tested.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal
 
 from training.evaluation.results.statistics import (
@@ -17,6 +17,7 @@ from training.evaluation.results.statistics import (
     PairedDifference,
     equivalence,
     holm,
+    mean_and_spread,
     p_equation,
     paired,
 )
@@ -70,10 +71,7 @@ class Part:
 
 def describe(values: Sequence[float]) -> str:
     """Mean, standard deviation and number of values as text."""
-    if not values:
-        return "not run"
-    spread = f" ± {stdev(values):.2f}" if len(values) > 1 else ""
-    return f"{fmean(values):.2f}{spread} (n = {len(values)})"
+    return f"{mean_and_spread(values)} (n = {len(values)})" if values else "not run"
 
 
 def findings(

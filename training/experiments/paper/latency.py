@@ -7,7 +7,8 @@ from statistics import median
 
 from training.backbones import resolve
 from training.errors import ConfigError
-from training.evaluation import overhead
+from training.evaluation.overhead.measurement import measure_torch
+from training.evaluation.overhead.rounds import Protocol
 from training.evaluation.results.markdown import markdown_table
 from training.experiments.paper.cells import Series, size_of
 from training.experiments.paper.plan.budgets import BUDGETS
@@ -37,10 +38,10 @@ def measure_latency(series: Series, *, required: bool) -> None:
             raise ConfigError(f"Latency of {series.backbone} cannot be measured: {reason}.")
         log.info("left out: latency, as %s", reason)
         return
-    protocol = overhead.Protocol(
+    protocol = Protocol(
         **BUDGETS[series.budget].latency, device="cuda" if torch.cuda.is_available() else "cpu"
     )
-    write_json(file, overhead.measure_torch(series.backbone, S2SENT.selector or {}, protocol))
+    write_json(file, measure_torch(series.backbone, S2SENT.selector or {}, protocol))
 
 
 def latency_section(folder: Path) -> list[str]:

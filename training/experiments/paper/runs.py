@@ -5,14 +5,14 @@ is given again.
 """
 
 import logging
-import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.experiments.checkpoints import Train, ensure_checkpoint
-from training.experiments.paper.cells import Cell, Series, cells, claimed, corpus_sha256, is_done
+from training.experiments.checkpoints import Train, ensure_checkpoint, leave_scored
+from training.experiments.locks import claim
+from training.experiments.paper.cells import Cell, Series, cells, corpus_sha256, is_done
 from training.experiments.paper.plan.experiments import Experiment
 from training.experiments.paper.scoring import score_checkpoint
 from training.jsonl import append_line
@@ -50,10 +50,10 @@ def run(
         is_done(cell, sha256[cell.stem])
     for number, cell in enumerate(todo, start=1):
         head = f"{number} of {len(todo)}: {cell.name}"
-        with claimed(cell.lock) as owner:
-            if owner is not None:
-                log.info("%s is being run by process %d", head, owner)
-            elif is_done(cell, sha256[cell.stem]):
+        with claim(cell.lock, head) as free:
+            if not free:
+                continue
+            if is_done(cell, sha256[cell.stem]):
                 log.info("%s has its result", head)
             else:
                 log.info("%s", head)
@@ -82,6 +82,5 @@ def run_cell(cell: Cell, series: Series, *, train: Train, score: Score) -> dict[
         **provenance(),
     }
     append_line(cell.results, result)
-    if not series.keep:
-        shutil.rmtree(checkpoint)
+    leave_scored(checkpoint, keep=series.keep)
     return result

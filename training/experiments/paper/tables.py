@@ -6,7 +6,6 @@ Differences are tested by seeds, at 5 % after Holm's correction over the table.
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,15 @@ from training.errors import ConfigError
 from training.evaluation import transfer
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
-from training.evaluation.results.statistics import LEVEL, PairedDifference, holm, p_value, paired
+from training.evaluation.results.statistics import (
+    LEAST_MOVEMENT,
+    LEVEL,
+    PairedDifference,
+    holm,
+    mean_and_spread,
+    p_value,
+    paired,
+)
 from training.evaluation.sts import TASKS
 from training.experiments.paper.claims import findings
 from training.experiments.paper.latency import latency_section, read_overhead
@@ -25,7 +32,6 @@ from training.experiments.paper.plots import NOT_RUN, plot, save
 from training.experiments.paper.results import Result, Results, Value, common_settings, read_results
 
 TABLES_FILE = "tables.md"
-LEAST_MOVEMENT = 0.05  # of a fusion weight; a run below it says nothing about the weights
 
 Column = tuple[str, Value, str]  # header, value of a result, format
 
@@ -105,7 +111,7 @@ def experiment_table(experiment: Experiment, results: Results) -> str:
         name = row.configuration.name
         count = len(results.values(name, main))
         shown = count > 1 or count == most > 0
-        cells = [_cell(results.values(name, of), form) for _, of, form in columns]
+        cells = [mean_and_spread(results.values(name, of), form) for _, of, form in columns]
         label = f"{row.label} (not in the paper)" if row.ours else row.label
         lines.append(
             [
@@ -190,13 +196,6 @@ def _printed(experiment: Experiment, objective: str) -> dict[str, dict[str, str]
     return columns
 
 
-def _cell(values: Sequence[float], form: str) -> str:
-    if not values:
-        return ""
-    spread = f" ± {stdev(values):{form.removeprefix('+')}}" if len(values) > 1 else ""
-    return f"{fmean(values):{form}}{spread}"
-
-
 def _against_bases(experiment: Experiment, results: Results, main: Value) -> list[tuple[str, str]]:
     """Δ and corrected p of every row; empty where there is nothing to compare."""
     still = unmoved(results)
@@ -259,7 +258,7 @@ def _details(configurations: Iterable[Configuration], results: Results) -> str:
     for configuration in configurations:
         name = configuration.name
         count = len(results.runs.get(name, ()))
-        cells = [_cell(results.values(name, of), form) for _, of, form in columns]
+        cells = [mean_and_spread(results.values(name, of), form) for _, of, form in columns]
         weights = _mean_weights(results.runs.get(name, ()))
         shown = [*cells, weights] if count else [NOT_RUN] + [""] * len(cells)
         lines.append([f"{configuration.label} (`{name}`)", *shown])

@@ -19,7 +19,9 @@ from sentence_transformers import SentenceTransformer
 from training.backbones import resolve
 from training.corpus import read_corpus
 from training.evaluation.encoders import load_checkpoint
+from training.evaluation.results.openings import note_opening
 from training.experiments.checkpoints import Train, ensure_checkpoint
+from training.experiments.locks import claim, lock_of
 from training.experiments.paper.cells import Series, backbone_name, size_of
 from training.experiments.paper.runs import VERSIONS
 from training.experiments.twins.join import joined
@@ -69,16 +71,32 @@ def _folder(series: Series, seed: int, *, selector: bool) -> Path:
 
 
 def _run(series: Series, file: Path, train: Train) -> None:
+    """Run what is missing; a cell that another process has is left to it."""
     cells = cells_of(series)
     sha256 = _corpora_sha256(cells[0], series.data)
     for part in PARTS:
         for cell in cells:
-            for head in _missing(cell, part, sha256, file):
-                log.info("%s: %s, %s", cell.name, head["arm"], part)
-                append_line(file, _line(head, cell, series.data, train))
-    for cell in cells:
-        if not series.keep:
-            shutil.rmtree(cell.folder, ignore_errors=True)
+            if any(_missing(cell, part, sha256, file)):
+                with claim(lock_of(cell.folder), f"{cell.name}, {part}") as free:
+                    for head in _missing(cell, part, sha256, file) if free else ():
+                        log.info("%s: %s, %s", cell.name, head["arm"], part)
+                        append_line(file, _line(head, cell, series.data, train))
+        if any(any(_missing(cell, part, sha256, file)) for cell in cells):
+            log.info("%s is not done by other processes: give the same command again then", part)
+            return
+    for cell in (cell for cell in cells if cell.folder.is_dir()):
+        with claim(lock_of(cell.folder), cell.name) as free:
+            if free:
+                _leave(cell, keep=series.keep)
+
+
+def _leave(cell: TwinCell, *, keep: bool) -> None:
+    """Delete the checkpoints of a cell; those that are kept get a line that tests were opened."""
+    if not keep:
+        shutil.rmtree(cell.folder, ignore_errors=True)
+        return
+    for run in dict.fromkeys(run for _, runs in ARMS.values() for run in runs):
+        note_opening(str(cell.checkpoint(run)))
 
 
 def _corpora_sha256(cell: TwinCell, data: Path) -> dict[str, str]:

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 from training.errors import ConfigError
 from training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import holm, paired, verdict
+from training.evaluation.results.statistics import holm, mean_and_spread, paired, verdict
 from training.evaluation.sts import TASKS
 from training.experiments.twins.plan import ARMS, CONTROL
 from training.jsonl import read_lines
@@ -139,11 +138,7 @@ def _by_seed(runs: Sequence[Line], value: Value) -> dict[int, float]:
 
 
 def _cell(runs: Sequence[Line], value: Value, form: str) -> str:
-    values = [number for number in map(value, runs) if number is not None]
-    if not values:
-        return ""
-    spread = f" ± {stdev(values):{form}}" if len(values) > 1 else ""
-    return f"{fmean(values):{form}}{spread}"
+    return mean_and_spread([number for number in map(value, runs) if number is not None], form)
 
 
 def _is_still(run: Line) -> bool:

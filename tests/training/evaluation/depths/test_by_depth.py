@@ -79,7 +79,7 @@ def test_development_scores_open_no_test_and_change_no_manifest(
     artifact: Path, tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = (artifact / "manifest.json").read_bytes()
-    run("depths", artifact, "--data", tasks, "--dev-only", "--record")
+    run("depths", artifact, "--data", tasks, "--dev-only")
     printed = capsys.readouterr().out
     assert (artifact / "manifest.json").read_bytes() == before
     titles = re.findall(r"^STS-B dev.*", printed, re.MULTILINE)
@@ -186,6 +186,31 @@ def test_the_table_has_a_row_a_depth_and_a_column_a_width() -> None:
         "| 10 of 10 | 1.00 | 77.50 | 80.00 |"
     )
     assert by_depth_table({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--dev-only", "--record"], "--dev-only and --record exclude each other: give one"),
+        (["--only-table", "--record"], "--only-table and --record exclude each other"),
+        (["--pairs", "--record"], "--pairs and --record exclude each other"),
+        (["--pairs", "--dev-only"], "--pairs and --dev-only exclude each other"),
+        (["--retrieval", "any.tsv"], "--retrieval is development data: add --dev-only or"),
+        (["--only-table"], "has no scores by depth: run depths with --record"),
+    ],
+)
+def test_options_that_would_be_left_out_are_refused(
+    artifact: Path,
+    tasks: Path,
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    with pytest.raises(SystemExit, match="2"):
+        main(["depths", str(artifact), "--data", str(tasks), *options])
+    assert message in capsys.readouterr().err
 
 
 def test_an_artifact_without_depths_is_refused(

@@ -2,7 +2,21 @@
 
 import pytest
 
-from training.evaluation.results.statistics import equivalence, holm, paired, verdict
+from training.evaluation.results.statistics import (
+    equivalence,
+    holm,
+    mean_and_spread,
+    paired,
+    verdict,
+)
+
+
+def test_a_mean_and_its_spread_as_tables_have_them() -> None:
+    """The standard deviation has no sign, and one value has none."""
+    assert mean_and_spread([1.0, 2.0, 3.0]) == "2.00 ± 1.00"
+    assert mean_and_spread([0.1, 0.3], "+.3f") == "+0.200 ± 0.141"
+    assert mean_and_spread([2e-6], ".1e") == "2.0e-06"
+    assert mean_and_spread([]) == ""
 
 
 def test_a_paired_test_by_hand() -> None:

@@ -4,15 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
+from training.__main__ import main
 from training.encoder import new_encoder
 from training.errors import ConfigError, Interrupted
+from training.evaluation.results.openings import OPENINGS_FILE
 from training.experiments.chain.experiment import ChainSeries, run_chain
 from training.experiments.chain.plan import WITH, WITHOUT, Chain, read_chain
 from training.experiments.chain.tables import write_chain_tables
+from training.experiments.locks import claimed, lock_of
 from training.jsonl import append_line, read_lines
 from training.recipe.objectives import Distillation
 from training.recipe.recipe import Recipe
@@ -26,6 +30,12 @@ name = "{backbone}"
 source = "wikisplit"
 [objective]
 name = "simcse"
+"""
+PROJECTED = """
+[elastic]
+depths = [2]
+dimensions = []
+project = true
 """
 SECOND = """
 seed = 1
@@ -161,6 +171,70 @@ def test_a_recipe_whose_start_is_not_in_the_chain_is_refused(files: list[Path]) 
         read_chain(files[1:])
     with pytest.raises(ConfigError, match="a second time: rename it"):
         read_chain([files[0], files[0]])
+
+
+def test_a_last_recipe_that_needs_its_selector_is_refused_before_any_training(
+    files: list[Path], data: Path, tmp_path: Path
+) -> None:
+    """The matrices of [elastic] project are part of a selector."""
+    projected = tmp_path / files[1].name
+    projected.write_text(files[1].read_text() + PROJECTED)
+    train = Untrained()
+    with pytest.raises(ConfigError, match="a, is also run without its selector, and cannot be"):
+        run_chain(ChainSeries(read_chain([files[0], projected]), (1,), data, tmp_path), train=train)
+    assert train.recipes == []
+
+
+def test_the_start_that_weights_moved_from_is_the_seeds(
+    series: tuple[ChainSeries, Untrained], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seeds: list[int] = []
+    known = new_encoder
+
+    def start(recipe: Recipe) -> Any:
+        seeds.append(torch.initial_seed())
+        return known(recipe)
+
+    monkeypatch.setattr("training.experiments.chain.experiment.new_encoder", start)
+    chain, data = series[0].chain, series[0].data
+    run_chain(ChainSeries(chain, (7,), data, tmp_path), train=Untrained())
+    assert seeds == [7, 7]
+
+
+def test_a_seed_of_another_process_is_left_to_it(
+    chain: Chain, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No test is opened before every seed has its development scores; then each leaves a line."""
+    series = ChainSeries(chain, (1, 2), data, tmp_path, tests=True)
+    with caplog.at_level("INFO"), claimed(lock_of(tmp_path / "seed1")):
+        run_chain(series, train=Untrained())
+    lines = read_lines(tmp_path / "chain.jsonl")
+    assert {(line["part"], line["seed"]) for line in lines} == {("development", 2)}
+    assert "seed 1, development is being run by process" in caplog.text
+    assert not list(tmp_path.rglob(OPENINGS_FILE))
+    run_chain(series, train=Untrained())
+    assert len(read_lines(tmp_path / "chain.jsonl")) == 8
+    opened = read_lines(tmp_path / "seed2" / OPENINGS_FILE)
+    assert [line["name"] for line in opened] == ["a", "a-without-selector"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [("1,1", "'1,1' names 1 twice"), ("", "The list of seeds is empty: give one at least")],
+)
+def test_seeds_are_one_at_least_and_each_once(
+    files: list[Path],
+    tmp_path: Path,
+    seeds: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    options = ["--data", str(tmp_path), "--output", str(tmp_path), "--seeds", seeds]
+    with pytest.raises(SystemExit, match="2"):
+        main(["chain", *map(str, files), *options])
+    assert message in capsys.readouterr().err
 
 
 def test_a_selector_that_has_not_moved_is_not_tested(tmp_path: Path) -> None:

@@ -26,8 +26,10 @@ from training.experiments.decoders.plan import (
     frozen_plan,
 )
 from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables, weights_figure
+from training.experiments.locks import claimed, lock_of
 from training.experiments.paper.cells import Series
-from training.frozen.opening import TESTS
+from training.frozen.selection import TESTS
+from training.frozen.train import CHOSEN_ON
 from training.jsonl import read_lines
 from training.objectives.sfp import TwoStageLoss
 from training.recipe.recipe import Recipe
@@ -143,8 +145,9 @@ def test_an_encoder_has_the_frozen_part_alone(series: Series, tmp_path: Path) ->
         reproduce_decoders(encoder, only_tables=True)
 
 
-def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
-    lines = [
+def lora_lines(moved: float) -> list[dict[str, Any]]:
+    """Three seeds of two arms, of which the last moved by ``moved``."""
+    return [
         {
             "arm": arm,
             "seed": seed,
@@ -156,7 +159,7 @@ def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
             "STS-B dev without STS12-16": 70.0,
             "seconds_training": None if seed == 3 else 60 * seed,  # it was interrupted
             "block_weights": None,
-            "moved": None if arm == "last" else 0.2 - 0.06 * seed,
+            "moved": None if arm == "last" else moved if seed == 3 else 0.2,
             TESTS: {"average": 70.0 + gain + seed / 10}
             | dict.fromkeys(
                 ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform"), 0.1
@@ -165,27 +168,63 @@ def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
         for arm, gains in {"last": (0, 0, 0), "s2sent-3": (2, 2.1, 2.2)}.items()
         for seed, gain in enumerate(gains, start=1)
     ]
+
+
+def test_s2sent_is_tested_against_every_other_arm_by_seeds() -> None:
+    lines = lora_lines(moved=0.1)
     _, scores, tests = lora_tables(lines)
     assert "| S2Sent, 3 blocks | 3 | 70.00 ± 0.00 | 72.30 ± 0.20 |" in scores
-    assert "| 0.020 (not tested) |" in scores  # the least of three runs
+    assert "| 0.100 |" in scores  # the least of three runs
     assert scores.count("| 2 |") == 2  # the mean minutes of the runs that have a time
     assert f"| last block | 3 | +{fmean((2, 2.1, 2.2)):.2f} | < 0.001 | more |" in tests
     assert "no test of one seed" in lora_tables([lines[0], lines[3]])[2]
 
 
-def test_the_figure_draws_the_mean_of_seeds_without_the_runs_that_chose_a_rate() -> None:
-    tuning, first, second = (
+def test_low_rank_updates_whose_weights_have_not_moved_are_not_tested() -> None:
+    _, scores, tests = lora_tables(lora_lines(moved=0.02))
+    assert "| 0.020 (not tested) |" in scores
+    assert f"| last block | 3 | +{fmean((2, 2.1, 2.2)):.2f} |  | not tested |" in tests
+
+
+def test_what_another_process_runs_is_left_to_it(series: Series, tmp_path: Path) -> None:
+    """The frozen part as a whole, and each run with low-rank updates."""
+    shared = replace(series, output=tmp_path)
+    train = Untrained()
+    held = next(run for run in runs_of(shared, 0) if run.arm == "mean-3")
+    with claimed(lock_of(shared.folder / FROZEN_FILE)), claimed(lock_of(held.checkpoint)):
+        reproduce_decoders(shared, train=train)
+    assert not (shared.folder / FROZEN_FILE).exists()
+    assert train.outputs
+    assert held.checkpoint.name not in train.outputs
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_the_figure_draws_the_mean_of_seeds_of_runs_that_can_be_compared() -> None:
+    tuning, first, second, shorter = (
         {
+            "backbone": "tiny",
+            "corpus_sha256": "0",
+            "chosen": {CHOSEN_ON: 70.0},
             "objective": "contrastive",
             "arm": "static-blocks-3-none",
             "seed": seed,
             "exit": 30,
-            "schedule": {"steps": 200},
+            "schedule": {
+                "steps": steps,
+                "learning_rate": 0.01,
+                "eval_every": 50,
+                "batch_size": 64,
+            },
             "block_weights": weights,
         }
-        for seed, weights in enumerate([[0.9, 0.1, 0.0], [0.2, 0.3, 0.5], [0.4, 0.3, 0.3]])
+        for seed, steps, weights in (
+            (0, 200, [0.9, 0.1, 0.0]),
+            (1, 200, [0.2, 0.3, 0.5]),
+            (2, 200, [0.4, 0.3, 0.3]),
+            (1, 20, [0.0, 0.0, 1.0]),
+        )
     )
-    figure = weights_figure([tuning, first, second])
+    figure = weights_figure([tuning, first, second, shorter])
     assert figure is not None
     drawn = {text.get_position()[0]: text.get_text() for text in figure.axes[0].texts}
     assert drawn == {28: "0.30", 29: "0.30", 30: "0.40"}

@@ -22,14 +22,16 @@ from tests.support.tiny_tasks import tiny_tasks
 from training.encoder import new_encoder
 from training.errors import ConfigError, EncoderError, Interrupted
 from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
-from training.evaluation.retrieval import retrieval_scores
+from training.evaluation.retrieval import PACKAGES, retrieval_scores
 from training.evaluation.sts import DEV_FILE
-from training.experiments.exits.experiment import RESULTS_FILE, RETRIEVAL, reproduce_exits, runs_of
+from training.experiments.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
 from training.experiments.exits.plan import ARMS, COMPARED
 from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area, write_exit_tables
+from training.experiments.locks import claimed, lock_of
 from training.experiments.paper.cells import Series
 from training.jsonl import append_line, read_lines
 from training.recipe.recipe import Recipe
+from training.record import write_json
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +40,8 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     data = tiny_tasks(tiny_data(folder / "data"))
     with (data / "sts" / DEV_FILE).open("a") as dev:  # pairs that no test holds
         dev.writelines(f"tiny\t{n}\t{'cat ' * n}\t{'dog ' * n}reads\n" for n in range(1, 5))
-    (data / RETRIEVAL).parent.mkdir()
-    (data / RETRIEVAL).write_text("query\tdocument\na cat\ta black cat\ndogs\ttwo dogs\n")
+    (data / PACKAGES).parent.mkdir()
+    (data / PACKAGES).write_text("query\tdocument\na cat\ta black cat\ndogs\ttwo dogs\n")
     checkpoint = elastic_checkpoint(folder)
     return Series(data, folder / "out", str(checkpoint.with_name("backbone")), seeds=(1, 2))
 
@@ -114,7 +116,7 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         fmean(lines[0]["tests"][depth]["32"] for depth in ("2", "3", "4"))
     )
     page = target.read_text()
-    assert "| area of low-rank head on S2Sent against | Δ |" in page
+    assert "| area of low-rank head on S2Sent against | Δ | p of Welch's test (Holm) |" in page
     assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
     assert target.with_suffix(".svg").is_file()
     assert "moved" not in lines[0]
@@ -127,6 +129,8 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     assert [*milliseconds] == ["2", "3", "4"]
     assert min(milliseconds.values()) > 0
     assert (target.parent / QUALITY_FILE).is_file()
+    write_json(target.parent / TIMES_FILE, {"3": 1.0, "4": 2.0})  # another command's exits
+    reproduce_exits(series, only_tables=True)
     file = series.output / "wider" / RESULTS_FILE
     for line in [*lines, *({**line, "batch_size": 1 + line["batch_size"]} for line in lines)]:
         append_line(file, line)
@@ -141,6 +145,25 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         reproduce_exits(series, arms=["gate"], train=train)
     with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
         runs_of(series, [2, 4])
+
+
+def test_a_run_of_another_process_is_left_to_it(series: Series, tmp_path: Path) -> None:
+    shared = replace(series, output=tmp_path, seeds=(1,))
+    source = Path(series.backbone).with_name("checkpoint")
+    trained: list[str] = []
+
+    def train(recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
+        trained.append(output.name.partition(".")[0])
+        shutil.copytree(source, output)
+        return SimpleNamespace(stopped=False, seconds=1.0)
+
+    held = next(run for run in runs_of(shared) if run.arm == "mean")
+    with claimed(lock_of(held.checkpoint)):
+        reproduce_exits(shared, arms=["last", "mean"], train=train)
+    assert trained == ["last"]
+    reproduce_exits(shared, arms=["last", "mean"], train=train)
+    assert trained == ["last", "mean"]
+    assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_every_pair_of_depths_is_scored(series: Series, tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from tests.support.tiny_tasks import tiny_tasks
 from training.__main__ import main
 from training.errors import ConfigError, Interrupted
 from training.evaluation.sts import TASKS
-from training.experiments.paper.cells import Cell, Series, cells, claimed, corpus_sha256
+from training.experiments.locks import claimed
+from training.experiments.paper.cells import Cell, Series, cells, corpus_sha256
 from training.experiments.paper.latency import measure_latency
 from training.experiments.paper.plan.experiments import chosen
 from training.experiments.paper.runs import run
@@ -188,7 +189,7 @@ def test_a_run_of_another_process_is_left_to_it(series: Series) -> None:
 def _hold(lock: Path) -> subprocess.Popen[bytes]:
     """Another process that claims a run, and has done so when this returns."""
     code = (
-        "import sys, pathlib\nfrom training.experiments.paper.cells import claimed\n"
+        "import sys, pathlib\nfrom training.experiments.locks import claimed\n"
         f"with claimed(pathlib.Path({str(lock)!r})):\n print('held', flush=True)\n sys.stdin.read()"
     )
     holder = subprocess.Popen(

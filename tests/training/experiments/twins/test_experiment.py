@@ -1,6 +1,8 @@
 """The twin experiment: every arm of every cell has its lines; what is there is not run again."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ from tests.support.tiny_data import SENTENCES, tiny_data, write_table
 from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
 from training.encoder import new_encoder
 from training.errors import ConfigError, EncoderError
+from training.evaluation.results.openings import OPENINGS_FILE
+from training.experiments.locks import claimed, lock_of
 from training.experiments.paper.cells import Series
 from training.experiments.twins.experiment import cells_of, reproduce_twins
 from training.experiments.twins.join import join_checkpoints
@@ -125,6 +129,30 @@ def test_a_series_goes_on_where_it_was_left(series: Series, trained: Untrained) 
     assert names == ["simcse", "simcse", "jtcse", "pair_distillation"]
     assert [line["arm"] for line in lines_of(series)][-1] == "distilled"
     assert not cells_of(series)[0].folder.exists()
+
+
+def test_a_cell_of_another_process_is_left_to_it(
+    series: Series, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No test is opened before every cell has its development scores."""
+    shared = replace(series, output=tmp_path)
+    train = Untrained()
+    with caplog.at_level("INFO"), claimed(lock_of(cells_of(shared)[1].folder)):
+        reproduce_twins(shared, train=train)
+    assert {(line["part"], line["selector"]) for line in lines_of(shared)} == {
+        ("development", False)
+    }
+    assert (
+        f"seed 1 with selectors, development is being run by process {os.getpid()}" in caplog.text
+    )
+    assert "development is not done by other processes: give the same command" in caplog.text
+    assert cells_of(shared)[0].folder.is_dir()
+    reproduce_twins(replace(shared, keep=True), train=train)
+    assert len(lines_of(shared)) == 4 * len(ARMS)
+    noted = read_lines(cells_of(shared)[0].folder / OPENINGS_FILE)
+    assert [line["name"] for line in noted] == [
+        f"{run}.checkpoint" for run in ("simcse_a", "simcse_b", "tncse", "jtcse", "distilled")
+    ]
 
 
 def test_untrained_arms_are_shown_as_not_tested(series: Series, trained: Untrained) -> None:

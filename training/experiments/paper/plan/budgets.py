@@ -25,7 +25,7 @@ OBJECTIVES: dict[str, Table] = {
 @dataclass(frozen=True)
 class Budget:
     """The length of a run: keys of the recipe's [training], the seeds, a limit on corpus rows, and
-    options of `training.evaluation.overhead.Protocol` for the latency measurement."""
+    options of `training.evaluation.overhead.rounds.Protocol` for the latency measurement."""
 
     training: Table
     seeds: tuple[int, ...]

@@ -1,88 +1,45 @@
-"""Measures what a selector adds to a backbone: parameters, and latency with both run in turns.
-
-Each cell is a batch size, a length and a precision. Its arms share the backbone:
-
-    plain      mean of the last block's tokens; the backbone gives no hidden states
-    states     the same, but the backbone gives all hidden states
-    selector   the blocks, weighed and pooled as a service does it: pooled first, then weighed
-    tokens     the same as in training: every token weighed, then pooled
-
-All arms run once in each round, in rotating order. A round gives the ratio of two arms under the
-same conditions; a cell has the median and the quartiles of these ratios, in wall time and, on a
-CPU, in processor time, which other programs disturb less. Inputs are random tokens
-without padding. The short form is `benchmarks/studies/selector_share.py`: one cell, exported, on
-random weights, as a share of the model with the selector instead of the one without.
-"""
+"""Measures a backbone in torch, or two exported artifacts, with a selector and without."""
 
 import itertools
 import logging
 import platform
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from statistics import median, quantiles
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from training.errors import ConfigError, EncoderError
+from training.evaluation.overhead.rounds import Arms, Protocol, cell, one_line, take_turns
 
 if TYPE_CHECKING:
     import torch
+    from sentence_transformers import SentenceTransformer
 
     from model.network.selector import S2SentSelector
 
 log = logging.getLogger(__name__)
 
-PRECISIONS = ("fp32", "bf16")  # of torch
 TOKENS = (1000, 5000)  # random ids are taken from here, where the vocabulary reaches so far
-Arms = Mapping[str, Callable[[], object]]
-Seconds = Mapping[str, Sequence[tuple[float, float]]]  # of each arm: (by the clock, of processor)
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """The settings of a measurement; the defaults are the full protocol."""
-
-    batch_sizes: tuple[int, ...] = (1, 32, 128)
-    lengths: tuple[int, ...] = (32, 128)
-    precisions: tuple[str, ...] = ("fp32", "bf16")
-    warm_ups: int = 20  # rounds before those that count
-    repeats: int = 200  # rounds that count
-    seconds_per_cell: float = 0.0  # limit of a cell's time, whatever its rounds; 0 sets none
-    threads: int = 0  # of torch or ONNX Runtime on the CPU; 0 leaves it to them
-    device: Literal["cpu", "cuda"] = "cpu"
-
-    def __post_init__(self) -> None:
-        if unknown := sorted(set(self.precisions) - set(PRECISIONS)):
-            raise ConfigError(
-                f"{', '.join(unknown)} is no precision: choose from {', '.join(PRECISIONS)}."
-            )
-        if min(*self.batch_sizes, *self.lengths, self.repeats) < 1:
-            raise ConfigError(
-                "A batch size, a length or the number of rounds is below 1: it must be at least 1."
-            )
 
 
 def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol) -> dict[str, Any]:
     """Parameters and latency of a backbone with and without a selector, in torch.
 
     ``options`` are of `SelectorConfig`, above its defaults. Raises `EncoderError` for what is no
-    backbone, and ValueError for a selector that does not fit it.
+    backbone, and `ConfigError` for a selector, a length or a device that does not fit it.
     """
     import torch
 
-    from model.network.encoder import build_encoder, get_selector
-    from model.network.selector_config import SelectorConfig
-    from training.backbones import resolve, width_of
+    from model.network.encoder import get_selector
 
-    source = resolve(backbone)
-    config = SelectorConfig.preset("default", width=width_of(source), **options)
-    encoder = build_encoder(source, config)
+    if protocol.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("torch finds no GPU for the device cuda: choose cpu.")
+    encoder = _with_selector(backbone, options, protocol)
     module, selector = encoder[0].get_submodule("auto_model"), get_selector(encoder)
     vocabulary = int(cast(Any, module).config.vocab_size)
     counts = {
@@ -107,11 +64,34 @@ def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol)
     return {
         "backbone": backbone,
         "runtime": "torch",
-        "selector": asdict(config),
+        "selector": asdict(selector.config),
         "parameters": {**counts, "share_percent": share},
         **circumstances(protocol, ("torch", "transformers")),
         "cells": cells,
     }
+
+
+def _with_selector(
+    backbone: str, options: Mapping[str, Any], protocol: Protocol
+) -> "SentenceTransformer":
+    """A new encoder with a selector that reads the protocol's lengths. Raises `ConfigError`."""
+    from model.network.encoder import build_encoder, max_positions
+    from model.network.selector_config import SelectorConfig
+    from training.backbones import resolve, width_of
+
+    source = resolve(backbone)
+    try:
+        config = SelectorConfig.preset("default", width=width_of(source), **options)
+        encoder = build_encoder(source, config)
+    except ValueError as error:
+        raise ConfigError(f"The selector does not fit {backbone}: {error}") from None
+    limit = max_positions(encoder[0])
+    if limit is not None and max(protocol.lengths) > limit:
+        raise ConfigError(
+            f"{backbone} reads {limit} tokens, fewer than {max(protocol.lengths)}: "
+            "name shorter lengths."
+        )
+    return encoder
 
 
 def torch_arms(
@@ -158,10 +138,11 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
     """Latency of two exported artifacts, with a selector and without, as they are served.
 
     Raises `ArtifactError` for a folder that is none, and `EncoderError` for a length that the
-    artifacts do not read.
+    artifacts do not read or a device that ONNX Runtime does not have.
     """
     from model.artifact.reader import Artifact
     from model.runtime.encoder import OnnxEncoder
+    from model.runtime.providers import ProviderUnavailable
 
     opened = {"plain": Artifact.open(plain), "selector": Artifact.open(selected)}
     limit = min(artifact.manifest.max_seq_length for artifact in opened.values())
@@ -170,10 +151,11 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
             f"The artifacts read {limit} tokens, fewer than {max(protocol.lengths)}: "
             "name shorter lengths."
         )
-    encoders = {
-        name: OnnxEncoder(artifact, device=protocol.device, intra_op_num_threads=protocol.threads)
-        for name, artifact in opened.items()
-    }
+    options: Any = {"device": protocol.device, "intra_op_num_threads": protocol.threads}
+    try:
+        encoders = {name: OnnxEncoder(artifact, **options) for name, artifact in opened.items()}
+    except ProviderUnavailable as error:
+        raise EncoderError(str(error)) from None
     vocabulary = int(opened["plain"].config["vocab_size"])
     cells = []
     for batch, length in itertools.product(protocol.batch_sizes, protocol.lengths):
@@ -197,69 +179,6 @@ def token_ids(batch: int, length: int, vocabulary: int) -> NDArray[np.int64]:
     return np.random.default_rng(0).integers(low, high, size=(batch, length))
 
 
-def take_turns(arms: Arms, protocol: Protocol) -> Seconds:
-    """Run all arms in rounds and return the seconds of each, without the warm-ups."""
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
-    for order in itertools.islice(orders(tuple(arms)), protocol.warm_ups):
-        for name in order:
-            arms[name]()
-    started = time.monotonic()
-    for order in itertools.islice(orders(tuple(arms)), protocol.repeats):
-        for name in order:
-            seconds[name].append(_timed(arms[name]))
-        if 0 < protocol.seconds_per_cell < time.monotonic() - started:
-            break
-    return seconds
-
-
-def orders(names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Orders in which every name has every position, and precedes every other, equally often."""
-    for turn in itertools.count():
-        shift = turn // 2 % len(names)
-        order = names[shift:] + names[:shift]
-        yield order[::-1] if turn % 2 else order
-
-
-def _timed(arm: Callable[[], object]) -> tuple[float, float]:
-    clock, processor = time.perf_counter(), time.process_time()
-    arm()
-    return time.perf_counter() - clock, time.process_time() - processor
-
-
-def cell(batch: int, length: int, seconds: Seconds) -> dict[str, Any]:
-    """The numbers of a cell: ``selector`` over ``plain`` and, with four arms, its parts, all in
-    percent of ``plain``."""
-    found: dict[str, Any] = {
-        "batch_size": batch,
-        "length": length,
-        "rounds": len(seconds["plain"]),
-        "median_ms": {
-            name: 1000 * median(clock for clock, _ in of) for name, of in seconds.items()
-        },
-        "selector": _added(seconds, "selector", "plain"),
-    }
-    if "states" in seconds:
-        found["hidden_states"] = _added(seconds, "states", "plain")
-        found["selector_alone"] = _added(seconds, "selector", "states")
-        found["selector_by_token"] = _added(seconds, "tokens", "plain")
-    return found
-
-
-def _added(seconds: Seconds, arm: str, base: str) -> dict[str, float | None]:
-    """The time of ``arm`` minus that of ``base`` in percent of ``plain``: wall time, with quartiles
-    over rounds, and processor time."""
-    rounds = list(zip(seconds[arm], seconds[base], seconds["plain"], strict=True))
-    clock = [100 * (a[0] - b[0]) / plain[0] for a, b, plain in rounds]
-    processor = [100 * (a[1] - b[1]) / plain[1] for a, b, plain in rounds if plain[1] > 0]
-    lower, middle, upper = quantiles(clock, n=4) if len(clock) > 1 else clock * 3
-    return {
-        "median_percent": middle,
-        "lower_quartile_percent": lower,
-        "upper_quartile_percent": upper,
-        "processor_median_percent": median(processor) if processor else None,
-    }
-
-
 def circumstances(protocol: Protocol, packages: Sequence[str]) -> dict[str, Any]:
     """The protocol, the machine and the versions of a measurement."""
     machine = {"processor": _processor(), "system": platform.platform(), "device": protocol.device}
@@ -277,19 +196,6 @@ def _processor() -> str:
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
-
-
-def one_line(found: Mapping[str, Any]) -> str:
-    """A cell as a line of the log."""
-    parts = [f"{found['precision']} {found['batch_size']} x {found['length']}"]
-    for name in ("selector", "hidden_states", "selector_alone", "selector_by_token"):
-        if name in found:
-            value = found[name]
-            quartiles = (
-                f"{value['lower_quartile_percent']:+.2f} to {value['upper_quartile_percent']:+.2f}"
-            )
-            parts.append(f"{name.replace('_', ' ')} {value['median_percent']:+.2f} % ({quartiles})")
-    return ", ".join([*parts, f"{found['rounds']} rounds"])
 
 
 def share_of_parameters(counts: Mapping[str, float]) -> str:
