@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import UnionType
-from typing import Any, Self, TypeGuard, cast, get_args, get_origin, get_type_hints
+from typing import Any, Self, cast, get_args, get_origin, get_type_hints
 
 from model.artifact.template import CLEAN_UPS, CleanUp, Template
 
@@ -85,23 +85,6 @@ class FileEntry:
 
     sha256: str
     bytes: int
-
-
-@dataclass(frozen=True)
-class Canary:
-    """One text and its L2-normalised embedding [dim], computed by torch at export."""
-
-    text: str
-    embedding: list[float]
-
-    @classmethod
-    def from_json(cls, content: bytes, dim: int) -> Self:
-        """Parse canary.json; raises MalformedManifest unless it has a text and ``dim`` numbers."""
-        fields = parse_object(content, CANARY)
-        text, embedding = fields.get("text"), fields.get("embedding")
-        if not isinstance(text, str) or not _is_vector(embedding, dim):
-            raise MalformedManifest(f"{CANARY} needs a text and its {dim} numbers. {REEXPORT}")
-        return cls(text, embedding)
 
 
 @dataclass(frozen=True)
@@ -245,10 +228,6 @@ def parse_object(content: str | bytes, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise MalformedManifest(f"{name} must hold one object. {REEXPORT}")
     return value
-
-
-def _is_vector(value: object, dim: int) -> TypeGuard[list[float]]:
-    return isinstance(value, list) and len(value) == dim and {*map(type, value)} <= {int, float}
 
 
 def _json_kinds(hint: Any) -> list[type]:

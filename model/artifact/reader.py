@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
+from model.artifact.canary import Canary
 from model.artifact.graph_policy import GraphRefused, check_graph
 from model.artifact.manifest import (
     CANARY,
@@ -25,7 +26,6 @@ from model.artifact.manifest import (
     TOKENIZER,
     WEIGHTS,
     ArtifactError,
-    Canary,
     ChecksumMismatch,
     FileEntry,
     MalformedManifest,

@@ -145,10 +145,9 @@ class Engine:
         With ``windows`` a text that is too long is split and its embedding is the mean of theirs
         (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
         None runs all. ``others`` follow, by their own depth and prompt. With ``weights`` the
-        selector's block weights are given instead of the embeddings. With ``skip_failed``, which
-        takes no ``others``, the errors of single texts are in the result.
-        Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
-        InferenceFailed. Cancelling the coroutine drops the texts that still wait.
+        selector's block weights are given instead. With ``skip_failed``, which takes no ``others``,
+        errors of texts are in the result. Raises EmptyInput, InvalidInput, PayloadTooLarge,
+        Overloaded, NotReady, DeadlineExceeded or InferenceFailed. Cancelling drops what waits.
         """
         every = [*texts, *others.texts] if others else texts
         self._admission.check_embedding(every, lane, allow_empty=skip_failed)
