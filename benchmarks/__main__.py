@@ -118,6 +118,7 @@ def _begin(options: argparse.Namespace, texts: Texts, systems: Sequence[System])
                 "folder": str(system.folder),
                 "environment": dict(system.environment),
                 "is_server": system.route is not None,
+                "is_reference": system.is_reference,
                 "versions": installed_versions(system),
             }
             for system in systems

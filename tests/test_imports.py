@@ -116,7 +116,7 @@ LAYERS = {
         *({"frozen", "loop"}, {"average", "objectives", "report"}, {"evaluation"}),
         *(
             {"backbones", "corpus", "docstrings"},
-            {"bfloat16", "gguf", "jsonl", "recipe"},
+            {"bfloat16", "gguf", "jsonl", "locks", "recipe"},
             {"record"},
             {"errors"},
         ),

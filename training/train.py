@@ -67,7 +67,7 @@ class Outcome:
     curve: list[tuple[int, float]]  # (step, Spearman x 100), from step 0
     seconds: float  # of training and scoring dev
     record: dict[str, Any]
-    stopped: bool = False  # a signal came in the last step: the run is complete, start no other
+    stopped: int | None = None  # the signal that came in the last step: start no other run
 
 
 def train(
@@ -144,13 +144,13 @@ def _remembered(
     return remembered(encoder, cache)
 
 
-def _run(trainer: Trainer, state: Path | None) -> bool:
-    """Train to the last step; whether a signal came in it. Raises `Interrupted` for one before.
+def _run(trainer: Trainer, state: Path | None) -> int | None:
+    """Train to the last step; the signal that came in it. Raises `Interrupted` for one before.
 
     ``state`` is the checkpoint to go on from.
     """
     if state is not None and trainer.take_last_step(state):
-        return False
+        return None
     with stop_at_signal(trainer) as stop, warnings.catch_warnings():
         # The trainer's own checkpoints are then ordered by their step.
         warnings.filterwarnings("ignore", message="mtime may not be reliable")
@@ -161,7 +161,7 @@ def _run(trainer: Trainer, state: Path | None) -> bool:
             "run the same command with --resume to go on.",
             stop.number,
         )
-    return stop.asked
+    return stop.number if stop.asked else None
 
 
 def _require_score(trainer: Trainer, partial: Path) -> None:
@@ -177,7 +177,7 @@ def _require_score(trainer: Trainer, partial: Path) -> None:
 
 
 def _outcome(
-    recipe: Recipe, corpus: Corpus, trainer: Trainer, seconds: float, *, stopped: bool
+    recipe: Recipe, corpus: Corpus, trainer: Trainer, seconds: float, *, stopped: int | None
 ) -> Outcome:
     """The result of a run, read from the trainer's state."""
     state, every = trainer.state, recipe.training.eval_every

@@ -19,8 +19,8 @@ function done(summary, latency, requests)
       '"p%s_ms": %f', tostring(percent), latency:percentile(percent) / 1e3)
   end
   io.write(string.format(
-    '{"requests": %d, "seconds": %f, "mean_ms": %f, %s, "failed": %d}\n',
+    '{"requests": %d, "seconds": %f, "mean_ms": %f, %s, "failed": %d, "unanswered": %d}\n',
     summary.requests, summary.duration / 1e6, latency.mean / 1e3,
     table.concat(percentiles, ", "),
-    errors.status + errors.connect + errors.read + errors.write + errors.timeout))
+    errors.status, errors.connect + errors.read + errors.write + errors.timeout))
 end

@@ -30,9 +30,12 @@ class Texts:
 
 
 def read_texts(path: Path | None) -> list[str]:
-    """One text a line, shuffled with a fixed seed; the export's own sentences without a file."""
+    """One text a line, each once, shuffled with a fixed seed; the export's own without a file.
+
+    The service runs equal texts of a batch once, and others do not.
+    """
     lines = path.read_text(encoding="utf-8").splitlines() if path else list(parity_sentences())
-    texts = [line for line in lines if line.strip()]
+    texts = [line for line in dict.fromkeys(lines) if line.strip()]
     random.Random(0).shuffle(texts)  # noqa: S311  a reproducible order, not a secret
     return texts
 

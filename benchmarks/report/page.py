@@ -142,7 +142,8 @@ def _ratio_table(results: Results) -> str:
                 below = NAMES.get(other, label_of(results, other))
                 name = f"{label_of(results, system)}, over {below}"
                 rows.append([name, *map(format_spread, spreads)])
-    return to_table(["", *(load.short_label for load in loads)], rows)
+    note = "\n\ninfinity: the faster of its engines that were measured."
+    return to_table(["", *(load.short_label for load in loads)], rows) + note
 
 
 def _latency_table(results: Results) -> str:
@@ -195,8 +196,8 @@ def _resource_table(results: Results) -> str:
         cost = "cpu_seconds_per_1000_texts"
         columns = {
             ("seconds_to_ready",): 2,
-            ("memory_mb", "pss"): 0,
-            ("memory_at_rest_mb", "pss"): 0,
+            ("memory_mb", "rss"): 0,
+            ("memory_at_rest_mb", "rss"): 0,
             ("loads", "c64", cost): 2,
             ("loads", "batch", cost): 2,
             ("cosine",): 6,
@@ -207,13 +208,13 @@ def _resource_table(results: Results) -> str:
         ]
         return [label_of(results, name), *cells]
 
-    head = ["", "start to ready, s", "PSS after the run, MB", "after 5 s of rest"]
+    head = ["", "start to ready, s", "memory after the run, MB", "after 5 s of rest"]
     head += ["CPU s / 1000 texts, 64 x 1", "CPU s / 1000 texts, 4 x 32"]
     head += ["least cosine to sentence-transformers"]
     note = (
-        "\n\nMemory and processor time are those of the whole process tree; the raw limit holds a"
-        " session for all cores and one for each. The cosine of artifacts/default is to the"
-        " embedding torch gave its canary."
+        "\n\nMemory (resident) and processor time are those of the whole process tree, mostly one"
+        " process; the raw limit holds a session for all cores and one for each. The cosine of"
+        " artifacts/default is to the embedding torch gave its canary."
     )
     return to_table(head, [row(name) for name in measured(results)]) + note
 
@@ -235,6 +236,11 @@ def _not_measured(results: Results) -> str:
         for name, figures in each.items():
             loads = figures.get("loads", {}).values()
             reasons += [(name, load["not_measured"]) for load in loads if "not_measured" in load]
+            reasons += [
+                (name, f"{failed} requests of {load['requests']} were refused or not answered")
+                for load in loads
+                if (failed := load.get("failed", 0) + load.get("unanswered", 0))
+            ]
     lines = [f"- {label_of(results, name)}: {reason}" for name, reason in dict.fromkeys(reasons)]
     return "\n".join(lines) or "Nothing was left out."
 

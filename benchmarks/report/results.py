@@ -17,7 +17,7 @@ Number = float | None
 
 OURS, RAW = "s2sent", "raw"
 INFINITY = ("infinity-torch", "infinity-optimum")
-BEST_INFINITY = "infinity"  # the faster of them
+BEST_INFINITY = "infinity"  # the faster of those that were measured
 
 
 def look_up(figures: Any, *path: str) -> Number:
@@ -54,26 +54,28 @@ def difference(more: Number, less: Number) -> Number:
     return more - less if more is not None and less is not None else None
 
 
-def best_infinity(each: Round, *path: str, least: bool = False) -> Number:
-    """The better of infinity's two engines in this figure."""
+def fastest_infinity(each: Round, *path: str) -> Number:
+    """The most of this figure, of infinity's engines that were measured."""
     values = [value for name in INFINITY if (value := look_up(each, name, *path)) is not None]
-    return (min if least else max)(values, default=None)
+    return max(values, default=None)
 
 
-def of_infinity(each: Round, *path: str, least: bool = False) -> Number:
-    """Our figure over that of infinity's better engine."""
-    return ratio(look_up(each, OURS, *path), best_infinity(each, *path, least=least))
+def over_leanest_infinity(each: Round, *path: str) -> Number:
+    """Our figure over the least of infinity's engines; None unless all of them were measured."""
+    values = [value for name in INFINITY if (value := look_up(each, name, *path)) is not None]
+    leanest = min(values) if len(values) == len(INFINITY) else None
+    return ratio(look_up(each, OURS, *path), leanest)
 
 
 def over(system: str, other: str, *path: str) -> Callable[[Round], Number]:
     """A figure of one system over the same figure of another, within a round.
 
-    ``other`` may be `BEST_INFINITY`, the faster of infinity's engines.
+    ``other`` may be `BEST_INFINITY`.
     """
 
     def figure(each: Round) -> Number:
         if other == BEST_INFINITY:
-            below = best_infinity(each, *path)
+            below = fastest_infinity(each, *path)
         else:
             below = look_up(each, other, *path)
         return ratio(look_up(each, system, *path), below)
@@ -130,8 +132,12 @@ def loads_given(results: Results) -> list[Load]:
 
 
 def measured(results: Results) -> list[str]:
-    """The systems with any figure, in their order."""
-    return [name for name in results["systems"] if any(name in each for each in results["rounds"])]
+    """The systems with any figure, in their order, without those that are measured for study."""
+    return [
+        name
+        for name, system in results["systems"].items()
+        if any(name in each for each in results["rounds"]) and not system.get("is_reference")
+    ]
 
 
 def open_loop_percents(results: Results, system: str) -> list[str]:

@@ -19,7 +19,7 @@ def to_summary(results: Results) -> str:
                 label_of(results, name),
                 format_number(median_at(results, name, "loads", LONE, "p50_ms"), 2),
                 *(format_number(rate, 0) for rate in rates),
-                format_number(median_at(results, name, "memory_at_rest_mb", "pss"), 0),
+                format_number(median_at(results, name, "memory_at_rest_mb", "rss"), 0),
             ]
         )
     head = ["", "a lone request, p50 ms", *(f"texts/s, {load.short_label}" for load in loads)]

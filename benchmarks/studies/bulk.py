@@ -205,7 +205,7 @@ def high_water_mb(pid: int) -> float:
     except OSError:
         return 0.0
     found = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)
-    return int(found[1]) / 1024 if found else 0.0
+    return int(found[1]) * 1024 / 1e6 if found else 0.0
 
 
 def main() -> None:

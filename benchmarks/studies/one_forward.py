@@ -48,13 +48,14 @@ def main() -> None:
         print(json.dumps(measure(options.kind, options)))
         return
     found: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
-    for _ in range(options.rounds):
-        for kind, runs in found.items():
+    for number in range(options.rounds):
+        order = list(found) if number % 2 == 0 else list(found)[::-1]
+        for kind in order:
             command = [sys.executable, "-m", "benchmarks.studies.one_forward", *sys.argv[1:]]
             done = subprocess.run(
                 [*command, "--kind", kind], capture_output=True, text=True, check=True
             )
-            runs.append(json.loads(done.stdout.splitlines()[-1]))
+            found[kind].append(json.loads(done.stdout.splitlines()[-1]))
     print(table(found))
 
 

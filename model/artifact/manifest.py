@@ -133,9 +133,12 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
 
     def prompt(self, name: str | None = None) -> str:
-        """The text put before an input, by default the default prompt; KeyError if unknown."""
+        """The text put before an input, by default the default prompt; KeyError if unknown.
+
+        An empty name is no prompt, unless there is one of that name.
+        """
         name = self.default_prompt_name if name is None else name
-        return "" if name is None else self.prompts[name]
+        return self.prompts.get("", "") if not name else self.prompts[name]
 
     @property
     def max_input_length(self) -> int:

@@ -117,17 +117,23 @@ def _is_traced_packed(encoder: SentenceTransformer, options: ExportOptions) -> b
 
 
 def _require_states_as_read(encoder: SentenceTransformer, options: ExportOptions) -> None:
-    """Raise `ExportError` where exits would pass on states that are divided for the selector.
+    """Raise `ExportError` where a graph of padded tokens cannot hold the selector's states.
 
-    ONNX Runtime's optimiser fails on those that are divided by their root mean square.
+    Exits would pass on states that are divided for the selector, and ONNX Runtime's optimiser fails
+    on those that are divided by their root mean square.
     """
     selector = find_selector(encoder)
     norm = selector.config.input_norm if selector else "none"
-    if norm == "rms" or (norm != "none" and options.depths):
+    kind = backbone_config(encoder).model_type
+    if norm != "none" and options.depths:
         raise ExportError(
-            f"input_norm is {norm!r}, which the graph of a {backbone_config(encoder).model_type} in"
-            f" {options.precision} does not have{' with depths' if norm != 'rms' else ''}. Train"
-            " the selector with input_norm = 'none'."
+            f"input_norm is {norm!r}, with which this graph of a {kind} has no depths. Export it"
+            " without depths, or train the selector with input_norm = 'none'."
+        )
+    if norm == "rms" and not options.standard_operators:
+        raise ExportError(
+            f"input_norm is 'rms', with which operators of a {kind} cannot be fused. Export it with"
+            " standard operators, or train the selector with input_norm = 'length' or 'none'."
         )
 
 

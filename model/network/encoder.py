@@ -23,7 +23,7 @@ from model.network.checkpoint import (
 )
 from model.network.selector import S2SentSelector
 from model.network.selector_config import SelectorConfig
-from model.network.template import Read
+from model.network.template import Read, TemplateError
 from model.network.transformer import (
     TemplateTransformer,
     TokenPooling,
@@ -133,6 +133,8 @@ def load_encoder(
             str(checkpoint), kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
         )
         modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
+    except (CheckpointError, TemplateError, ImportError, MemoryError):
+        raise
     except Exception as error:  # whatever the libraries raise on files that are not whole
         said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(

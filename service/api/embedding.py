@@ -65,9 +65,7 @@ class Service:
         Raises InvalidInput for a name the model lacks.
         """
         prompts = self.manifest.prompts
-        if name == "" and name not in prompts:
-            return ""
-        if name is not None and name not in prompts:
+        if name and name not in prompts:
             known = ", ".join(sorted(prompts)) or "none"
             raise InvalidInput(
                 f"{param} is {name[:80]!r}; this model has {known}."
@@ -78,7 +76,7 @@ class Service:
 
     def _prompt_left_out(self, param: str) -> str:
         if param == "documents_prompt_name":
-            return "the prompt of the source"
+            return "that of prompt_name"
         return self.manifest.default_prompt_name or "none"
 
     def depth(self, asked: int | None) -> int | None:

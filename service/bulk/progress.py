@@ -152,7 +152,7 @@ class BarProgress(Progress):
             self.show()
             try:
                 self._bar.stop()
-            except OSError:  # as there
+            except OSError:  # nobody reads it
                 _silence(self.console.file)
             self._bar = None
 

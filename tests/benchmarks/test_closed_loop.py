@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.load.closed_loop import per_text, summarise_ms, write_bodies
-from benchmarks.load.texts import join_long_texts
+from benchmarks.load.texts import join_long_texts, read_texts
 from benchmarks.systems.system import Route
 from benchmarks.systems.worker import measure
 
@@ -25,6 +25,12 @@ def test_long_texts_have_128_to_256_tokens_and_only_whole_texts() -> None:
     assert all(128 <= length <= 256 for length in count_words(long))
     assert len(set(count_words(long))) > 10
     assert long == join_long_texts(texts, count_words, num_texts=50)
+
+
+def test_each_text_of_a_file_is_sent_once(tmp_path: Path) -> None:
+    """The service runs equal texts of a batch once, which its peers do not."""
+    (tmp_path / "texts").write_text("a\n\nb\na\n")
+    assert sorted(read_texts(tmp_path / "texts")) == ["a", "b"]
 
 
 def test_texts_that_are_all_too_long_to_join_are_refused() -> None:

@@ -27,6 +27,15 @@ def without_rounds(**settings: Any) -> Results:
         "systems": {
             name: {"label": label, "is_server": True, "command": ["serve"], "versions": {}}
             for name, label in (("s2sent", "S2Sent"), ("raw", "raw limit"), ("tei", "TEI"))
+        }
+        | {
+            "http": {
+                "label": "HTTP",
+                "is_server": True,
+                "is_reference": True,
+                "command": [],
+                "versions": {},
+            }
         },
         "not_measured": {},
         "rounds": [],
@@ -43,6 +52,8 @@ def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) 
             {"s2sent": {"loads": loads, "open_loop": {"50": {"p99_ms": 8.0}}}},
             {"s2sent": {"loads": {"c1": slower}}},
             {"tei": {"loads": {"c1": {"not_measured": "3 answers in 60 s"}}}},
+            {"tei": {"loads": {"c4": {"requests": 9, "failed": 2, "unanswered": 1}}}},
+            {"http": {"loads": loads}},
         ],
     }
     (tmp_path / RESULTS).write_text(json.dumps(results))
@@ -57,6 +68,8 @@ def test_a_report_shows_what_was_measured_and_says_what_was_not(tmp_path: Path) 
     assert "in 3 minutes" in text
     assert "took 25% of the cores in the median window" in text
     assert "- TEI: 3 answers in 60 s" in text
+    assert "- TEI: 3 requests of 9 were refused or not answered" in text
+    assert "| HTTP |" not in text  # measured for study
     assert "- raw limit: it is not there." in text
     assert "| 2.50 % | **missed** |" in text
     assert "## Open loop" in text

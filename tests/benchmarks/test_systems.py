@@ -16,7 +16,7 @@ from benchmarks.systems.models import (
     WEIGHTS,
     Models,
     begin_cache,
-    hash_exporter,
+    hash_exporters,
 )
 from benchmarks.systems.peers import find_onnxruntime_library
 from benchmarks.systems.plain_fastapi import create_app
@@ -174,8 +174,8 @@ def test_a_folder_without_git_has_no_commit(tmp_path: Path) -> None:
 
 
 def test_the_exporter_s_source_has_a_hash() -> None:
-    assert hash_exporter() == hash_exporter()
-    assert len(hash_exporter()) == 64
+    assert hash_exporters() == hash_exporters()
+    assert len(hash_exporters()) == 64
 
 
 def test_a_cache_of_other_weights_is_emptied(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.support import folder_contents
+
 WORDS = """
 the a man woman child dog cat bird plays runs eats reads writes sings house street city river music
 guitar water food book train car ball game day night red green old young happy
@@ -30,11 +32,8 @@ def write_texts(path: Path, count: int, random: Random) -> Path:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file of an output by its name, but locks."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".lock")
-    }
+    files = folder_contents.contents(folder)
+    return {name: files[name] for name in files if not Path(name).name.startswith(".lock")}
 
 
 def start_embed(*arguments: object, **options: Any) -> "subprocess.Popen[str]":

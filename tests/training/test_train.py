@@ -98,7 +98,7 @@ def test_a_signal_with_the_last_step_ends_a_whole_run_and_is_told(
         return loss
 
     monkeypatch.setattr(Trainer, "training_step", interrupted)
-    assert train(recipe, data, tmp_path / "out").stopped
+    assert train(recipe, data, tmp_path / "out").stopped == signal.SIGTERM
     assert (tmp_path / "out" / "training.json").is_file()
 
 

@@ -54,7 +54,10 @@ def reproduce(
 
     keys = _experiments(table, figure, control)
     series = Series(
-        *(data, output.resolve(), backbone, budget),
+        data=data,
+        output=output.resolve(),
+        backbone=backbone,
+        budget=budget,
         objectives=tuple(objective or ["simcse"]),
         seeds=tuple(whole_numbers(seeds, "seeds")),
         steps=steps,

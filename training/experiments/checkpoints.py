@@ -62,8 +62,8 @@ def ensure_checkpoint(
         outcome = train(recipe, data, folder, cache=cache, resume=partial.exists())
     except Interrupted as error:
         raise Interrupted(again, error.number) from error
-    if outcome.stopped:
-        raise Interrupted(again)
+    if outcome.stopped is not None:
+        raise Interrupted(again, outcome.stopped)
     return float(outcome.seconds)
 
 

@@ -3,12 +3,13 @@
 The operating system releases a lock when its process ends, however that was.
 """
 
-import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from training.locks import try_lock
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +57,10 @@ def _lock(path: Path) -> int | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except BlockingIOError:
+        if not try_lock(descriptor):
             os.close(descriptor)
             return None
-        except FileNotFoundError:
-            pass
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
         os.close(descriptor)  # its previous owner deleted the file in the meantime

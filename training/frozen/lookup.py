@@ -5,7 +5,6 @@ at dev only runs the selector. The states of the blocks that are fused are in on
 memory; its name is a hash of the backbone's weights and the blocks.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from model.network.encoder import get_selector
 from training.frozen.states import MAX_BYTES, depth_of
+from training.locks import try_lock
 from training.record import write_json
 
 log = logging.getLogger(__name__)
@@ -110,12 +110,10 @@ def _read_places(index: Path) -> dict[Row, int]:
 def _locked(folder: Path) -> IO[bytes] | None:
     """The file whose lock this process has until it is closed; None where another one has it."""
     file = (folder / LOCK).open("wb")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:  # also a file system without locks
-        file.close()
-        return None
-    return file
+    if try_lock(file):
+        return file
+    file.close()
+    return None
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def comparable(lines: Sequence[Line]) -> dict[str, list[Line]]:
     split = _by_pairs_scored(found)
     titles = _titles([*split])
     return {
-        titles[experiment]: [*runs, *_fixed_beside(runs, fixed)]
+        titles[experiment]: [*runs, *_fixed_beside(runs, fixed, experiment.pairs)]
         for experiment, runs in split.items()
     }
 
@@ -143,11 +143,11 @@ def _titles(experiments: Sequence[_Experiment]) -> dict[_Experiment, str]:
     return found
 
 
-def _fixed_beside(runs: Sequence[Line], fixed: Sequence[Line]) -> list[Line]:
-    """The runs that learn nothing on the texts and at the exits of ``runs``."""
+def _fixed_beside(runs: Sequence[Line], fixed: Sequence[Line], scored: int | None) -> list[Line]:
+    """The runs that learn nothing on the texts and at the exits of ``runs``; as `_once`."""
     asked = {(_texts(line), setting_of(line)) for line in runs}
     beside = [line for line in fixed if (_texts(line), setting_of(line)) in asked]
-    return _once(beside, max(map(pairs_scored, runs), key=lambda number: number is not None))
+    return _once(beside, scored)
 
 
 def _once(fixed: Sequence[Line], scored: int | None) -> list[Line]:

@@ -16,9 +16,8 @@ from torch.nn.utils.parametrize import register_parametrization, remove_parametr
 from model.network.encoder import find_selector
 from training.recipe.recipe import TrainingConfig
 
-TRAINED_FILE = (
-    "trained.safetensors"  # in the trainer's own checkpoints: what is trained, and nothing else
-)
+# In the trainer's own checkpoints: what is trained, and nothing else.
+TRAINED_FILE = "trained.safetensors"
 _TUNER = "lora_tuner"
 
 

@@ -85,7 +85,9 @@ def saving(folder: Path) -> Iterator[None]:
     """Raises a `TrainingError` where the block cannot write ``folder``, as on a full disk."""
     try:
         yield
-    except (OSError, SafetensorError, RuntimeError) as error:  # torch.save raises the last one
+    except (OSError, SafetensorError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
+            raise  # not of torch's writer of files
         reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
             f"{folder} cannot be saved ({reason}): make room or give access, then run again with"

@@ -42,8 +42,7 @@ class LocalEmbedder:
         os.environ.setdefault("RAYON_NUM_THREADS", str(self.threads))
         self._encoder = _verified_encoder(opened)
         self._depth = options.depth
-        prompts, name = manifest.prompts, options.prompt_name
-        self._prompt = prompts.get("", "") if name == "" else manifest.prompt(name)
+        self._prompt = manifest.prompt(options.prompt_name)
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
     def start(self, texts: list[str]) -> Pending:

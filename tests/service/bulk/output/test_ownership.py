@@ -51,6 +51,16 @@ def test_an_output_of_another_program_is_left_alone(
     assert contents(folder) == dict.fromkeys(names, b"theirs\n")
 
 
+@pytest.mark.parametrize("name", ["_parts/precious.bin", ".notes.tmp", "_parts/.x.tmp"])
+def test_a_strange_file_beside_what_a_run_leaves_keeps_all(
+    tmp_path: Path, texts: Path, name: str
+) -> None:
+    folder = make(tmp_path / "out", name, "_parts/000000.json")
+    with pytest.raises(OutputError, match="no _manifest"):
+        embed_files([texts], folder, SMALL, overwrite=True)
+    assert name in contents(folder)
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("place", ["out/a.txt", "out/below/a.txt", "link.txt"])
 def test_inputs_in_the_output_folder_are_refused(

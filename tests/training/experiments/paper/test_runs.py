@@ -50,7 +50,7 @@ class StandIn:
         dev = {"score": 80.0, "step": 2, "curve": [[0, 79.0], [2, 80.0]]}
         record = {"recipe": recipe.as_table(), "corpus": {"sha256": self.corpus}, "dev": dev}
         write_json(output / "training.json", record)
-        return SimpleNamespace(seconds=1.5, stopped=False)
+        return SimpleNamespace(seconds=1.5, stopped=None)
 
     def score(self, checkpoint: Path, data: Path, *, transfer: bool) -> dict[str, Any]:
         assert checkpoint.is_dir()
