@@ -161,7 +161,7 @@ def _run(trainer: Trainer, state: Path | None) -> int | None:
             "run the same command with --resume to go on.",
             stop.number,
         )
-    return stop.number if stop.asked else None
+    return stop.number
 
 
 def _require_score(trainer: Trainer, partial: Path) -> None:

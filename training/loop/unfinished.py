@@ -24,6 +24,8 @@ from training.record import write_json
 
 log = logging.getLogger(__name__)
 
+# What RuntimeErrors of torch.save name that cannot write.
+TORCH_WRITER = ("PytorchStreamWriter", "iostream", "inline_container")
 RECIPE_FILE = "recipe.json"  # what is trained there
 
 
@@ -86,8 +88,8 @@ def saving(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "PytorchStreamWriter" not in str(error):
-            raise  # not of torch's writer of files
+        if type(error) is RuntimeError and not any(name in str(error) for name in TORCH_WRITER):
+            raise
         reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
         raise TrainingError(
             f"{folder} cannot be saved ({reason}): make room or give access, then run again with"

@@ -38,7 +38,7 @@ WRITTEN = re.compile(
 # What a run that ended at once can leave: no part is begun before the manifest is there.
 LEFTOVER = re.compile(
     rf"{re.escape(MANIFEST)}\..*\.begin"
-    rf"|\.({WRITTEN.pattern}|\d{{6,}}\.json|{re.escape(MANIFEST)}|{SUCCESS})\..*\.tmp"
+    rf"|\.({WRITTEN.pattern}|\d{{6,}}\.json|{re.escape(MANIFEST)}|{SUCCESS})(\..*)?\.tmp"
 )
 
 

@@ -61,7 +61,9 @@ def test_a_file_system_without_locks_is_worked_on_without(
     states = RememberedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
     states.put((1, 2, 3), torch.ones(2, 3, 4))
     states.close()
-    assert len(RememberedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)) == 1
+    again = RememberedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
+    assert len(again) == 1
+    again.close()
 
 
 def test_a_run_is_added_once_unless_another_process_has_it(tmp_path: Path) -> None:

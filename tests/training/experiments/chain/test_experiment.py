@@ -1,5 +1,6 @@
 """A chain of recipes: every seed is every recipe's, and each goes on from what it names."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ teachers = ["runs/contrast", "{backbone}"]
 class Untrained:
     """Leaves the encoder that a recipe starts from as if it had been trained."""
 
-    stopped = False
+    stopped: signal.Signals | None = None
     seconds = 0.0
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ class Untrained:
 class Stopped(Untrained):
     """A run in whose last step a signal came."""
 
-    stopped = True
+    stopped = signal.SIGINT
 
 
 @pytest.fixture(scope="module")

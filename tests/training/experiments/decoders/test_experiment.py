@@ -64,7 +64,7 @@ class Untrained:
         encoder = new_encoder(replace(recipe, training=replace(recipe.training, lora_rank=0)))
         TwoStageLoss(encoder)  # every arm can be trained by it
         encoder.save(str(output), create_model_card=False)
-        return SimpleNamespace(stopped=False, seconds=1.0)
+        return SimpleNamespace(stopped=None, seconds=1.0)
 
 
 def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series) -> None:

@@ -101,7 +101,7 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         if len(trained) == 3:
             raise Interrupted("stop")
         shutil.copytree(source, output)
-        return SimpleNamespace(stopped=False, seconds=1.0)
+        return SimpleNamespace(stopped=None, seconds=1.0)
 
     with pytest.raises(Interrupted, match="give the same command again"):
         reproduce_exits(series, train=train)
@@ -155,7 +155,7 @@ def test_a_run_of_another_process_is_left_to_it(series: Series, tmp_path: Path) 
     def train(recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
         trained.append(output.name.partition(".")[0])
         shutil.copytree(source, output)
-        return SimpleNamespace(stopped=False, seconds=1.0)
+        return SimpleNamespace(stopped=None, seconds=1.0)
 
     held = next(run for run in runs_of(shared) if run.arm == "mean")
     with claimed(lock_of(held.checkpoint)):

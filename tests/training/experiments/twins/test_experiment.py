@@ -29,7 +29,7 @@ from training.record import write_record
 class Untrained:
     """Leaves the encoder that a recipe starts from as if it had been trained."""
 
-    stopped = False
+    stopped = None
     seconds = 0.0
 
     def __init__(self) -> None:
