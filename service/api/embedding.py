@@ -68,7 +68,7 @@ class Service:
         if name and name not in prompts:
             known = ", ".join(sorted(prompts)) or "none"
             raise InvalidInput(
-                f"{param} is {name[:80]!r}; this model has {known}."
+                f"{param} is {name[:60]!r}; this model has {known}."
                 f' Send "" for no prompt, or leave it out for {self._prompt_left_out(param)}.',
                 param=param,
             )
