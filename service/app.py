@@ -12,7 +12,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from model.artifact.manifest import ArtifactError
+from model.artifact.errors import ArtifactError
 from model.runtime.providers import ProviderUnavailable
 from service.access.auth import ApiKeys, RequireApiKey
 from service.access.rate_limits import RateLimiter

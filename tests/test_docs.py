@@ -24,8 +24,8 @@ from training.evaluation.results.statistics import LEAST_MOVEMENT
 from training.experiments.decoders.tables import LORA_FILE, lora_tables
 from training.experiments.exits.tables import area, at_depth, write_exit_tables
 from training.experiments.twins.tables import write_twin_tables
+from training.files.jsonl import read_lines
 from training.frozen.tables import frozen_tables
-from training.jsonl import read_lines
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/runbook.md"

@@ -116,8 +116,8 @@ LAYERS = {
         *({"frozen", "loop"}, {"average", "objectives", "report"}, {"evaluation"}),
         *(
             {"backbones", "corpus", "docstrings"},
-            {"bfloat16", "gguf", "jsonl", "locks", "recipe"},
-            {"record"},
+            {"bfloat16", "gguf", "recipe"},
+            {"files"},
             {"errors"},
         ),
     ],

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.manifest import MODEL, ChecksumMismatch
+from model.artifact.errors import ChecksumMismatch
+from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from tests.support.server_process import ServerProcess, running_server

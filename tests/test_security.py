@@ -8,7 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model.artifact.manifest import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER, ChecksumMismatch
+from model.artifact.errors import ChecksumMismatch
+from model.artifact.manifest import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from service.access.api_keys import digest_of, key_line

@@ -191,7 +191,7 @@ def export(
     from model.network.twins import is_twin_checkpoint
     from training.backbones import PREFIX, checkpoint_folder, origin
     from training.corpus import read_sentences
-    from training.record import read_record
+    from training.files.record import read_record
 
     folder = checkpoint_folder(checkpoint)
     known = origin(checkpoint) if checkpoint.startswith(PREFIX) else {}

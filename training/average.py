@@ -22,7 +22,7 @@ from training.backbones import origin
 from training.errors import ConfigError, EncoderError
 from training.evaluation.encoders import load_checkpoint, open_torch, torch_encode
 from training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman
-from training.record import read_record, write_record
+from training.files.record import read_record, write_record
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from model.artifact.manifest import MANIFEST, RESTORE
+from model.artifact.errors import RESTORE
+from model.artifact.manifest import MANIFEST
 from training import gguf
 from training.errors import EncoderError
 

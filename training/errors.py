@@ -15,7 +15,7 @@ traceback.
 import signal
 import sys
 
-from model.artifact.manifest import ArtifactError
+from model.artifact.errors import ArtifactError
 
 # Errors of the model package for the user, by modules that take seconds to import.
 MODEL_ERRORS = {

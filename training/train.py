@@ -33,6 +33,7 @@ from training.errors import DataError, Interrupted, TrainingError
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.geometry import block_weights
 from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
+from training.files.record import read_record, write_record
 from training.frozen.lookup import remembered
 from training.loop.callbacks import stop_at_signal
 from training.loop.low_rank import has_updates, merge_updates
@@ -50,7 +51,6 @@ from training.objectives.families import family_of, make_loss
 from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
 from training.recipe.recipe import Recipe
-from training.record import read_record, write_record
 
 log = logging.getLogger(__name__)
 

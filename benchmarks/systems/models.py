@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.systems.system import ROOT
-from model.artifact.manifest import ArtifactError
+from model.artifact.errors import ArtifactError
 from model.artifact.reader import Artifact
 from model.runtime.providers import multiplies_int8
 from training.backbones import resolve

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Self, TypeGuard
 
-from model.artifact.manifest import CANARY, REEXPORT, MalformedManifest, parse_object
+from model.artifact.errors import REEXPORT, MalformedManifest
+from model.artifact.manifest import CANARY, parse_object
 
 
 @dataclass(frozen=True)

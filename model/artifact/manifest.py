@@ -10,13 +10,6 @@ An artifact is a folder that holds one exported encoder:
 
 `model.artifact.writer` writes such folders and `model.artifact.reader` opens them. Only the
 standard library is imported.
-
-ArtifactError
-├── MissingFile          the folder, the manifest or a listed file is not there
-├── MalformedManifest    the manifest is not what this version of the format says
-├── UnsupportedSchema    the manifest has a schema_version this program does not know
-├── ChecksumMismatch     a file differs from what was exported
-└── UnsafeFile           a file is outside the folder, or the graph may do more than compute
 """
 
 import dataclasses
@@ -27,6 +20,7 @@ from pathlib import PurePosixPath
 from types import UnionType
 from typing import Any, Self, cast, get_args, get_origin, get_type_hints
 
+from model.artifact.errors import REEXPORT, MalformedManifest, UnsupportedSchema
 from model.artifact.template import CLEAN_UPS, CleanUp, Template
 
 SCHEMA_VERSION = 1
@@ -50,33 +44,6 @@ ADDED_FIELDS: dict[str, Any] = {
 }
 
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
-
-REEXPORT = "Export the checkpoint again with s2sent-train export."
-RESTORE = "Restore its checkpoint with s2sent-train restore, and name that."
-
-
-class ArtifactError(Exception):
-    """A folder that cannot be used as an artifact; the message names the file and the cure."""
-
-
-class MissingFile(ArtifactError):
-    """The folder, its manifest or a file the manifest lists is not there."""
-
-
-class MalformedManifest(ArtifactError):
-    """The manifest cannot be read as this version of the format."""
-
-
-class UnsupportedSchema(ArtifactError):
-    """The manifest was written for another version of the format."""
-
-
-class ChecksumMismatch(ArtifactError):
-    """A file is not the one that was exported."""
-
-
-class UnsafeFile(ArtifactError):
-    """A file is outside the folder, or is a graph that may not be served."""
 
 
 @dataclass(frozen=True)

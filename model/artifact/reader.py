@@ -1,7 +1,7 @@
 """Opening an artifact folder: every file is checked against the manifest before it is used.
 
-Only the standard library is imported. `model.artifact.manifest` describes the folder and draws the
-errors.
+Only the standard library is imported. `model.artifact.manifest` describes the folder,
+`model.artifact.errors` draws the errors.
 """
 
 import dataclasses
@@ -15,23 +15,25 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from model.artifact.canary import Canary
+from model.artifact.errors import (
+    REEXPORT,
+    ArtifactError,
+    ChecksumMismatch,
+    MalformedManifest,
+    MissingFile,
+    UnsafeFile,
+)
 from model.artifact.graph_policy import GraphRefused, check_graph
 from model.artifact.manifest import (
     CANARY,
     CONFIG,
     MANIFEST,
     MODEL,
-    REEXPORT,
     REQUIRED_FILES,
     TOKENIZER,
     WEIGHTS,
-    ArtifactError,
-    ChecksumMismatch,
     FileEntry,
-    MalformedManifest,
     Manifest,
-    MissingFile,
-    UnsafeFile,
     parse_object,
 )
 from model.artifact.sealed_file import MemoryFile

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from model.artifact.manifest import MANIFEST, ArtifactError, FileEntry, Manifest
+from model.artifact.errors import ArtifactError
+from model.artifact.manifest import MANIFEST, FileEntry, Manifest
 from model.artifact.reader import Artifact
 
 

@@ -57,7 +57,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
 
     It may have a selector or none: `model.network.encoder.load_encoder` says what it may hold.
     Raises `model.network.encoder.CheckpointError`, `ExportError`, `model.export.graph.GraphError`,
-    `model.export.parity.ParityError` or `model.artifact.manifest.ArtifactError`, and then leaves
+    `model.export.parity.ParityError` or `model.artifact.errors.ArtifactError`, and then leaves
     ``target`` as it was.
     """
     encoder = load_encoder(checkpoint).to("cpu")

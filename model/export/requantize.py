@@ -16,7 +16,8 @@ from pathlib import Path
 
 import onnx
 
-from model.artifact.manifest import MODEL, ArtifactError
+from model.artifact.errors import ArtifactError
+from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import graph
@@ -51,7 +52,7 @@ def convert_to_int8(
 
     Channels are measured and parity is checked on ``sentences``, the built-in ones when empty.
     Raises `ConversionError`, `model.export.parity.ParityError` or
-    `model.artifact.manifest.ArtifactError`, and then leaves ``target`` as it was.
+    `model.artifact.errors.ArtifactError`, and then leaves ``target`` as it was.
     """
     _require_convertible(source)
     sentences = list(sentences or parity_sentences())

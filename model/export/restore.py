@@ -52,7 +52,7 @@ def restore_checkpoint(artifact: Artifact, target: Path, *, overwrite: bool = Fa
     Its weights are those that the artifact computes with, in `weight-int8` the rounded ones; what
     the graph does not hold, such as BERT's pooler, is new. Returns the largest difference of a
     component between embeddings of both, at every depth. Raises `RestoreError`, or
-    `model.artifact.manifest.ArtifactError` where ``target`` exists and may not be replaced, and
+    `model.artifact.errors.ArtifactError` where ``target`` exists and may not be replaced, and
     then leaves it as it was.
     """
     _require_restorable(artifact)

@@ -14,7 +14,8 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 from transformers import CONFIG_MAPPING
 
-from model.artifact.manifest import MANIFEST, RESTORE
+from model.artifact.errors import RESTORE
+from model.artifact.manifest import MANIFEST
 from model.network.selector import S2SentSelector
 from model.network.transformer import TemplateTransformer, TokenPooling
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.manifest import MissingFile
+from model.artifact.errors import MissingFile
 from service.app import create_app
 from service.engine.types import Readiness
 from service.settings import Settings

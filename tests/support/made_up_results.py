@@ -9,7 +9,7 @@ from training.evaluation.sts import TASKS
 from training.experiments.paper.plan.configurations import S2SENT
 from training.experiments.paper.plan.experiments import EXPERIMENTS
 from training.experiments.paper.results import Results, read_results
-from training.jsonl import append_line
+from training.files.jsonl import append_line
 
 NOTHING: dict[str, float | None] = {}
 

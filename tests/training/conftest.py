@@ -1,5 +1,6 @@
 """A tiny backbone, a tiny data folder and a short recipe on them."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_recipes import QUICK
+from training.__main__ import main
 from training.evaluation import transfer
 from training.recipe.objectives import SimCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
@@ -27,6 +29,21 @@ def few_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transfer tasks take a fraction of the time: three folds within three, two strengths."""
     monkeypatch.setattr(transfer, "FOLDS", 3)
     monkeypatch.setattr(transfer, "STRENGTHS", transfer.STRENGTHS[-2:])
+
+
+@pytest.fixture
+def refusal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """Runs a command that is to end with status 2; gives what it says on standard error."""
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def run(*arguments: object) -> str:
+        with pytest.raises(SystemExit, match="^2$"):
+            main([*map(str, arguments)])
+        return capsys.readouterr().err
+
+    return run
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, Interrupted, TrainingError
 from training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
 from training.evaluation.sts import read_sentence_pairs, spearman
+from training.files.record import source_sha256
 from training.loop.trainer import Trainer
 from training.recipe.objectives import PromptBERT, SimCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from training.record import source_sha256
 from training.train import train
 
 

@@ -36,7 +36,7 @@ def overhead(
     from training.evaluation.overhead import measurement
     from training.evaluation.overhead.rounds import Protocol
     from training.evaluation.results.output import require_writable
-    from training.record import write_json
+    from training.files.record import write_json
 
     require_writable(output)
     protocol = Protocol(

@@ -14,30 +14,27 @@ TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
 DECODERS = "sfp"  # the table of CSE-SFP on decoders, likewise
 EXITS = "x4"  # the control of selectors at exits, likewise
 
+Names = list[str] | None
+Budget = Literal["smoke", "short", "full"]
+
 
 def reproduce(
     data: Data,
     output: Annotated[Path, typer.Option(help="Folder for the results; it can be shared.")],
     backbone: Annotated[str, typer.Option(help="The encoder to train, as in a recipe.")],
-    table: Annotated[
-        list[str] | None, typer.Option(help="The paper's table: 2, 3, 4; or jtcse, sfp.")
-    ] = None,
+    table: Annotated[Names, typer.Option(help="The paper's: 2, 3, 4; or jtcse, sfp.")] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
-    control: Annotated[list[str] | None, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
+    control: Annotated[Names, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
     latency: Annotated[bool, typer.Option("--latency", help="Also run overhead.")] = False,
-    budget: Annotated[
-        Literal["smoke", "short", "full"], typer.Option(help="How long each run is.")
-    ] = "short",
-    objective: Annotated[
-        list[str] | None, typer.Option(help="simcse, prompt or prompt-mean; may be repeated.")
-    ] = None,
+    budget: Annotated[Budget, typer.Option(help="How long each run is.")] = "short",
+    objective: Annotated[Names, typer.Option(help="simcse, prompt, prompt-mean.")] = None,
     seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
     steps: Annotated[int | None, typer.Option(help="Of each run; the budget's by default.")] = None,
     corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
-    arm: Annotated[list[str] | None, typer.Option(help="Of x4, sfp: heads to train.")] = None,
+    arm: Annotated[Names, typer.Option(help="Of x4, sfp: heads to train.")] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.

@@ -57,7 +57,7 @@ def is_artifact(path: Path) -> bool:
 
 
 def _open_artifact(path: Path) -> Encode:
-    from model.artifact.manifest import ArtifactError
+    from model.artifact.errors import ArtifactError
     from model.artifact.reader import Artifact
     from model.runtime.encoder import OnnxEncoder
 

@@ -27,7 +27,7 @@ from training.evaluation.sts import (
 )
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
 from training.evaluation.transfer import score_transfer
-from training.record import write_json
+from training.files.record import write_json
 
 Show = Callable[[str], None]
 Found = dict[str, dict[str, dict[str, float]]]  # encoder, kind of score, task

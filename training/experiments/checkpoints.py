@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from training.errors import ConfigError, Interrupted
 from training.evaluation.results.openings import note_opening
 from training.experiments.locks import claim, lock_of
-from training.jsonl import append_line, read_lines
+from training.files.jsonl import append_line, read_lines
+from training.files.record import read_record
 from training.recipe.recipe import Recipe, recipe_from
-from training.record import read_record
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from training.locks import try_lock
+from training.files.locks import try_lock
 
 log = logging.getLogger(__name__)
 

@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import save_model
 
 from training.errors import ConfigError
+from training.files.jsonl import append_line, read_lines
+from training.files.record import provenance
 from training.frozen.arms import ARMS, ENCODER_ARMS, Arm, blocks_of
 from training.frozen.setting import Setting
 from training.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
-from training.jsonl import append_line, read_lines
-from training.record import provenance
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from model.network.encoder import get_selector
+from training.files.locks import try_lock
+from training.files.record import write_json
 from training.frozen.states import MAX_BYTES, depth_of
-from training.locks import try_lock
-from training.record import write_json
 
 log = logging.getLogger(__name__)
 

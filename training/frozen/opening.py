@@ -26,12 +26,12 @@ from training.evaluation.sts import (
     thinned,
     with_average,
 )
+from training.files.jsonl import read_lines
 from training.frozen.arms import ARMS, blocks_of
 from training.frozen.experiment import HEADS, head_file
 from training.frozen.selection import PAIRS, TESTS, counts
 from training.frozen.setting import Setting, frozen_encoder, states_of
 from training.frozen.states import BlockStates
-from training.jsonl import read_lines
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from training.evaluation.results.statistics import (
     verdict,
 )
 from training.evaluation.sts import AVERAGE
+from training.files.jsonl import read_lines
 from training.frozen.arms import ARMS, ENCODER_ARMS
 from training.frozen.selection import TESTS, Line, Setting, comparable, setting_of
 from training.frozen.train import CHOSEN_ON
-from training.jsonl import read_lines
 
 STS = "STS-7"  # the mean of the seven tests
 # Where a run has them, in this order; the last one is what arms are compared in, because no step

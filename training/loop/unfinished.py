@@ -18,9 +18,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from training.corpus import Corpus
 from training.errors import ConfigError, TrainingError
+from training.files.record import write_json
 from training.loop.processes import num_processes, process_rank
 from training.recipe.recipe import Recipe
-from training.record import write_json
 
 log = logging.getLogger(__name__)
 

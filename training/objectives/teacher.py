@@ -15,7 +15,7 @@ from training.corpus import Corpus
 from training.errors import DataError
 from training.evaluation.encoders import open_encoder
 from training.evaluation.sts import Encode
-from training.record import written_whole
+from training.files.record import written_whole
 
 log = logging.getLogger(__name__)
 

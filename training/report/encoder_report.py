@@ -20,7 +20,7 @@ from training.evaluation.results.output import require_writable
 from training.evaluation.results.published import PAPER, STS_COLUMNS, best_sts_rows, transfer_rows
 from training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
 from training.evaluation.transfer import TASKS as TRANSFER_TASKS
-from training.record import read_record
+from training.files.record import read_record
 from training.report.figures import plot_curve, plot_densities, plot_scores, plot_weights
 from training.report.html import absent, figure, page, section, table
 

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.manifest import ArtifactError
+from model.artifact.errors import ArtifactError
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable
 from service.bulk.job import BulkError, Embedded, Model, Options, Pending
-from service.engine.inference.model import EngineStartFailed, LoadedModel
+from service.engine.inference.model import EngineStartFailed, LoadedModel, open_encoder
 from service.engine.inference.parallelism import usable_cpus
-from service.engine.panics import PanicsAsErrors
 
 BATCH_TOKENS = 512  # padded, in one run; 1,024 take 40 MB more on two cores
 BATCH_TEXTS = 128
@@ -118,13 +117,11 @@ def _open(path: Path) -> Artifact:
 def _verified_encoder(artifact: Artifact) -> OnnxEncoder:
     """An encoder whose runs take one thread each; raises BulkError unless its canary is right."""
     try:
-        with PanicsAsErrors():
-            encoder = OnnxEncoder(artifact, intra_op_num_threads=1)
-            LoadedModel(encoder, encoder.tokenizer, artifact).check_canary(encoder.run)
+        encoder = open_encoder(artifact, intra_op_num_threads=1)
     except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
+        raise BulkError(str(error)) from None
+    try:
+        LoadedModel(encoder, encoder.tokenizer, artifact).verify()
+    except EngineStartFailed as error:
         raise BulkError(f"{artifact.path}: {error}") from None
-    except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
-        raise BulkError(
-            f"{artifact.path} cannot be loaded: {error}. Export the checkpoint again."
-        ) from error
     return encoder

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.manifest import ArtifactError
+from model.artifact.errors import ArtifactError
 from model.artifact.reader import Artifact
 from model.runtime.encoder import OnnxEncoder
 from model.runtime.providers import ProviderUnavailable, TensorRTPlan
@@ -74,25 +74,17 @@ class LoadedModel:
         artifact = artifact or open_artifact(settings)
         _check_defaults(settings, artifact)
         parallelism = Parallelism.of(settings)
-        try:
-            with PanicsAsErrors():
-                encoder = OnnxEncoder(
-                    artifact,
-                    device=settings.device,
-                    intra_op_num_threads=parallelism.threads,
-                    concurrent_runs=parallelism.concurrent_runs,
-                    tensorrt=TensorRTPlan(
-                        max_batch_texts=settings.max_batch_texts,
-                        max_batch_tokens=settings.max_batch_tokens,
-                        cache=settings.tensorrt_cache,
-                    ),
-                )
-        except (ArtifactError, ProviderUnavailable):
-            raise
-        except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
-            raise EngineStartFailed(
-                f"{artifact.path} cannot be loaded: {error}. Export the checkpoint again."
-            ) from error
+        encoder = open_encoder(
+            artifact,
+            device=settings.device,
+            intra_op_num_threads=parallelism.threads,
+            concurrent_runs=parallelism.concurrent_runs,
+            tensorrt=TensorRTPlan(
+                max_batch_texts=settings.max_batch_texts,
+                max_batch_tokens=settings.max_batch_tokens,
+                cache=settings.tensorrt_cache,
+            ),
+        )
         remark = ""
         if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):
             remark = f"not served in int8: {why}"
@@ -144,6 +136,11 @@ class LoadedModel:
             self._trial_run([longest] * max(1, most // limit), exclusive=True)
         self.check_canary(self.run)
         self.is_verified = True
+
+    def verify(self) -> None:
+        """Run a short text and check the canary; raises EngineStartFailed."""
+        self._trial_run([self._trial_tokens("warm up")], exclusive=False)
+        self.check_canary(self.run)
 
     def run(
         self,
@@ -225,6 +222,22 @@ class LoadedModel:
                 dim=manifest.dim,
                 depths=manifest.depths,
             )
+
+
+def open_encoder(artifact: Artifact, **options: Any) -> OnnxEncoder:
+    """The encoder of an artifact; ``options`` as of OnnxEncoder.
+
+    Raises ArtifactError, ProviderUnavailable, or EngineStartFailed for what cannot be loaded.
+    """
+    try:
+        with PanicsAsErrors():
+            return OnnxEncoder(artifact, **options)
+    except (ArtifactError, ProviderUnavailable):
+        raise
+    except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own
+        raise EngineStartFailed(
+            f"{artifact.path} cannot be loaded: {error}. Export the checkpoint again."
+        ) from error
 
 
 def _check_defaults(settings: Settings, artifact: Artifact) -> None:

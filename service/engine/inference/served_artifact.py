@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from model.artifact.manifest import ArtifactError, Manifest
+from model.artifact.errors import ArtifactError
+from model.artifact.manifest import Manifest
 from model.artifact.reader import Artifact
 from model.runtime.providers import VNNI, multiplies_int8
 from service.settings import Settings

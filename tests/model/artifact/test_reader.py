@@ -8,17 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.manifest import (
-    MANIFEST,
-    MODEL,
-    REQUIRED_FILES,
+from model.artifact.errors import (
     ChecksumMismatch,
     MalformedManifest,
-    Manifest,
     MissingFile,
     UnsafeFile,
     UnsupportedSchema,
 )
+from model.artifact.manifest import MANIFEST, MODEL, REQUIRED_FILES, Manifest
 from model.artifact.reader import MAX_MANIFEST_BYTES, Artifact
 from model.artifact.template import Template
 from model.artifact.writer import seal

@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from model.artifact.errors import ChecksumMismatch, MissingFile, UnsafeFile
 from model.artifact.graph_policy import GraphRefused, check_graph
-from model.artifact.manifest import MODEL, WEIGHTS, ChecksumMismatch, MissingFile, UnsafeFile
+from model.artifact.manifest import MODEL, WEIGHTS
 from model.artifact.reader import Artifact
 from model.artifact.weights_file import WEIGHTS_LOCATION, weights_of
 from model.artifact.writer import seal, staged

@@ -8,12 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.manifest import (
-    MODEL,
-    REQUIRED_FILES,
-    ArtifactError,
-    MissingFile,
-)
+from model.artifact.errors import ArtifactError, MissingFile
+from model.artifact.manifest import MODEL, REQUIRED_FILES
 from model.artifact.reader import Artifact
 from model.artifact.writer import record_scores, seal, staged
 from tests.support.small_artifact import GRAPH, a_manifest, fill, write_artifact

@@ -12,7 +12,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, WEIGHTS, ArtifactError
+from model.artifact.errors import ArtifactError
+from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, WEIGHTS
 from model.artifact.reader import Artifact
 from model.export import graph as graphs
 from model.export.checkpoint import TRAINING_RECORD, export_checkpoint

@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
-from model.artifact.manifest import MODEL, ArtifactError
+from model.artifact.errors import ArtifactError
+from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.artifact.writer import seal, staged
 from model.export import requantize

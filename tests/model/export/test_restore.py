@@ -12,7 +12,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 
-from model.artifact.manifest import CONFIG, ArtifactError
+from model.artifact.errors import ArtifactError
+from model.artifact.manifest import CONFIG
 from model.artifact.reader import Artifact
 from model.artifact.template import Template
 from model.export import written_graph
@@ -33,8 +34,8 @@ from training.__main__ import main
 from training.backbones import width_of
 from training.encoder import new_encoder
 from training.errors import EncoderError
+from training.files.record import write_record
 from training.recipe.recipe import recipe_from
-from training.record import write_record
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night"]
 # Of transformers' module of ModernBERT.

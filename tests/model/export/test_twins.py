@@ -21,7 +21,7 @@ from model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from model.runtime.lookup_tables import read_lookup_tables
 from tests.support.processors import INT8, needs_int8
 from tests.support.tiny_twins import WIDTH, tiny_twins
-from training.record import write_record
+from training.files.record import write_record
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
 

@@ -80,7 +80,7 @@ def test_a_manifest_without_an_input_of_the_graph_is_a_sentence(
     manifest = orjson.loads((folder / "manifest.json").read_bytes())
     manifest["inputs"].remove("token_type_ids")
     (folder / "manifest.json").write_bytes(orjson.dumps(manifest))
-    with pytest.raises(BulkError, match=r"artifact cannot be loaded: .*Export the checkpoint"):
+    with pytest.raises(BulkError, match=r"artifact: the first run of .* failed: .*export the che"):
         LocalEmbedder(folder, Options(), threads=1)
 
 

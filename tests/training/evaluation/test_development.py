@@ -29,7 +29,7 @@ from training.evaluation.encoders import open_encoder
 from training.evaluation.results.openings import OPENINGS_FILE, note_opening
 from training.evaluation.retrieval import retrieval_scores, score_retrieval
 from training.evaluation.sts import DEV_FILE, TASKS, Remembered, score, spearman
-from training.record import RECORD_FILE
+from training.files.record import RECORD_FILE
 
 HEADER = ("subset", "score", "sentence1", "sentence2")
 ROOT = Path(__file__).parents[3]

@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,21 +126,17 @@ def test_what_the_command_cannot_measure_is_one_sentence(
     tmp_path: Path,
     options: list[str],
     message: str,
-    capsys: pytest.CaptureFixture[str],
+    refusal: Callable[..., str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And nothing is measured before it is said."""
-    monkeypatch.setenv("COLUMNS", "300")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     module = "training.evaluation.overhead.measurement.take_turns"
     monkeypatch.setattr(module, lambda *_: pytest.fail("measured"))
     backbone = tiny_backbone(tmp_path / "tiny", width=48)
     given = [option.replace("{folder}", str(tmp_path)) for option in options]
-    output = str(tmp_path / "overhead.json")
-    with pytest.raises(SystemExit) as left:
-        main(["overhead", "--backbone", str(backbone), "--output", output, *given])
-    assert left.value.code == 2
-    assert message.format(backbone=backbone) in capsys.readouterr().err
+    where = ["--backbone", backbone, "--output", tmp_path / "overhead.json"]
+    assert message.format(backbone=backbone) in refusal("overhead", *where, *given)
 
 
 def test_artifacts_without_their_device_are_one_sentence(tiny_artifact: Artifact) -> None:

@@ -15,10 +15,10 @@ from training.errors import ConfigError, Interrupted, failure
 from training.evaluation.results.openings import OPENINGS_FILE
 from training.experiments.checkpoints import ensure_checkpoint, leave_scored, run_missing
 from training.experiments.locks import claimed, lock_of
+from training.files.jsonl import read_lines
+from training.files.record import write_record
 from training.frozen.lookup import RememberedStates
-from training.jsonl import read_lines
 from training.recipe.recipe import Recipe
-from training.record import write_record
 
 
 def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: Path) -> None:

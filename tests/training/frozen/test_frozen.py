@@ -19,6 +19,7 @@ from tests.support.tiny_data import SENTENCES, write_table
 from training.errors import ConfigError
 from training.evaluation.development import OVERLAPPING
 from training.evaluation.sts import TASKS
+from training.files.jsonl import read_lines
 from training.frozen.arms import ARMS
 from training.frozen.experiment import Plan, run_plan
 from training.frozen.heads import (
@@ -32,7 +33,6 @@ from training.frozen.setting import Setting, read_setting
 from training.frozen.states import DESCRIPTION, BlockStates, cached_states
 from training.frozen.tables import frozen_tables
 from training.frozen.train import Schedule, batch_loss, train_head
-from training.jsonl import read_lines
 from training.objectives.contrastive import ContrastiveLoss
 from training.recipe.recipe import CorpusPart
 

@@ -1,6 +1,7 @@
 """Frozen experiments on causal backbones: states of one token, and the tests at the end."""
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tests.support.tiny_data import SENTENCES, write_table
 from training.__main__ import main
 from training.errors import ConfigError
 from training.evaluation.sts import TASKS
+from training.files.jsonl import read_lines
 from training.frozen.arms import ARMS, DECODER_ARMS, blocks_of
 from training.frozen.experiment import Plan, run_plan
 from training.frozen.heads import SelectorHead
@@ -26,7 +28,6 @@ from training.frozen.selection import TESTS
 from training.frozen.setting import Reading, Setting, frozen_encoder, read_setting, states_of
 from training.frozen.tables import frozen_tables
 from training.frozen.train import Schedule, batch_loss
-from training.jsonl import read_lines
 from training.objectives.sfp import TwoStageLoss
 from training.recipe.recipe import CorpusPart
 
@@ -245,15 +246,9 @@ def test_the_command_reads_a_decoder_of_few_blocks(
     ],
 )
 def test_what_the_command_cannot_run_is_one_sentence(
-    decoder: Path,
-    folder: Path,
-    options: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    decoder: Path, folder: Path, options: list[str], message: str, refusal: Callable[..., str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
     given = [option.format(folder=folder) if "folder" in option else option for option in options]
-    with pytest.raises(SystemExit, match="2"):
-        frozen(folder, decoder, "--output", str(folder / "none.jsonl"), *given)
-    assert message in capsys.readouterr().err
+    where = ["--data", folder, "--backbone", decoder, "--cache", folder / "cache"]
+    where += ["--output", folder / "none.jsonl", "--exits", 4, "--seeds", "1,2"]
+    assert message in refusal("frozen", *where, *given)

@@ -29,6 +29,12 @@ def partial(recipe: Recipe, data: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def assert_as_uninterrupted(recipe: Recipe, data: Path, output: Path) -> None:
+    """The checkpoint is, byte for byte, that of a run from beginning to end."""
+    train(recipe, data, output.with_name("whole"))
+    assert contents(output) == contents(output.with_name("whole"))
+
+
 def halved(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -56,8 +62,7 @@ def test_it_goes_on_from_the_newest_state_that_is_whole(
     damage(partial / "checkpoint-5" / file)
     train(recipe, data, partial.with_name("out"), resume=True)
     assert f"{partial / 'checkpoint-5'} was not saved whole and is removed" in caplog.messages
-    train(recipe, data, partial.with_name("whole"))
-    assert contents(partial.with_name("out")) == contents(partial.with_name("whole"))
+    assert_as_uninterrupted(recipe, data, partial.with_name("out"))
 
 
 def test_without_a_whole_state_it_begins_anew_and_says_so(
@@ -67,8 +72,7 @@ def test_without_a_whole_state_it_begins_anew_and_says_so(
         state.unlink()
     train(recipe, data, partial.with_name("out"), resume=True)
     assert f"{partial} holds no whole state to go on from: training begins anew" in caplog.messages
-    train(recipe, data, partial.with_name("whole"))
-    assert contents(partial.with_name("out")) == contents(partial.with_name("whole"))
+    assert_as_uninterrupted(recipe, data, partial.with_name("out"))
 
 
 def test_a_state_whose_best_step_is_gone_is_not_whole(
@@ -91,8 +95,7 @@ def test_a_run_that_was_killed_after_its_last_step_is_not_trained_further(
         with pytest.raises(KeyboardInterrupt):
             train(recipe, data, tmp_path / "out")
     train(recipe, data, tmp_path / "out", resume=True)
-    train(recipe, data, tmp_path / "whole")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert_as_uninterrupted(recipe, data, tmp_path / "out")
 
 
 class LittleRoom(TrainerCallback):
@@ -122,8 +125,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert "\n" not in str(said.value)
     train(recipe, data, tmp_path / "out", resume=True)
-    train(recipe, data, tmp_path / "whole")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert_as_uninterrupted(recipe, data, tmp_path / "out")
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, halved])

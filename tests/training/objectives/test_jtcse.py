@@ -19,6 +19,7 @@ from tests.support.tiny_recipes import QUICK
 from tests.support.tiny_twins import tiny_twins
 from training.encoder import new_encoder
 from training.errors import ConfigError, DataError, EncoderError, Interrupted
+from training.files.record import write_record
 from training.objectives.jtcse import (
     LEAST_COSINE,
     CrossAttention,
@@ -29,7 +30,6 @@ from training.objectives.jtcse import (
 )
 from training.recipe.objectives import JTCSE
 from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from training.record import write_record
 from training.train import train
 
 TEXTS = [("a cat", "a small cat sleeps"), ("two dogs run", "dogs run in the street at night")]

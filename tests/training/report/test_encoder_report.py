@@ -19,8 +19,8 @@ from training.evaluation.geometry import BlockWeights, Group
 from training.evaluation.measure import Measured
 from training.evaluation.results.openings import OPENINGS_FILE
 from training.evaluation.sts import score, with_average
-from training.jsonl import read_lines
-from training.record import write_record
+from training.files.jsonl import read_lines
+from training.files.record import write_record
 from training.report.encoder_report import render, write_report
 
 CURVE = [[0, 40.0], [125, 61.25], [250, 60.5]]

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from model.artifact.manifest import MANIFEST
-from training.jsonl import append_line, read_lines
-from training.record import RECORD_FILE, read_record
+from training.files.jsonl import append_line, read_lines
+from training.files.record import RECORD_FILE, read_record
 
 OPENINGS_FILE = "tests-opened.jsonl"
 NOT_OF_THE_RECIPE = ("seed", "tests_opened")  # fields of a record; an artifact's has the second

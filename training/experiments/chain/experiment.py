@@ -25,9 +25,9 @@ from training.experiments.chain.plan import Chain
 from training.experiments.chain.tables import DEVELOPMENT, TESTS, write_chain_tables
 from training.experiments.checkpoints import Train, ensure_checkpoint
 from training.experiments.locks import claim, lock_of
-from training.jsonl import append_line, read_lines
+from training.files.jsonl import append_line, read_lines
+from training.files.record import provenance, read_record
 from training.recipe.recipe import Recipe
-from training.record import provenance, read_record
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from training.evaluation.results.statistics import (
 )
 from training.evaluation.sts import AVERAGE
 from training.experiments.chain.plan import WITH, WITHOUT
-from training.jsonl import read_lines
+from training.files.jsonl import read_lines
 
 DEVELOPMENT, TESTS = "development", "tests"  # parts of the results
 COMPARED = {DEVELOPMENT: WITHOUT_OVERLAP, TESTS: AVERAGE}  # the score by which arms are compared

@@ -38,12 +38,12 @@ from training.experiments.decoders.plan import (
 from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, write_decoder_tables
 from training.experiments.locks import claim, lock_of
 from training.experiments.paper.cells import Series, backbone_name, size_of
+from training.files.record import provenance, read_record
 from training.frozen.experiment import run_plan
 from training.frozen.opening import open_tests, read_tests, scores_on
 from training.frozen.selection import TESTS
 from training.frozen.setting import read_setting
 from training.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
-from training.record import provenance, read_record
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ from training.evaluation.results.statistics import (
 from training.evaluation.sts import AVERAGE
 from training.experiments.decoders.plan import LORA_ARMS, OURS
 from training.experiments.paper.plots import save
+from training.files.jsonl import read_lines
 from training.frozen.arms import ARMS
 from training.frozen.selection import TESTS, comparable, pairs_scored
 from training.frozen.tables import GEOMETRY, STS, frozen_tables, has_moved, least_moved
 from training.frozen.train import CHOSEN_ON
-from training.jsonl import read_lines
 
 FROZEN_FILE, LORA_FILE = "sfp.jsonl", "sfp-lora.jsonl"  # in the folder of a backbone's results
 TABLES_FILE, FIGURE_FILE = "sfp.md", "sfp.svg"

@@ -37,7 +37,7 @@ from training.experiments.checkpoints import (
 from training.experiments.exits.plan import ARMS, DIMENSIONS, GATED, ExitRun, head_rank
 from training.experiments.exits.tables import TIMES_FILE, write_exit_tables
 from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.record import provenance, write_json
+from training.files.record import provenance, write_json
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)

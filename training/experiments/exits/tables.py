@@ -13,7 +13,7 @@ from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.statistics import LEAST_MOVEMENT, holm, verdict
 from training.experiments.exits.plan import ARMS, COMPARED
-from training.jsonl import read_lines
+from training.files.jsonl import read_lines
 
 Line = Mapping[str, Any]
 TABLES_FILE, FIGURE_FILE = "x4.md", "x4.svg"

@@ -13,7 +13,7 @@ from training.evaluation.results.markdown import markdown_table
 from training.experiments.paper.cells import Series, size_of
 from training.experiments.paper.plan.budgets import BUDGETS
 from training.experiments.paper.plan.configurations import S2SENT, misfit
-from training.record import write_json
+from training.files.record import write_json
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from training.errors import ConfigError
-from training.jsonl import read_lines
+from training.files.jsonl import read_lines
 
 Result = Mapping[str, Any]
 Value = Callable[[Result], float | None]  # a number of a result; None where it has none

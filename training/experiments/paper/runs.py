@@ -15,8 +15,8 @@ from training.experiments.locks import claim
 from training.experiments.paper.cells import Cell, Series, cells, corpus_sha256, is_done
 from training.experiments.paper.plan.experiments import Experiment
 from training.experiments.paper.scoring import score_checkpoint
-from training.jsonl import append_line
-from training.record import provenance, read_record
+from training.files.jsonl import append_line
+from training.files.record import provenance, read_record
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)

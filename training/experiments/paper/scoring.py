@@ -20,8 +20,8 @@ from training.evaluation.geometry import (
 )
 from training.evaluation.measure import measure
 from training.evaluation.sts import Encode, cosines, distinct, read_sentence_pairs, score
+from training.files.record import read_record
 from training.recipe.recipe import recipe_from
-from training.record import read_record
 
 DRIFT_SENTENCES = 64
 SHUFFLED_TASK = "STS-B"

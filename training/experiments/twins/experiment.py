@@ -28,8 +28,8 @@ from training.experiments.twins.join import joined
 from training.experiments.twins.plan import ARMS, TWIN_BUDGETS, TwinCell, new_plan
 from training.experiments.twins.scoring import score_on_development, score_on_tests
 from training.experiments.twins.tables import KEY, write_twin_tables
-from training.jsonl import append_line, read_lines
-from training.record import provenance
+from training.files.jsonl import append_line, read_lines
+from training.files.record import provenance
 from training.train import train as train_recipe
 
 log = logging.getLogger(__name__)

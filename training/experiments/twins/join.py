@@ -9,7 +9,7 @@ from model.network.encoder import load_encoder
 from model.network.twins import join_towers
 from training.backbones import resolve
 from training.errors import ConfigError, EncoderError
-from training.record import read_record, write_record
+from training.files.record import read_record, write_record
 
 
 def join_checkpoints(first: str, second: str, output: Path) -> None:

@@ -10,7 +10,7 @@ from training.evaluation.results.markdown import markdown_table
 from training.evaluation.results.statistics import holm, mean_and_spread, paired, verdict
 from training.evaluation.sts import TASKS
 from training.experiments.twins.plan import ARMS, CONTROL
-from training.jsonl import read_lines
+from training.files.jsonl import read_lines
 
 KEY = ("plan", "corpus_sha256", "part", "selector", "seed", "arm")  # what a line is the result of
 LEAST_TURN = 0.01  # mean of 1 - cosine; below it an arm is still its start

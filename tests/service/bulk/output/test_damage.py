@@ -1,7 +1,6 @@
 """An output that is damaged, or cannot be written, is one sentence with the file and the cure."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -12,6 +11,7 @@ import pytest
 from service.bulk.job import Options, OutputError
 from tests.support.bulk_files import contents, write_texts
 from tests.support.fake_embedder import FakeEmbedder, embed_files
+from tests.support.small_disk import mounted, remount
 
 SMALL = Options(rows_per_shard=7)
 
@@ -92,15 +92,10 @@ def test_parts_of_a_big_file_that_is_lost_are_not_taken_for_done(
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A file system on which a complete run is, that takes no more writes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(folder)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs takes root")
-    embed_files([write_texts(tmp_path / "texts.txt", 20, Random(0))], folder / "out", SMALL)
-    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
-    yield folder / "out"
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted(tmp_path / "disk", megabytes=4) as folder:
+        embed_files([write_texts(tmp_path / "texts.txt", 20, Random(0))], folder / "out", SMALL)
+        remount(folder, "ro")
+        yield folder / "out"
 
 
 @pytest.mark.parametrize("name", ["out", "new"])

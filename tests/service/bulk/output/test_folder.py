@@ -3,8 +3,6 @@
 import fcntl
 import json
 import multiprocessing
-import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,7 @@ from service.bulk.job import BulkError, InputError, Options, OutputError, Shard
 from service.bulk.output.folder import OutputFolder
 from tests.support.bulk_files import contents, make_texts, write_texts
 from tests.support.fake_embedder import DIM, FAKE_MODEL, FakeEmbedder, embed_files, vector_of
+from tests.support.small_disk import mounted, remount
 
 FORMATS = ("parquet", "npy", "jsonl")
 SMALL = Options(rows_per_shard=7)
@@ -226,13 +225,8 @@ def test_the_last_shard_leaves_files_that_another_may_be_writing(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 1 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
-    if os.geteuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs takes root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    with mounted(tmp_path / "disk", megabytes=1) as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("format_", FORMATS)
@@ -246,7 +240,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_committed_stays(
     assert not list(small_disk.rglob(".*.tmp"))
     records = sorted((small_disk / "out" / "_parts").glob("*.json"))
     assert bool(records) == (format_ != "npy")  # there the room is set aside first
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
+    remount(small_disk, "size=64m")
     embed_files([texts], small_disk / "out", options, resume=True)
     embed_files([texts], tmp_path / "roomy", options)
     assert contents(small_disk / "out") == contents(tmp_path / "roomy")

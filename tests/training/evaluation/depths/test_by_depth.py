@@ -3,7 +3,7 @@ with exits is scored on development data."""
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from training.evaluation.development import WITHOUT_OVERLAP, read_development_pa
 from training.evaluation.encoders import load_checkpoint
 from training.evaluation.results.openings import OPENINGS_FILE, note_opening
 from training.evaluation.sts import DEV_FILE, average, score, spearman
-from training.record import write_record
+from training.files.record import write_record
 
 Rows = NDArray[np.float32]
 
@@ -200,17 +200,9 @@ def test_the_table_has_a_row_a_depth_and_a_column_a_width() -> None:
     ],
 )
 def test_options_that_would_be_left_out_are_refused(
-    artifact: Path,
-    tasks: Path,
-    options: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    artifact: Path, tasks: Path, options: list[str], message: str, refusal: Callable[..., str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    with pytest.raises(SystemExit, match="2"):
-        main(["depths", str(artifact), "--data", str(tasks), *options])
-    assert message in capsys.readouterr().err
+    assert message in refusal("depths", artifact, "--data", tasks, *options)
 
 
 def test_an_artifact_without_depths_is_refused(

@@ -18,10 +18,10 @@ from training.experiments.chain.experiment import ChainSeries, run_chain
 from training.experiments.chain.plan import WITH, WITHOUT, Chain, read_chain
 from training.experiments.chain.tables import write_chain_tables
 from training.experiments.locks import claimed, lock_of
-from training.jsonl import append_line, read_lines
+from training.files.jsonl import append_line, read_lines
+from training.files.record import write_record
 from training.recipe.objectives import Distillation
 from training.recipe.recipe import Recipe
-from training.record import write_record
 
 FIRST = """
 seed = 1

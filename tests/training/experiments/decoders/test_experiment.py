@@ -28,9 +28,9 @@ from training.experiments.decoders.plan import (
 from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables, weights_figure
 from training.experiments.locks import claimed, lock_of
 from training.experiments.paper.cells import Series
+from training.files.jsonl import read_lines
 from training.frozen.selection import TESTS
 from training.frozen.train import CHOSEN_ON
-from training.jsonl import read_lines
 from training.objectives.sfp import TwoStageLoss
 from training.recipe.recipe import Recipe
 

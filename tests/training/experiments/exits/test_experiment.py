@@ -29,9 +29,9 @@ from training.experiments.exits.plan import ARMS, COMPARED
 from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area, write_exit_tables
 from training.experiments.locks import claimed, lock_of
 from training.experiments.paper.cells import Series
-from training.jsonl import append_line, read_lines
+from training.files.jsonl import append_line, read_lines
+from training.files.record import write_json
 from training.recipe.recipe import Recipe
-from training.record import write_json
 
 
 @pytest.fixture(scope="module")

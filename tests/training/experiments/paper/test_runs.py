@@ -25,9 +25,9 @@ from training.experiments.paper.cells import Cell, Series, cells, corpus_sha256
 from training.experiments.paper.latency import measure_latency
 from training.experiments.paper.plan.experiments import chosen
 from training.experiments.paper.runs import run
-from training.jsonl import append_line, read_lines
+from training.files.jsonl import append_line, read_lines
+from training.files.record import source_sha256, write_json
 from training.recipe.recipe import Recipe
-from training.record import source_sha256, write_json
 
 
 class StandIn:

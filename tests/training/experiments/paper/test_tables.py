@@ -20,7 +20,7 @@ from training.experiments.paper.claims import findings
 from training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
 from training.experiments.paper.results import read_results
 from training.experiments.paper.tables import claims_table, experiment_table, write_tables
-from training.jsonl import append_line
+from training.files.jsonl import append_line
 
 
 def line(table: str, start: str) -> list[str]:

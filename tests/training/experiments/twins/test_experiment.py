@@ -20,10 +20,10 @@ from training.experiments.paper.cells import Series
 from training.experiments.twins.experiment import cells_of, reproduce_twins
 from training.experiments.twins.join import join_checkpoints
 from training.experiments.twins.plan import ARMS
-from training.jsonl import read_lines
+from training.files.jsonl import read_lines
+from training.files.record import write_record
 from training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
 from training.recipe.recipe import Recipe
-from training.record import write_record
 
 
 class Untrained:

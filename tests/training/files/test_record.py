@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from training.errors import DataError
-from training.record import (
+from training.files.record import (
     ROOT,
     commit,
     provenance,
@@ -74,7 +74,7 @@ def test_outside_a_work_tree_the_hash_is_all_there_is(tmp_path: Path) -> None:
 
 
 def test_the_default_is_this_tree() -> None:
-    assert source_sha256() == source_sha256(Path(__file__).parents[2])
+    assert source_sha256() == source_sha256(Path(__file__).parents[3])
     assert provenance()["commit"] == commit(ROOT)
 
 

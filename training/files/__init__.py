@@ -1,0 +1,1 @@
+"""Files that runs write and read: records, lines of results, and the locks of both."""
