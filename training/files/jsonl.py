@@ -1,12 +1,12 @@
 """Results as JSON Lines: one run a line, one file a table."""
 
-import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from training.errors import ConfigError
+from training.files.locks import try_lock
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
@@ -32,5 +32,5 @@ def append_line(file: Path, content: Mapping[str, Any]) -> None:
     """Add a run as the last line; processes that share the file take turns."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as out:
-        fcntl.flock(out, fcntl.LOCK_EX)
+        try_lock(out, wait=True)
         out.write(json.dumps(content, ensure_ascii=False) + "\n")

@@ -15,7 +15,7 @@ from training.errors import ConfigError, Interrupted, failure
 from training.evaluation.results.openings import OPENINGS_FILE
 from training.experiments.checkpoints import ensure_checkpoint, leave_scored, run_missing
 from training.experiments.locks import claimed, lock_of
-from training.files.jsonl import read_lines
+from training.files.jsonl import append_line, read_lines
 from training.files.record import write_record
 from training.frozen.lookup import RememberedStates
 from training.recipe.recipe import Recipe
@@ -58,6 +58,8 @@ def test_a_file_system_without_locks_is_worked_on_without(
     monkeypatch.setattr("fcntl.flock", flock)
     with claimed(tmp_path / "lock") as owner:
         assert owner is None
+    append_line(tmp_path / "lines.jsonl", {"arm": "a"})
+    assert read_lines(tmp_path / "lines.jsonl") == [{"arm": "a"}]
     states = RememberedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
     states.put((1, 2, 3), torch.ones(2, 3, 4))
     states.close()
