@@ -176,8 +176,8 @@ def _export_onnx(checkpoint: Path, target: Path, optimize: str | None) -> None:
 def _export_for_tei(checkpoint: Path, float32: Path, int8: Path) -> None:
     """The folders that text-embeddings-inference reads, as its users make them.
 
-    The graph is a plain export, of which ONNX Runtime fuses neither attention nor layer norms when
-    it is opened. That of ``int8`` is quantised dynamically with ONNX Runtime's own tool.
+    The graph is a plain export, of which ONNX Runtime fuses no attention when it is opened. That of
+    ``int8`` is quantised dynamically with ONNX Runtime's own tool.
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
