@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -108,14 +109,15 @@ def free_port() -> int:
 def installed_versions(system: System) -> dict[str, str]:
     """The versions of a system's packages and of its Python, or what its program says of itself.
 
-    Empty where the system is not there.
+    Empty where the system is not there, or its program does not run on this processor.
     """
     if not shutil.which(system.command[0]):
         return {}
     if not system.packages:
         command = [system.command[0], "--version"]
-        name, _, version = subprocess.check_output(command, text=True).strip().partition(" ")
-        return {name: version}
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        name, _, version = answer.stdout.strip().partition(" ")
+        return {name: version} if answer.returncode == 0 else {}
     code = (
         "import json, platform, sys; from importlib.metadata import version;"
         "print(json.dumps({'python': platform.python_version()}"
@@ -185,7 +187,10 @@ def _embeds(route: Route, origin: str) -> bool:
 def _describe_end(process: psutil.Popen, log: Path) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     last = lines[-1] if lines else "no output"
-    return f"ended with {process.wait()} at the start: {last} (all of it: {log})"
+    code = process.wait()
+    if code == -signal.SIGILL:
+        last = "it was built with instructions that this processor lacks"
+    return f"ended with {code} at the start: {last} (all of it: {log})"
 
 
 def _stop(process: psutil.Popen) -> None:

@@ -87,6 +87,19 @@ def test_a_program_tells_its_own_version(tmp_path: Path) -> None:
     assert installed_versions(tei) == {"text-embeddings-router": "1.2.3"}
 
 
+def test_a_program_of_another_processor_is_not_measured(tmp_path: Path) -> None:
+    router = tmp_path / "router"
+    router.write_text("#!/bin/sh\nkill -ILL $$\n")
+    router.chmod(0o700)
+    tei = systems(tmp_path, str(router))["tei"]
+    assert installed_versions(tei) == {}
+    with (
+        pytest.raises(NotMeasured, match="instructions that this processor lacks"),
+        running(tei, tmp_path / "log"),
+    ):
+        pass
+
+
 def test_the_runtime_s_library_is_that_of_the_environment_or_the_installed_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
