@@ -101,7 +101,7 @@ class Settings(BaseSettings):
         None, "Model", "Folder that keeps TensorRT's engines; without it each start builds them."
     )
     precision: Literal["as_is", "int8", "auto"] = _setting(
-        "as_is", "Model", "int8 converts the artifact at the start; auto: where this CPU can."
+        "as_is", "Model", "int8 converts the artifact at the start; auto: where that is possible."
     )
     int8_cache: Path | None = _setting(
         None, "Model", "Folder that keeps conversions to int8; by default s2sent/int8 in ~/.cache."

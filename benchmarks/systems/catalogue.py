@@ -11,10 +11,8 @@ from benchmarks.systems.ours import http_alone, our_service, plain_fastapi, raw_
 from benchmarks.systems.peers import infinity, libraries, text_embeddings_inference
 from benchmarks.systems.system import DEFAULT_ARTIFACT, Check, System
 from model.artifact.reader import Artifact
-from model.runtime.providers import multiplies_int8
 
 INT8_MIN_COSINE = 0.99
-NO_INT8 = "This processor has no VNNI instructions, without which products of int8 overflow."
 NOT_BY_DEFAULT = ("infinity-torch", "fastapi", "raw-default")
 SYSTEMS = (
     *("s2sent", "tei", "plain-fastapi", "infinity-optimum", "infinity-torch", "raw"),
@@ -52,7 +50,6 @@ def all_systems(
         *infinity(models, minilm, peers),
         *libraries(models, minilm, peers),
     ]
-    unavailable = "" if multiplies_int8() else NO_INT8
-    found += [replace(system, unavailable=unavailable) for system in of_int8]
+    found += of_int8
     by_name = {system.name: system for system in found}
     return [by_name[name] for name in SYSTEMS]

@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from benchmarks.systems.system import ROOT
 from model.artifact.errors import ArtifactError
 from model.artifact.reader import Artifact
-from model.runtime.providers import multiplies_int8
 from training.backbones import resolve
 
 if TYPE_CHECKING:
@@ -91,9 +90,7 @@ def main() -> None:
     options = parser.parse_args()
     cache, checkpoint = options.cache, Path(resolve(options.weights))
     begin_cache(cache, options.weights)
-    precisions: dict[str, Precision] = {"artifact": "fp32"}
-    if multiplies_int8():
-        precisions["int8"] = "int8"
+    precisions: dict[str, Precision] = {"artifact": "fp32", "int8": "int8"}
     made_by, source = cache / MADE_BY, hash_exporters()
     is_current = made_by.is_file() and made_by.read_text() == source
     for name, precision in precisions.items():

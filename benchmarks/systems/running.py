@@ -76,8 +76,6 @@ def running(system: System, log: Path) -> Iterator[Running]:
 
     Its output goes to the file ``log``. Raises `NotMeasured` when it does not become ready.
     """
-    if system.unavailable:
-        raise NotMeasured(system.unavailable)
     if not shutil.which(system.command[0]):
         raise NotMeasured(f"{system.command[0]} is not there. {system.install}")
     origin = f"http://127.0.0.1:{free_port()}"

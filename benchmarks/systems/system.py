@@ -59,7 +59,6 @@ class System:
     all_loads: bool = True  # False for a library, which one caller asks
     install: str = "`make peers` installs it."  # what to do where the command is not there
     is_reference: bool = False  # measured for study: in no table of the report
-    unavailable: str = ""  # why this machine cannot run it; empty where it can
 
     @property
     def python(self) -> Path:

@@ -41,6 +41,7 @@ ADDED_FIELDS: dict[str, Any] = {
     "template": None,
     "towers": [],
     "default_prompt_name": None,
+    "exact_without_vnni": False,
 }
 
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
@@ -72,6 +73,8 @@ class Manifest:
     template: the tokens that stand around every text, counted in ``max_seq_length``; None for none.
     towers: of twins, whose embedding is the sum of both, the name and parity of each tower.
     default_prompt_name: the prompt of a text for which none is named; None for none.
+    exact_without_vnni: of int8, whether products are exact on x86 processors without VNNI too
+        (`model.export.int8.pairs`).
     """
 
     name: str
@@ -97,6 +100,7 @@ class Manifest:
     template: Template | None = None
     towers: tuple[dict[str, Any], ...] = ()
     default_prompt_name: str | None = None
+    exact_without_vnni: bool = False
     schema_version: int = SCHEMA_VERSION
 
     def prompt(self, name: str | None = None) -> str:

@@ -151,6 +151,7 @@ def _describe(
         template=find_template(encoder),
         default_prompt_name=encoder.default_prompt_name if _prompts(encoder) else None,
         comparable_depths=_comparable_depths(training, options.depths, config.num_hidden_layers),
+        exact_without_vnni=options.precision == "int8",
     )
 
 

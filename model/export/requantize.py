@@ -68,6 +68,7 @@ def convert_to_int8(
             source.manifest,
             name=name or source.manifest.name,
             precision="int8",
+            exact_without_vnni=True,
             scores={},
             by_depth={},
             files={},

@@ -33,7 +33,7 @@ CUDA_OPTIONS = {
 }
 
 # The CPU instructions (as /proc/cpuinfo names them) that multiply int8 and add in 32 bits. Without
-# them x86 adds the products in 16 bits, which overflow silently.
+# them x86 adds pairs of products in 16 bits, into which those of older artifacts may not fit.
 VNNI = frozenset(("avx512_vnni", "avx_vnni"))
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -105,7 +105,7 @@ def require_artifact_fits(manifest: Manifest, device: Device) -> None:
     if device == "tensorrt":
         _refuse_what_tensorrt_lacks(manifest)
     if manifest.precision == "int8":
-        _require_int8_products(device)
+        _require_int8_products(manifest, device)
 
 
 def _refuse_what_tensorrt_lacks(manifest: Manifest) -> None:
@@ -124,24 +124,25 @@ def _refuse_what_tensorrt_lacks(manifest: Manifest) -> None:
         )
 
 
-def _require_int8_products(device: Device) -> None:
+def _require_int8_products(manifest: Manifest, device: Device) -> None:
     if device != "cpu":
         raise ProviderUnavailable(
             f"an int8 artifact is for a CPU, not for {device}. Choose the device cpu, or export the"
             " checkpoint with --precision fp16."
         )
-    if not multiplies_int8():
+    if not (manifest.exact_without_vnni or adds_in_32_bits()):
         raise ProviderUnavailable(
-            f"this processor has none of {', '.join(sorted(VNNI))}, without which products of int8"
-            " overflow. Serve a weight-int8 artifact: the one this was made of, or an export."
+            f"this processor has none of {', '.join(sorted(VNNI))}, without which products of this"
+            " int8 artifact, made by an earlier version, overflow. Make it again: s2sent-train"
+            " export --precision int8, or s2sent-train int8."
         )
 
 
-def multiplies_int8() -> bool:
-    """Whether products of int8 are exact on this CPU, as far as Linux tells.
+def adds_in_32_bits() -> bool:
+    """Whether this CPU adds products of any bytes in 32 bits, as far as Linux tells.
 
-    On x86 with VNNI. A processor whose instructions are no ``flags``, such as arm64's
-    ``Features``, counts as exact: there ONNX Runtime adds products of bytes in 32 bits.
+    x86 does with VNNI. A processor whose instructions are no ``flags``, such as arm64's
+    ``Features``, counts as one that does.
     """
     lines = CPU_INFO.read_text(encoding="utf-8").splitlines() if CPU_INFO.is_file() else []
     flags = (line.partition(":")[2].split() for line in lines if line.startswith("flags"))

@@ -9,7 +9,7 @@ import pytest
 from httpx import ASGITransport, AsyncClient
 
 from benchmarks.machine import describe_machine, describe_source
-from benchmarks.systems import catalogue, http_alone
+from benchmarks.systems import http_alone
 from benchmarks.systems.catalogue import BY_DEFAULT, SYSTEMS, all_systems
 from benchmarks.systems.models import (
     MADE_FROM,
@@ -52,21 +52,6 @@ def test_tei_is_named_by_a_path_and_compared_in_both_precisions(tmp_path: Path) 
         assert found[name].command[:3] == ("/opt/router", "--model-id", str(tmp_path / folder))
     assert found["tei"].check.min_cosine == 0.9999
     assert found["tei-int8"].check.min_cosine < found["s2sent-int8"].check.min_cosine
-
-
-def test_int8_is_not_measured_where_the_processor_lacks_its_products(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(catalogue, "multiplies_int8", lambda: False)
-    found = systems(tmp_path)
-    for name in ("s2sent-int8", "raw-int8", "plain-fastapi-int8"):
-        with (
-            pytest.raises(NotMeasured, match="no VNNI instructions"),
-            running(found[name], tmp_path / "log"),
-        ):
-            pass
-    assert not found["s2sent"].unavailable
-    assert not found["tei-int8"].unavailable
 
 
 def test_without_tei_the_reason_says_how_to_give_it(tmp_path: Path) -> None:

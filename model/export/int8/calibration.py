@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from model.export.graph import POOLING
-from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
+from model.export.int8.pairs import quantize_in_pairs
+from model.export.int8.storage import MIN_ROUNDED_ELEMENTS
 
 MEASURED_AT_ONCE = 32  # sentences
 
@@ -63,7 +64,7 @@ class Rounding:
     def weights(self, matrix: Matrix) -> tuple[NDArray[np.int8], Matrix]:
         """The matrix [in, out] that divided tokens meet, as int8, and its channels' scales."""
         balanced = matrix if self.factors is None else matrix * self.factors[:, None]
-        return quantize_channels(balanced, axis=1)
+        return quantize_in_pairs(balanced)
 
     def rounded(self, tokens: Matrix) -> tuple[Matrix, Matrix]:
         """Tokens [n, in] as whole numbers, 0 for 0, and what a step is worth, [n or 1, 1]."""

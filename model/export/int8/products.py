@@ -20,8 +20,9 @@ therefore agree only as well as either agrees with float32; docs/artifact.md has
 
 NaN is lost in the maximum and in int8, but the residual sums around the products propagate it.
 
-Tokens are unsigned, because x86 multiplies unsigned by signed bytes (VNNI); for two signed factors
-ONNX Runtime has a loop that takes ten times as long.
+Tokens are unsigned, because x86 multiplies unsigned by signed bytes; for two signed factors ONNX
+Runtime has a loop that takes ten times as long. `pairs` has the matrices fit processors without
+VNNI.
 """
 
 from collections import Counter

@@ -18,13 +18,12 @@ from typing import TextIO
 from model.artifact.errors import ArtifactError
 from model.artifact.manifest import Manifest
 from model.artifact.reader import Artifact
-from model.runtime.providers import VNNI, multiplies_int8
 from service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 CONVERTER = "model.export.requantize"
-CONVERSION = 2  # goes up when the converter makes something else of the same artifact
+CONVERSION = 3  # goes up when the converter makes something else of the same artifact
 CODE = Path(__file__).resolve().parents[3]  # where the converter is that belongs to this code
 
 
@@ -62,11 +61,6 @@ def int8_obstacle(settings: Settings, manifest: Manifest) -> str:
         return ""
     if settings.device != "cpu":
         return f"int8 is for a CPU, not for {settings.device}"
-    if not multiplies_int8():
-        return (
-            f"this processor has none of {', '.join(sorted(VNNI))}, without which products of int8"
-            " overflow"
-        )
     if not manifest.converts_to_int8:
         return (
             f"{settings.artifact} is {manifest.form}:"

@@ -24,7 +24,6 @@ from model.export.requantize import ConversionError, convert_to_int8
 from model.network.encoder import build_encoder, load_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
-from tests.support.processors import INT8
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32
@@ -268,7 +267,7 @@ def test_every_gated_selector_exports(tmp_path: Path, options: dict[str, Any]) -
     assert {name: selector[name] for name in options} == options
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "weight-int8", INT8])
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "weight-int8", "int8"])
 def test_a_checkpoint_without_selector_exports_in_every_precision(
     tmp_path: Path, precision: Precision
 ) -> None:
@@ -277,6 +276,7 @@ def test_a_checkpoint_without_selector_exports_in_every_precision(
     exported = export_checkpoint(plain, tmp_path / "artifact", ExportOptions(precision=precision))
     assert exported.manifest.selector is None
     assert exported.manifest.packed == (precision != "fp16")
+    assert exported.manifest.exact_without_vnni == (precision == "int8")
     assert exported.manifest.fused["Attention"] == 4
     assert Artifact.open(exported.path).manifest == exported.manifest
 

@@ -28,7 +28,6 @@ from model.network.pooled import stopped_at
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
 from tests.support.operators_run import operators_run
-from tests.support.processors import INT8
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_elastic import elastic_checkpoint
@@ -191,7 +190,7 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
         OnnxEncoder(exported.without_exits).encode(TEXTS, depth=2)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "weight-int8", INT8])
+@pytest.mark.parametrize("precision", ["fp16", "weight-int8", "int8"])
 @pytest.mark.parametrize("kind", ["plain", "S2Sent", "own gates", "blocks projected"])
 def test_rounded_encoders_can_stop_early_too(
     tmp_path: Path, kind: str, precision: Precision

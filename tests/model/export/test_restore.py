@@ -28,7 +28,6 @@ from model.network.encoder import (
     get_selector,
     load_encoder,
 )
-from tests.support.processors import needs_int8
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 from training.backbones import width_of
@@ -161,7 +160,7 @@ def test_a_recipe_goes_on_from_it(exits_artifact: Artifact, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("precision", "said"),
-    [("fp16", "is fp16"), pytest.param("int8", "is int8", marks=needs_int8)],
+    [("fp16", "is fp16"), ("int8", "is int8")],
 )
 def test_weights_that_were_not_trained_are_refused(
     precision: Precision, said: str, tiny_checkpoint: Path, tmp_path: Path

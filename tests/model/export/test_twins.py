@@ -19,7 +19,6 @@ from model.export.twins import export_twins
 from model.network.twins import get_twins, load_twin_encoder
 from model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from model.runtime.lookup_tables import read_lookup_tables
-from tests.support.processors import INT8, needs_int8
 from tests.support.tiny_twins import WIDTH, tiny_twins
 from training.files.record import write_record
 
@@ -112,7 +111,7 @@ def test_the_graph_has_the_contract_of_every_other(artifact: Artifact) -> None:
     assert {name.split("/")[0] for name in words} == {"tower_a", "tower_b"}
 
 
-@pytest.mark.parametrize("precision", ["weight-int8", INT8])
+@pytest.mark.parametrize("precision", ["weight-int8", "int8"])
 def test_twins_are_exported_in_int8(checkpoint: Path, tmp_path: Path, precision: str) -> None:
     """Each tower and the sum pass the check that an export in this precision has to pass."""
     options = ExportOptions(precision=precision)  # type: ignore[arg-type]  # parametrized
@@ -123,7 +122,6 @@ def test_twins_are_exported_in_int8(checkpoint: Path, tmp_path: Path, precision:
     assert rounded.manifest.precision == precision
 
 
-@needs_int8
 def test_an_artifact_of_twins_can_be_converted_to_int8(artifact: Artifact, tmp_path: Path) -> None:
     """Both towers' products are rounded, and the gates of both poolings are not."""
     converted = convert_to_int8(artifact, tmp_path / "int8")

@@ -17,13 +17,13 @@ from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
 from model.export.graph import OPSET, POOLING
 from model.export.int8.calibration import LEAST_MEASURED, Rounding, measure_tokens, rounding_of
+from model.export.int8.pairs import quantize_in_pairs
 from model.export.int8.products import multiply_as_int8
-from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
+from model.export.int8.storage import MIN_ROUNDED_ELEMENTS
 from model.export.options import ExportError, ExportOptions
 from model.network.encoder import build_encoder
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from tests.support.processors import needs_int8
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 
@@ -31,8 +31,6 @@ Matrix = NDArray[np.float32]
 
 WIDTH, WIDE = 40, 72  # no multiples of what a kernel takes at a time
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
-
-pytestmark = needs_int8
 
 
 def matrix(rows: int = WIDTH, columns: int = WIDE, seed: int = 0) -> Matrix:
@@ -84,7 +82,7 @@ def divided(tokens: Matrix) -> Matrix:
 
 
 def stored() -> tuple[NDArray[np.int8], Matrix]:
-    return quantize_channels(matrix() * FACTORS[:, None], axis=1)
+    return quantize_in_pairs(matrix() * FACTORS[:, None])
 
 
 def by_formula(tokens: Matrix) -> NDArray[np.float64]:
@@ -229,7 +227,7 @@ def test_what_gelu_leaves_is_rounded_in_steps_of_about_half_the_size() -> None:
         model = a_product()
         multiply_as_int8(model.graph, {"x": rounding})
         (found,) = a_session(model).run(None, {"x": unseen})
-        rounded, scale = quantize_channels(matrix(), axis=1)
+        rounded, scale = quantize_in_pairs(matrix())
         return float(np.sqrt(np.mean((found - unseen @ (rounded * scale) - BIAS) ** 2)))
 
     assert error(one_sided) < 0.6 * error(Rounding())
@@ -240,7 +238,7 @@ def test_one_sided_tokens_are_whole_numbers_of_their_steps() -> None:
     tokens = np.stack([2 * matrix(1, WIDTH)[0], np.full(WIDTH, -0.17), np.zeros(WIDTH)])
     tokens = np.maximum(tokens, -0.17).astype(np.float32)
     steps = np.maximum(tokens.max(axis=1, keepdims=True) / 231, 0.17 / 24)
-    whole, channel_scale = quantize_channels(matrix(), axis=1)
+    whole, channel_scale = quantize_in_pairs(matrix())
     model = a_product()
     multiply_as_int8(model.graph, {"x": Rounding(least=-0.17)})
     (found,) = a_session(model).run(None, {"x": tokens})

@@ -22,7 +22,6 @@ from model.network.pooled import stopped_at
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 from tests.support.decoder_checkpoint import LAYERS, SCOPES, a_decoder, a_selector
-from tests.support.processors import INT8, needs_int8
 from tests.support.prompt_encoders import TEMPLATES
 from tests.support.tiny import tiny_backbone
 
@@ -162,7 +161,7 @@ def test_the_last_block_works_on_the_tokens_that_are_read(
     assert len(counts) == 3 * LAYERS
 
 
-@pytest.mark.parametrize("precision", ["weight-int8", INT8])
+@pytest.mark.parametrize("precision", ["weight-int8", "int8"])
 def test_rounded_decoders_stop_early_and_depend_on_no_batch(
     decoder_checkpoint: Path, decoder_artifact: Artifact, tmp_path: Path, precision: Precision
 ) -> None:
@@ -179,7 +178,6 @@ def test_rounded_decoders_stop_early_and_depend_on_no_batch(
     ).stat().st_size < decoder_artifact.onnx_path.stat().st_size
 
 
-@needs_int8
 def test_an_artifact_of_a_decoder_becomes_int8_without_its_checkpoint(
     decoder_artifact: Artifact, tmp_path: Path
 ) -> None:

@@ -20,7 +20,6 @@ from model.network.encoder import build_encoder, build_plain_encoder, load_encod
 from model.network.pooled import stopped_at
 from model.network.selector_config import SelectorConfig
 from model.runtime.encoder import OnnxEncoder
-from tests.support.processors import INT8
 from tests.support.tiny import tiny_backbone
 
 # Of transformers' modules of DeBERTa and ModernBERT.
@@ -111,7 +110,7 @@ def _has_bias(exported: Artifact) -> bool:
     return bool(exported.config["model_type"] != "modernbert")
 
 
-@pytest.mark.parametrize("precision", ["fp32", "weight-int8", INT8])
+@pytest.mark.parametrize("precision", ["fp32", "weight-int8", "int8"])
 def test_every_family_gives_torchs_vectors_at_every_depth_in_any_batch(
     checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from model.artifact.manifest import MODEL
 from model.artifact.reader import Artifact
 from model.export import requantize
+from model.export.checkpoint import export_checkpoint
 from model.export.options import ExportOptions
 from model.export.twins import export_twins
 from model.runtime import providers
@@ -24,8 +25,6 @@ from service.engine.inference.model import LoadedModel
 from service.engine.inference.served_artifact import Int8Unavailable, open_artifact
 from service.settings import Settings, load_settings
 from service.telemetry.metrics import Metrics
-from tests.support.processors import needs_int8
-from tests.support.small_artifact import write_artifact
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY
 
@@ -80,7 +79,6 @@ def same_direction(first: Artifact, second: Artifact, depth: int | None = None) 
     )
 
 
-@needs_int8
 def test_a_start_converts_in_a_process_without_torch_and_the_next_finds_it(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +95,6 @@ def test_a_start_converts_in_a_process_without_torch_and_the_next_finds_it(
     assert open_artifact(settings).fingerprint == made.fingerprint
 
 
-@needs_int8
 def test_the_model_that_is_loaded_is_the_converted_one(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -107,7 +104,6 @@ def test_the_model_that_is_loaded_is_the_converted_one(
     model.check_canary(model.run)
 
 
-@needs_int8
 def test_depths_and_towers_are_kept(
     exits_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -121,7 +117,6 @@ def test_depths_and_towers_are_kept(
     assert same_direction(made, twins)
 
 
-@needs_int8
 def test_what_is_int8_already_is_served_as_it_is(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -131,7 +126,6 @@ def test_what_is_int8_already_is_served_as_it_is(
     assert converter.runs == 1
 
 
-@needs_int8
 def test_a_damaged_entry_and_what_a_killed_conversion_left_are_replaced(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -145,7 +139,6 @@ def test_a_damaged_entry_and_what_a_killed_conversion_left_are_replaced(
     assert not left.exists()
 
 
-@needs_int8
 def test_another_artifact_has_another_entry(
     tiny_artifact: Artifact, exits_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -153,7 +146,6 @@ def test_another_artifact_has_another_entry(
     assert len(paths) == converter.runs == 2
 
 
-@needs_int8
 def test_of_two_starts_at_once_one_converts_and_both_have_it(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -169,28 +161,30 @@ def test_of_two_starts_at_once_one_converts_and_both_have_it(
 
 
 @pytest.mark.usefixtures("no_vnni")
-def test_a_cpu_that_cannot_is_a_sentence_and_with_auto_the_artifact_as_it_is(
-    tiny_artifact: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_processor_without_vnni_serves_int8_too(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
-    with pytest.raises(Int8Unavailable, match=r"^precision is int8, and this .*Set precision to"):
-        open_artifact(settings_for(tiny_artifact, tmp_path / "cache"))
-    model = LoadedModel.open(settings_for(tiny_artifact, tmp_path / "cache", "auto"))
+    model = LoadedModel.open(settings_for(tiny_artifact, tmp_path))
     assert model.artifact is not None
-    assert model.artifact.fingerprint == tiny_artifact.fingerprint
-    model.describe(Metrics())
-    assert "not served in int8: this processor has none of avx512_vnni" in caplog.text
-    assert not (tmp_path / "cache").exists()
+    assert model.artifact.manifest.precision == "int8"
+    model.verify()
+    assert converter.runs == 1
 
 
-@needs_int8
 def test_an_artifact_that_cannot_be_converted_is_a_sentence_or_served_as_it_is(
-    tmp_path: Path, converter: Converter
+    tiny_checkpoint: Path, tmp_path: Path, converter: Converter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = write_artifact(tmp_path / "plain")
+    options = ExportOptions(standard_operators=True)
+    plain = export_checkpoint(tiny_checkpoint, tmp_path / "plain", options)
     with pytest.raises(Int8Unavailable, match=r"plain is fp32, not packed: only .* auto or as_is"):
         open_artifact(settings_for(plain, tmp_path / "cache"))
-    assert open_artifact(settings_for(plain, tmp_path / "cache", "auto")).path == plain.path
+    model = LoadedModel.open(settings_for(plain, tmp_path / "cache", "auto"))
+    assert model.artifact is not None
+    assert model.artifact.path == plain.path
+    model.describe(Metrics())
+    assert "plain is fp32, not packed" in caplog.text
     assert converter.runs == 0
+    assert not (tmp_path / "cache").exists()
 
 
 def test_without_being_told_so_nothing_is_converted(
@@ -211,7 +205,6 @@ def test_auto_on_another_device_takes_the_artifact_as_it_is(
     assert open_artifact(settings).path == tiny_artifact.path
 
 
-@needs_int8
 def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -220,7 +213,6 @@ def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
         open_artifact(settings_for(tiny_artifact, tmp_path / "file" / "cache"))
 
 
-@needs_int8
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -248,7 +240,6 @@ def test_a_converter_that_fails_is_a_sentence_and_with_auto_a_warning(
     assert re.search(message, caplog.text)
 
 
-@needs_int8
 def test_an_artifact_replaced_during_the_start_is_not_kept_under_the_old_fingerprint(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
@@ -263,7 +254,6 @@ def test_an_artifact_replaced_during_the_start_is_not_kept_under_the_old_fingerp
         open_artifact(settings_for(mine, tmp_path / "cache"))
 
 
-@needs_int8
 def test_without_onnx_it_says_what_to_install(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
