@@ -9,10 +9,11 @@ import sys
 import threading
 from typing import NoReturn
 
-# Containers created, less those freed, before Python looks for reference cycles. Its default of 700
-# is passed again and again while requests are answered, at 0.05 ms a request. With 20,000, what
-# failing requests leave in cycles grew to some 15 MB (benchmarks/journal/2026-11-21-overload.md).
-GARBAGE_THRESHOLDS = (10_000, 10, 10)
+# Containers created, less those freed, before Python looks for reference cycles. Requests leave
+# none, whatever their answer, so this is for what nobody thought of: up to some 30 MB. A waiting
+# request has 60 containers, and to look through those of a thousand holds up all others for 60 ms
+# and more: at 10,000 a refusal's p99 was four times as long (benchmarks/journal/2026-11-27-amd.md).
+GARBAGE_THRESHOLDS = (200_000, 10, 10)
 
 
 def tune_process() -> None:

@@ -1,13 +1,17 @@
 """Every error of every route has its dialect's envelope, a sentence, and a request id."""
 
+import gc
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from service import errors
+from service.app import create_app
 from service.errors import ServiceError
+from service.settings import Settings
 from tests.support.fake_engine import FakeEngine, client_of
 
 JSON = {"Content-Type": "application/json"}
@@ -241,3 +245,45 @@ async def test_json_media_types_are_understood(media_type: str) -> None:
     headers = {"Content-Type": media_type, "Content-Encoding": "identity"}
     response = await client_of(FakeEngine()).post("/embed", content=content, headers=headers)
     assert response.status_code == 200
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Garbage is collected on demand alone, and all there was before is gone."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+async def test_no_request_leaves_reference_cycles() -> None:
+    """So the collector, whose pauses grow with what waits, hardly has to run."""
+    app = create_app(Settings(max_body_bytes=200_000), engine=FakeEngine())
+    statuses: list[int] = []
+
+    async def post(content: bytes, headers: dict[str, str]) -> None:
+        async def receive() -> dict[str, Any]:
+            body = content.replace(b"FIELD", b"inputs")
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            if "status" in message:
+                statuses.append(message["status"])
+
+        pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        route = {"type": "http", "method": "POST", "path": "/embed", "query_string": b""}
+        await app(route | {"headers": pairs, "state": {}}, receive, send)
+        app.state.service.metrics.deferred.run()
+
+    cases = [(content, headers) for content, headers, *_ in BAD_REQUESTS.values()]
+    cases.append((b'{"FIELD": "a"}', JSON))
+    left = []
+    for case in cases:
+        await post(*case)  # makes what is made once for all
+        gc.collect()
+        await post(*case)
+        left.append(gc.collect())
+    expected = [status for *_, status, _ in BAD_REQUESTS.values()] + [200]
+    assert statuses == [status for status in expected for _ in range(2)]
+    assert left == [0] * len(cases)
