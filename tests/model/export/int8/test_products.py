@@ -263,6 +263,18 @@ def test_tokens_have_one_scale_where_that_is_nearly_as_exact(larger: float, one:
         assert rounding.largest == pytest.approx(largest)
 
 
+@pytest.mark.parametrize("larger", [1.5, 1.75, 2.0, 2.25, 2.5])
+def test_weights_of_fewer_steps_choose_no_poorer_way_for_their_tokens(larger: float) -> None:
+    """Products stay the same with every other channel's sign turned, and pairs have all steps."""
+    turned = np.where(np.arange(WIDTH) % 2, -1, 1).astype(np.float32)
+    tokens = np.clip(matrix(LEAST_MEASURED, WIDTH), -1, 1)
+    tokens[7] *= larger
+    of_one_sign = np.abs(matrix()) + 1
+    fewer = rounding_of(tokens, [of_one_sign])
+    all_steps = rounding_of(tokens * turned, [of_one_sign * turned[:, None]])
+    assert (fewer.largest, fewer.factors is None) == (all_steps.largest, all_steps.factors is None)
+
+
 ROUNDINGS = {
     "a scale a token": Rounding(),
     "balanced": Rounding(FACTORS),
