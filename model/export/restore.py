@@ -8,7 +8,8 @@ weights, so that no family of encoders needs rules of its own.
 """
 
 import json
-from collections.abc import Iterator
+from collections import ChainMap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 import onnx
 import torch
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, numpy_helper
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
@@ -27,7 +28,6 @@ from model.artifact.writer import staged
 from model.export.checkpoint import TRAINING_RECORD, encode
 from model.export.cpu.masked_attention import attend_by_standard_operator
 from model.export.cpu.packing import add_biases_in_products
-from model.export.graph import with_branches
 from model.export.int8.rounding import round_weights
 from model.export.int8.storage import fold_int8
 from model.export.options import ExportOptions
@@ -169,10 +169,38 @@ def _weight_pairs(artifact: Artifact, like: ModelProto) -> Iterator[tuple[Array,
         raise RestoreError(_not_alike(artifact)) from None
 
 
+_Scope = ChainMap[str, tuple[NodeProto, "_Scope"]]  # by the name of a value: what makes it
+
+
 def _nodes(graph: ModelProto) -> list[NodeProto]:
-    """The nodes of a graph and its branches; Identity stands where two weights are the same."""
-    nodes = (node for part in with_branches(graph.graph) for node in part.node)
-    return [node for node in nodes if node.op_type != "Identity"]
+    """The nodes that the outputs of a graph need, in the order of a walk back from them.
+
+    It does not depend on the order in which a graph lists its nodes, which exports of different
+    versions choose differently. Identity, where two weights are the same, is left out.
+    """
+    scope = _scope(graph.graph, ChainMap())
+    waiting = _makers(scope, [out.name for out in graph.graph.output])
+    nodes: dict[int, NodeProto] = {}
+    while waiting:
+        node, scope = waiting.pop()
+        if id(node) in nodes:
+            continue
+        nodes[id(node)] = node
+        waiting += _makers(scope, node.input)
+        for branch in (each.g for each in node.attribute if each.type == AttributeProto.GRAPH):
+            waiting += _makers(_scope(branch, scope), [out.name for out in branch.output])
+    return [node for node in nodes.values() if node.op_type != "Identity"]
+
+
+def _scope(graph: GraphProto, outer: _Scope) -> _Scope:
+    """The makers of the values that a graph's nodes can read: branches share names."""
+    scope = outer.new_child()
+    scope.update({output: (node, scope) for node in graph.node for output in node.output})
+    return scope
+
+
+def _makers(scope: _Scope, names: Iterable[str]) -> list[tuple[NodeProto, _Scope]]:
+    return [scope[name] for name in names if name in scope]
 
 
 def _weights(graph: ModelProto) -> Weights:

@@ -40,6 +40,7 @@ TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at n
 # Of transformers' module of ModernBERT.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 
+SHIPPED = Path("artifacts/default")
 UNREAD = "pooler."  # BERT's, which no graph reads
 
 
@@ -64,6 +65,11 @@ def test_gates_of_every_exit_come_back(
     assert get_selector(encoder).config == get_selector(before).config
     for depth in (2, 3, 4, None):
         assert (encode(encoder, TEXTS, depth) == encode(before, TEXTS, depth)).all()
+
+
+def test_the_shipped_artifact_comes_back(tmp_path: Path) -> None:
+    """An earlier version exported it; this one lists the nodes of its graph in another order."""
+    restore_checkpoint(Artifact.open(SHIPPED), tmp_path / "restored")
 
 
 def test_only_a_checkpoint_is_overwritten(exits_artifact: Artifact, tmp_path: Path) -> None:
