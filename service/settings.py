@@ -83,12 +83,10 @@ class Settings(BaseSettings):
     cors_allow_origins: Annotated[tuple[str, ...], NoDecode] = _setting(
         (), "Server", "Origins browsers may call from, separated by commas; * for any."
     )
-
     playground: Literal["auto", "on", "off"] = _setting(
-        "auto",
-        "Server",
+        "auto", "Server",
         "Whether /playground and the scripts of /docs are served; auto: on loopback.",
-    )
+    )  # fmt: skip
 
     artifact: Path = _setting(DEFAULT_ARTIFACT, "Model", "Folder of the exported model to serve.")
     served_name: str | None = _setting(
@@ -110,13 +108,12 @@ class Settings(BaseSettings):
         0, "Model", "Threads of the encoder; 0 counts the cores this process may use.", ge=0, le=512
     )
     concurrent_runs: int = _setting(
-        0, "Model", "Batches run side by side; 0 for one per thread, at most 16, on a GPU 2.",
+        0, "Model", "Batches run side by side; 0 for one per thread, at most 16, on a GPU 1.",
         ge=0, le=64,
     )  # fmt: skip
     auto_truncate: bool = _setting(
         True, "Model", "Cut texts that are too long when a request does not say; if not, 422."
     )
-
     default_depth: int | None = _setting(
         None, "Model", "Last block to run where a request does not say; by default all.",
         ge=1, le=1_024,
@@ -159,7 +156,6 @@ class Settings(BaseSettings):
     stall_timeout_seconds: float = _setting(
         60.0, "Batching", "A single run longer than this turns /ready red.", gt=0, le=3_600
     )
-
     api_keys: Annotated[tuple[Annotated[SecretStr, Field(min_length=1)], ...], NoDecode] = _setting(
         (), "Access", "Accepted API keys, separated by commas; none leaves the service open."
     )
@@ -247,6 +243,11 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"precision is int8 and device is {self.device}: int8 is for a CPU. Set device to"
                 " cpu, or precision to auto or as_is."
+            )
+        if self.concurrent_runs > 1 and self.device != "cpu":
+            raise ValueError(
+                f"concurrent_runs is {self.concurrent_runs} and device is {self.device}: on a GPU"
+                " two at once give wrong embeddings. Set concurrent_runs to 1."
             )
         if self.metrics_require_key and not self.requires_key:
             raise ValueError(

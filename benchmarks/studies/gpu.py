@@ -4,8 +4,9 @@
         --texts FILE [--seconds S] [--rounds N] --out FILE
 
 Each round measures every artifact behind the service and in a plain loop, then `encode` of the
-checkpoint in float16, each with every load. Also how far an embedding differs between batches, and
-how long a run takes by its number of texts. Writes JSON, and prints Markdown tables.
+checkpoint in float16, each with every load. Also how far an embedding differs between batches and
+between one run and two at once, and how long a run takes by its number of texts. Writes JSON, and
+prints Markdown tables.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +33,8 @@ from benchmarks.systems.running import NotMeasured, Running, running
 from benchmarks.systems.worker import measure
 from model.artifact.manifest import TOKENIZER
 from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from model.runtime.sessions import open_sessions, run_bound
 from model.runtime.tokenizer import Tokenizer
 
 LOADS = (
@@ -45,6 +48,7 @@ LOADS = (
 ENCODE_BATCHES = (32, 128, 512)  # of sentence-transformers; the fastest counts
 WARM_UP_SECONDS = 1.0
 COMPARED = 512  # texts whose embeddings are compared between batches
+CONCURRENT_BATCHES = 200
 RUN_TEXTS, RUN_LENGTH, RUNS = (1, 8, 32, 64, 128, 256, 512, 1024), 16, 30
 
 Figures = dict[str, Any]
@@ -66,6 +70,8 @@ def main() -> None:
     for artifact in options.artifact:
         with _recorded(found, "exactness", artifact.name) as of:
             of |= _compare_batches(artifact, texts.short)
+        with _recorded(found, "two runs at once in one session", artifact.name) as of:
+            of |= _compare_concurrent(artifact, texts.long)
         with _recorded(found, "runs", artifact.name) as of:
             of |= {"ms": _run_times(artifact)}
         options.out.write_text(json.dumps(found, indent=1))
@@ -185,6 +191,33 @@ def _compare_batches(artifact: Path, texts: Sequence[str]) -> Figures:
     return found
 
 
+def _compare_concurrent(artifact: Path, texts: Sequence[str]) -> Figures:
+    """Batches of long texts in two threads of one session, which `OnnxEncoder` does not do on a
+    GPU, beside the same batches one after another: how many fail, differ, or have rows of zeros."""
+    opened = Artifact.open(artifact)
+    encoder = OnnxEncoder(opened, device="cuda")
+    session = open_sessions(opened, "cuda")[0]
+    rows = [row.input_ids for row in encoder.tokenizer.tokenize(texts)]
+    batches = [encoder.inputs(rows[at : at + 64]) for at in range(0, len(rows), 64)]
+    expected = [run_bound(session, POOLED_OUTPUT, batch) for batch in batches]
+    found = dict.fromkeys(("batches", "failed", "differ by 1e-3 or more", "have zeros"), 0)
+
+    def run(at: int) -> None:
+        found["batches"] += 1
+        try:
+            embeddings = run_bound(session, POOLED_OUTPUT, batches[at % len(batches)])
+        except Exception:  # ONNX Runtime raises classes of its own
+            found["failed"] += 1
+            return
+        differ = _difference(embeddings, expected[at % len(batches)]) >= 1e-3
+        found["differ by 1e-3 or more"] += differ
+        found["have zeros"] += not embeddings.any(axis=1).all()
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(run, range(CONCURRENT_BATCHES)))
+    return found
+
+
 def _difference(rows: Any, others: Any) -> float:
     return float(np.abs(rows - others).max())
 
@@ -256,7 +289,7 @@ def _tables(found: Figures) -> Iterator[str]:
             p50 = [each["p50_ms"] for each in seen]
             cells.append(f"{median(rates):.0f} ({median(p50):.2f} ms)" if rates else "–")
         yield f"| {name} | " + " | ".join(cells) + " |"
-    for part in ("exactness", "runs"):
+    for part in ("exactness", "two runs at once in one session", "runs"):
         for name, of in found.get(part, {}).items():
             yield f"{part}, {name}: {json.dumps(of)}"
 

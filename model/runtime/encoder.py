@@ -1,5 +1,6 @@
 """The encoder that serves: token ids or texts to float32 embeddings, through ONNX Runtime."""
 
+import threading
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
@@ -42,6 +43,9 @@ class OnnxEncoder:
     With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
     thread, which uses the cores better than threads that work in step; an exclusive run gets all
     ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
+
+    On a GPU runs wait for each other: two at once in a session of ONNX Runtime 1.31.1 gave vectors
+    of zeros and failed in NonZero (benchmarks/journal/2026-11-27-gpu.md).
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class OnnxEncoder:
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
         self._returning_memory = memory_returning_options()
         self._has_device_memory = device != "cpu"
+        self._gpu_is_free = threading.Lock()
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
 
@@ -131,7 +136,8 @@ class OnnxEncoder:
             inputs["depth"] = np.array(depth)
         session = self._exclusive_session if exclusive else self._shared_session
         if self._has_device_memory:
-            return run_bound(session, output, inputs)
+            with self._gpu_is_free:
+                return run_bound(session, output, inputs)
         kept = KEPT_TOKENS if session is self._shared_session else KEPT_TOKENS_ALONE
         options = self._returning_memory if inputs["input_ids"].size > kept else None
         values: NDArray[np.float32] = session.run([output], inputs, options)[0]

@@ -2,9 +2,6 @@
 
 ONNX Runtime falls back to the CPU when a provider cannot be loaded or has no kernel for a node, and
 only logs it. Here both raise ProviderUnavailable.
-
-On a GPU one session serves concurrent runs: ONNX Runtime gives each run a CUDA stream of its own
-from a pool in the session, so more sessions would only hold the weights again.
 """
 
 import os
@@ -84,8 +81,8 @@ def run_bound(
 ) -> NDArray[np.float32]:
     """Run a session on a GPU, with the inputs copied to the device before the run starts.
 
-    Safe to call from several threads: each call has its own binding. Only ``output``, such
-    as the pooled rows [n, dim], is copied back.
+    One call at a time: see `model.runtime.encoder.OnnxEncoder`. Only ``output``, such as the pooled
+    rows [n, dim], is copied back.
     https://onnxruntime.ai/docs/api/python/api_summary.html#iobinding
     """
     binding = session.io_binding()

@@ -31,7 +31,10 @@ CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 STAGES = ("body", "tokenize", "queue", "inference", "serialize")
 REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota")
-FAILURE_REASONS = ("inference_error", "non_finite", "wrong_shape", "engine_died", "stopped")
+FAILURE_REASONS = (
+    *("inference_error", "non_finite", "all_zero", "wrong_shape"),
+    *("engine_died", "stopped"),
+)
 
 FULL_DEPTH = "full"  # the label of a batch that runs every block; another has its last block
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from service.engine.inference.parallelism import Parallelism
 from service.settings import Settings, SettingsError, environment_name, load_settings
 from service.settings_reference import describe_fields, settings_table
 
@@ -119,6 +120,7 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
         {"metrics_require_key": True},
         {"device": "cuda", "tensorrt_cache": "/engines"},
         {"device": "cuda", "precision": "int8"},
+        {"device": "cuda", "concurrent_runs": 2},
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(given: dict[str, object]) -> None:
@@ -132,6 +134,14 @@ def test_a_gpu_is_fed_larger_batches_unless_told_otherwise(device: str) -> None:
     for name in ("max_batch_tokens", "max_batch_texts", "max_queue_tokens"):
         assert getattr(on_gpu, name) > getattr(on_cpu, name)
     assert load_settings(device=device, max_batch_tokens=2048).max_batch_tokens == 2048
+
+
+@pytest.mark.parametrize("given", [0, 1])
+def test_on_a_gpu_one_batch_runs_at_a_time(given: int) -> None:
+    """Two at once gave wrong embeddings there."""
+    settings = load_settings(device="cuda", threads=8, concurrent_runs=given)
+    assert Parallelism.of(settings).concurrent_runs == 1
+    assert Parallelism.of(load_settings(threads=8)).concurrent_runs == 8
 
 
 def test_settings_do_not_change() -> None:

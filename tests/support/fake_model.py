@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 60  # a test that waits this long has failed
 FOREVER_SECONDS = 1_000.0
 
 # Characters that make the fake encoder misbehave; the fake tokenizer maps characters to ids.
-POISON, OUT_OF_MEMORY, NOT_A_NUMBER, LETHAL, MISSHAPEN = "!", "^", "?", "#", "%"
+POISON, OUT_OF_MEMORY, NOT_A_NUMBER, ZERO, LETHAL, MISSHAPEN = "!", "^", "?", "$", "#", "%"
 PANIC = "~"  # makes the fake tokenizer panic
 
 
@@ -148,6 +148,7 @@ class FakeEncoder:
             return np.zeros((len(texts) + 1, DIM), np.float32)
         embeddings = np.array([vector(text, depth) for text in texts], np.float32)
         embeddings[[NOT_A_NUMBER in text for text in texts], 1] = np.nan
+        embeddings[[ZERO in text for text in texts]] = 0
         return embeddings
 
     def block_weights(

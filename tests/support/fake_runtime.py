@@ -4,6 +4,7 @@ The results of the sessions are real. The options they were opened with are reco
 report about providers is set by the test.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,8 @@ class FakeSession:
         self.providers = providers  # what was asked for: options by provider, in order
         self.keywords = keywords
         self.bindings: list[FakeBinding] = []
+        self.running = 0  # runs that have begun and not ended
+        self.most_at_once = 0
 
     def get_outputs(self) -> list[Any]:
         return list(self._real.get_outputs())
@@ -105,7 +108,11 @@ class FakeSession:
 
     def run_with_iobinding(self, binding: "FakeBinding") -> None:
         binding.calls.append("run")
+        self.running += 1
+        self.most_at_once = max(self.most_at_once, self.running)
+        time.sleep(0.001)  # so that another thread comes in if it can
         self._real.run_with_iobinding(binding.real)
+        self.running -= 1
 
 
 class FakeBinding:

@@ -14,8 +14,8 @@ from service.settings import Settings
 
 CGROUP_MOUNT = "sys/fs/cgroup"
 
-# More cores than this wait for memory. On a GPU one batch is prepared while another runs.
-MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 2}
+# More cores than this wait for memory. On a GPU `model.runtime.encoder` runs one after another.
+MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 1}
 
 
 @dataclass(frozen=True)

@@ -243,17 +243,19 @@ class InferenceWorkers:
         started: float,
         seconds: float,
     ) -> bool:
-        """Write the finite embeddings into their requests; return whether there were any."""
-        finite = np.isfinite(embeddings)
-        broken: Sequence[int] = ()
-        if not finite.all():
-            broken = np.flatnonzero(~finite.all(axis=1)).tolist()
-            logger.error("%d of %d embeddings are not finite", len(broken), len(batch))
-            self._fail_texts([batch[position] for position in broken], "non_finite")
+        """Write the usable embeddings into their requests; return whether there were any."""
+        num_broken = 0
+        are_finite, are_not_zero = np.isfinite(embeddings).all(axis=1), embeddings.any(axis=1)
+        for reason, good in (("non_finite", are_finite), ("all_zero", are_not_zero)):
+            if not good.all():
+                broken = [batch[position] for position in np.flatnonzero(~good)]
+                logger.error("%d of %d embeddings are %s", len(broken), len(batch), reason)
+                self._fail_texts(broken, reason)
+                num_broken += len(broken)
         for text, embedding in zip(batch, embeddings, strict=True):
             text.request.embeddings[text.position] = embedding
         self._post(self._answer, batch, started, seconds)
-        return len(broken) < len(batch)
+        return num_broken < len(batch)
 
     def _fail_texts(self, texts: Sequence[QueuedText], reason: str) -> None:
         """Fail these texts alone, or their requests, whose other texts then leave the queue."""

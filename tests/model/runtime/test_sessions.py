@@ -262,10 +262,10 @@ def test_a_bound_run_computes_what_a_plain_run_does(
     assert binding.calls[-3:] == ["take pooled_embedding on cpu", "wait for copies", "run"]
 
 
-def test_runs_side_by_side_share_a_session_and_no_binding(
+def test_on_a_gpu_runs_of_several_threads_wait_for_each_other(
     tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each gets its own rows: a binding that is shared would mix them up."""
+    """Two at once gave wrong embeddings there. Each has its own binding, so its own rows."""
     runtime = FakeRuntime().install(monkeypatch)
     encoder = OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
     one_by_one = [encoder.run([row]) for row in rows(encoder)] * 8
@@ -275,6 +275,7 @@ def test_runs_side_by_side_share_a_session_and_no_binding(
         )
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
     assert len(runtime.session.bindings) == len(TEXTS) * 9
+    assert runtime.session.most_at_once == 1
 
 
 def test_tensorrt_comes_before_cuda(

@@ -47,6 +47,7 @@ from tests.support.fake_model import (
     PANIC,
     PATIENCE_SECONDS,
     POISON,
+    ZERO,
     Clock,
     Harness,
     outcome,
@@ -360,9 +361,9 @@ async def test_what_is_done_with_a_result_is_in_flight_until_its_deadline() -> N
 # --- failures ---
 
 
-@pytest.mark.parametrize("trouble", [POISON, OUT_OF_MEMORY, NOT_A_NUMBER])
+@pytest.mark.parametrize("trouble", [POISON, OUT_OF_MEMORY, NOT_A_NUMBER, ZERO])
 async def test_only_the_guilty_request_of_a_batch_fails(trouble: str) -> None:
-    reason = "non_finite" if trouble == NOT_A_NUMBER else "inference_error"
+    reason = {NOT_A_NUMBER: "non_finite", ZERO: "all_zero"}.get(trouble, "inference_error")
     async with serving() as harness:
         held = await harness.hold()
         tasks = [harness.send(text) for text in ("aaa", "bb" + trouble, "ccc", "ddd", "eee")]

@@ -2,7 +2,6 @@
 
 import gc
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -245,15 +244,6 @@ async def test_json_media_types_are_understood(media_type: str) -> None:
     headers = {"Content-Type": media_type, "Content-Encoding": "identity"}
     response = await client_of(FakeEngine()).post("/embed", content=content, headers=headers)
     assert response.status_code == 200
-
-
-@pytest.fixture
-def collector() -> Iterator[None]:
-    """Garbage is collected on demand alone, and all there was before is gone."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 @pytest.mark.usefixtures("collector")
