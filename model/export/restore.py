@@ -56,9 +56,9 @@ def restore_checkpoint(artifact: Artifact, target: Path, *, overwrite: bool = Fa
     then leaves it as it was.
     """
     _require_restorable(artifact)
-    encoder = _new_encoder(artifact)
-    _take_weights(encoder, artifact)
     with staged(target, overwrite=overwrite, marker=MODULES_FILE) as folder:
+        encoder = _new_encoder(artifact)
+        _take_weights(encoder, artifact)
         encoder.save(str(folder), create_model_card=False)
         if training := artifact.manifest.training:
             text = json.dumps(training, indent=2, ensure_ascii=False) + "\n"

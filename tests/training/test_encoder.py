@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from model.network.encoder import get_selector, load_encoder
+from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
 from training.errors import ConfigError
 from training.recipe.recipe import (
+    BackboneConfig,
     Recipe,
 )
 from training.train import train
@@ -62,6 +64,13 @@ def test_first_blocks_that_are_frozen_do_not_move(
     last = {name for name in untrained if "layer.3." in name}
     assert moved <= last
     assert {name for name in last if name.endswith("dense.weight")} <= moved
+
+
+def test_a_decoder_without_a_template_is_refused(recipe: Recipe, tmp_path: Path) -> None:
+    """It would fail later, since nothing says how texts are padded."""
+    backbone = BackboneConfig(name=str(tiny_decoder(tmp_path / "decoder")))
+    with pytest.raises(ConfigError, match=r"decoder has no padding token.* Set template"):
+        new_encoder(replace(recipe, backbone=backbone, selector=None))
 
 
 def test_freezing_every_block_is_refused(recipe: Recipe) -> None:
