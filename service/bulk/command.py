@@ -180,15 +180,16 @@ class _Run:
         share_one_heap()
         job = self._job
         files = scan(job.inputs, job.options, given=job.input_format)
+        # Nothing is shared with other threads yet, and a service may be a long time in answering.
+        remote = self._remote(server, key_file) if server else None
         with self._signals.deferred():
-            self._embed(files, server, key_file)
+            self._embed(files, remote or self._local())
 
-    def _embed(self, files: "list[InputFile]", server: str | None, key_file: Path | None) -> None:
+    def _embed(self, files: "list[InputFile]", embedder: "Embedder") -> None:
         from service.bulk.output.folder import OutputFolder
         from service.bulk.runner import Runner
 
         job = self._job
-        embedder = self._embedder(server, key_file)
         output = OutputFolder(job.output, embedder.model, job.options, files)
         try:
             output.begin(self._shard, resume=self._resume, overwrite=self._overwrite)
@@ -204,11 +205,12 @@ class _Run:
             self._progress.end()
             output.close()
 
-    def _embedder(self, server: str | None, key_file: Path | None) -> "Embedder":
-        if server:
-            from service.bulk.embedders.remote import RemoteEmbedder
+    def _remote(self, server: str, key_file: Path | None) -> "Embedder":
+        from service.bulk.embedders.remote import RemoteEmbedder
 
-            return RemoteEmbedder(server, self._job.options, key=_read_key(key_file))
+        return RemoteEmbedder(server, self._job.options, key=_read_key(key_file))
+
+    def _local(self) -> "Embedder":
         from service.bulk.embedders.local import LocalEmbedder
 
         return LocalEmbedder(self._job.artifact, self._job.options, threads=self._job.threads)

@@ -58,7 +58,8 @@ def document_of(client: httpx.Client, artifact: Path) -> dict[str, Any]:
     any_two = depths <= set(info["comparable_depths"])
     limits = {
         "dimensions": {"maximum": info["dim"]},
-        "prompt_name": {"enum": [*info["prompts"], None]},
+        "prompt_name": {"enum": [*info["prompts"], "", None]},
+        "documents_prompt_name": {"enum": [*info["prompts"], "", None]},
         "depth": {"enum": [*sorted(depths), None]},
         "window_overlap": {"maximum": info["max_input_length"] // 2},
         "documents_depth": {"enum": [*(sorted(depths) if any_two else ()), None]},

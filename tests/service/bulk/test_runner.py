@@ -3,6 +3,7 @@
 import json
 import pkgutil
 import signal
+import socket
 import subprocess
 import time
 from concurrent.futures import Future
@@ -223,6 +224,17 @@ def test_a_signal_ends_a_run_that_waits_for_its_encoder(
         run_until_stopped()
     assert stopped.value.number == number
     assert not list((tmp_path / "out").glob("*part-*"))
+
+
+def test_a_signal_ends_a_run_whose_service_does_not_answer(texts: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    process = start_embed(texts, "-o", tmp_path / "out", "--server", url)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=4)  # it tries again
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_runs_that_are_killed_end_in_the_bytes_of_one_that_is_not(
