@@ -164,7 +164,7 @@ def test_5_a_request_takes_as_many_texts_as_info_says(server: Server) -> None:
 def test_6_bodies_that_cannot_be_read_have_their_own_status(server: Server) -> None:
     """TEI answers these with plain text, so only the status is the contract."""
     json = {"Content-Type": "application/json"}
-    too_large = server.post("/embed", {"inputs": "a" * 10_000_000})  # above the limit of both, in bytes
+    too_large = server.post("/embed", {"inputs": "a" * 10_000_000})  # bytes, above both limits
     assert too_large.status_code == 413
     form = server.client.post("/embed", content=b'{"inputs":"a"}', headers={"Content-Type": "a/b"})
     assert form.status_code == 415
