@@ -31,9 +31,8 @@ def _flags() -> inspect.Signature:
     """One optional keyword per setting. All but switches are text: Settings knows the types."""
     parameters = []
     for field in describe_fields():
-        switch = f"{field.flag}/--no-{field.flag.removeprefix('--')}"
         option = typer.Option(
-            switch if field.kind == "boolean" else field.flag,
+            f"{field.flag}/{field.opposite_flag}" if field.opposite_flag else field.flag,
             help=f"{field.description} ({field.variable}, default: {field.default or 'none'})",
             rich_help_panel=field.group,
             metavar=_metavar(field.kind),

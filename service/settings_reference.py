@@ -18,7 +18,7 @@ class FieldDescription:
     group: str
     kind: str  # e.g. "integer", "cpu|cuda"
     default: str  # empty for none
-    bounds: str  # e.g. "1 to 65535"; empty for none
+    bounds: str  # e.g. "1 to 65535; at least max_batch_texts"; empty for none
     description: str
 
     @property
@@ -31,6 +31,23 @@ class FieldDescription:
         """The flag of ``s2sent serve``, e.g. ``--port``."""
         return f"--{self.name.replace('_', '-')}"
 
+    @property
+    def opposite_flag(self) -> str:
+        """The flag that sets a boolean to false, e.g. ``--no-log-requests``; empty for others."""
+        return f"--no-{self.flag.removeprefix('--')}" if self.kind == "boolean" else ""
+
+
+# Bounds that depend on another setting, which `Settings` checks after all fields.
+_BOUNDS_BY_OTHERS = {
+    "tensorrt_cache": "only with device tensorrt",
+    "precision": "int8 on a CPU only",
+    "concurrent_runs": "on a GPU at most 1",
+    "max_batch_tokens": "at least max_batch_texts",
+    "max_batch_texts": "at most max_batch_tokens",
+    "max_queue_tokens": "at least max_batch_tokens",
+    "metrics_require_key": "true only with API keys",
+}
+
 
 def describe_fields() -> list[FieldDescription]:
     """Every setting, in the order of the class."""
@@ -42,9 +59,9 @@ def settings_table() -> str:
     lines = ["| variable | flag | default | bounds | what |", "| --- | --- | --- | --- | --- |"]
     for field in describe_fields():
         default = f"`{field.default}`" if field.default else ""
+        flags = ", ".join(f"`{flag}`" for flag in (field.flag, field.opposite_flag) if flag)
         lines.append(
-            f"| `{field.variable}` | `{field.flag}` | {default} | {field.bounds}"
-            f" | {field.description} |"
+            f"| `{field.variable}` | {flags} | {default} | {field.bounds} | {field.description} |"
         )
     return "\n".join(lines)
 
@@ -53,12 +70,13 @@ def _describe(name: str, field: FieldInfo) -> FieldDescription:
     extra = field.json_schema_extra
     group = extra["group"] if isinstance(extra, dict) else ""
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+    own_bounds = ", ".join(choices) or _shown_bounds(field.metadata)
     return FieldDescription(
         name=name,
         group=str(group),
         kind="|".join(choices) or _KINDS.get(field.annotation, "text"),
         default=_shown_default(field.default_factory or field.default),
-        bounds=", ".join(choices) or _shown_bounds(field.metadata),
+        bounds="; ".join(filter(None, (own_bounds, _BOUNDS_BY_OTHERS.get(name)))),
         description=field.description or "",
     )
 

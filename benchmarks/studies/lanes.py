@@ -30,7 +30,7 @@ from benchmarks.load.texts import read_texts
 from benchmarks.machine import describe_machine
 from benchmarks.studies.profile import read_totals
 from benchmarks.systems.ours import our_service
-from benchmarks.systems.running import running
+from benchmarks.systems.running import NotMeasured, running
 from benchmarks.systems.system import DEFAULT_ARTIFACT
 from service.lanes import HEADER, Lane
 
@@ -123,22 +123,39 @@ def lone_requests(url: str, texts: Sequence[str], seconds: float, seed: int) -> 
 
 
 def play(scene: Scene, url: str, texts: Sequence[str], seconds: float, seed: int) -> None:
-    """Run a scene once and keep what was measured."""
+    """Run a scene once and keep what was measured.
+
+    Raises NotMeasured where the window is too short for a lone request, an answer or a run.
+    """
     if scene.bulk is None:
         lone_requests(url, texts, WARM_UP_SECONDS, seed)
-        scene.seconds += lone_requests(url, texts, seconds, seed)
+        lone = lone_requests(url, texts, seconds, seed)
+        _at_least_one("lone requests", len(lone), scene, seconds)
+        scene.seconds += lone
         return
     with bulk_clients(url, scene.bulk, texts) as ended:
         time.sleep(WARM_UP_SECONDS)
         before, since, answered = _runs(url), time.perf_counter(), len(ended)
         if scene.lone:
-            scene.seconds += lone_requests(url, texts, seconds, seed)
+            lone = lone_requests(url, texts, seconds, seed)
+            _at_least_one("lone requests", len(lone), scene, seconds)
+            scene.seconds += lone
         else:
             time.sleep(seconds)
         answers, took = len(ended) - answered, time.perf_counter() - since
         after = _runs(url)
+    _at_least_one("answers to bulk", answers, scene, seconds)
+    _at_least_one("runs", after[1] - before[1], scene, seconds)
     scene.texts_per_second.append(answers * BULK_TEXTS / took)
     scene.run_ms.append(1000 * (after[0] - before[0]) / (after[1] - before[1]))
+
+
+def _at_least_one(what: str, count: float, scene: Scene, seconds: float) -> None:
+    """Raise NotMeasured where there is nothing to divide by."""
+    if not count:
+        raise NotMeasured(
+            f"{scene.name}: a window of {seconds:g} s had no {what}. Give more --seconds."
+        )
 
 
 def _runs(url: str) -> tuple[float, float]:
@@ -188,6 +205,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10)
     arguments = parser.parse_args()
+    if arguments.rounds < 1:
+        parser.error(f"--rounds is {arguments.rounds}; give at least 1.")
     texts = read_texts(arguments.texts)
     idle = Scene("lone requests, idle service", lone=True, bulk=None)
     alone = Scene("bulk alone", lone=False, bulk="bulk")
@@ -198,9 +217,12 @@ def main() -> None:
         tempfile.NamedTemporaryFile() as log,
         running(our_service(arguments.artifact), Path(log.name)) as service,
     ):
-        for number in range(arguments.rounds):
-            for scene in scenes if number % 2 == 0 else scenes[::-1]:
-                play(scene, service.origin, texts, arguments.seconds, number)
+        try:
+            for number in range(arguments.rounds):
+                for scene in scenes if number % 2 == 0 else scenes[::-1]:
+                    play(scene, service.origin, texts, arguments.seconds, number)
+        except NotMeasured as error:
+            parser.exit(1, f"{error}\n")
     load = describe_machine()["load_average"][0]
     print(f"{as_table(scenes)}\n\n{verdict(idle, alone, both)}\nThe machine's load was {load:.1f}.")
 

@@ -22,6 +22,7 @@ Batch = list[list[int]]
 Group = tuple[Batch, Batch]  # the texts for a lower depth, and those for full depth
 
 COUNTS = ((1, 1), (1, 4), (4, 1), (4, 4), (16, 16))  # shallow and deep texts of a group
+LARGEST_GROUP = max(map(sum, COUNTS))
 
 
 def main() -> None:
@@ -33,10 +34,17 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--count", type=int, default=256, help="texts in a round")
     options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds is {options.rounds}; give at least 1.")
 
     encoder = OnnxEncoder(Artifact.open(options.artifact), intra_op_num_threads=options.threads)
     depths = encoder.artifact.manifest.depths
     texts = read_texts(options.texts)[: options.count]
+    if len(texts) < LARGEST_GROUP:
+        parser.error(
+            f"a round has {len(texts)} texts and a group up to {LARGEST_GROUP}; give more with"
+            " --count or --texts."
+        )
     rows = sorted((row.input_ids for row in encoder.tokenizer.tokenize(texts)), key=len)
     print(f"| shallow + deep texts | {' | '.join(f'depth {depth}' for depth in depths)} |")
     print(f"|---|{'---:|' * len(depths)}")

@@ -63,11 +63,12 @@ class Engine:
         self._on_fatal = on_fatal
         self._clock = clock
         self._failure = "engine could not start"  # the reason while the state is "failed"
-        self._throughput = ThroughputEstimate()
         self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
         self._workers: InferenceWorkers | None = None
+        limits = BatchLimits.of(settings)
+        self._throughput = ThroughputEstimate(limits)
         self._batcher = Batcher(
-            BatchLimits.of(settings),
+            limits,
             max_queue_tokens=settings.max_queue_tokens,
             bulk_share=settings.bulk_share,
             num_workers=self._parallelism.concurrent_runs,

@@ -21,6 +21,7 @@ def invalid_input(error: ValidationError) -> InvalidInput:
 
 _NAMED = 3  # fields at fault that a message names after the first
 _SHOWN = 40  # characters of a value that a message repeats
+_BEYOND_64_BITS = 2.0**63  # no float below it, above -2**63, was an integer in JSON
 
 
 _COMPLAINTS = {
@@ -66,6 +67,11 @@ def _path(location: tuple[int | str, ...]) -> str:
         elif not part.startswith("<"):
             path += f".{part}" if path else part
     return path
+
+
+def whole(value: object) -> object:
+    """An integer beyond 64 bits, which orjson reads as a float, as an integer to be refused."""
+    return int(value) if isinstance(value, float) and abs(value) >= _BEYOND_64_BITS else value
 
 
 def described(value: object) -> str:

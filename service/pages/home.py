@@ -60,8 +60,7 @@ def _facts(service: Service) -> dict[str, Facts]:
         model = _model_facts(service)
     except NotReady as error:
         return {"Server": [("state", error.message)]}
-    scores = service.manifest.scores
-    quality = [(task, f"{score:.2f}") for task, score in scores.items()]
+    quality = _quality_facts(service)
     headings = {"Model": model, "Server": _server_facts(service)}
     return headings | ({"Quality, Spearman × 100": quality} if quality else {})
 
@@ -77,6 +76,14 @@ def _model_facts(service: Service) -> Facts:
         ("precision", manifest.precision),
         ("depths", f"{depths} and all blocks" if depths else "all blocks only"),
     ]
+
+
+def _quality_facts(service: Service) -> Facts:
+    manifest = service.manifest
+    if not manifest.scores and manifest.precision == "int8":
+        what = "not measured on this int8 conversion; those of the model before are not its own"
+        return [("scores", what)]
+    return [(task, f"{score:.2f}") for task, score in manifest.scores.items()]
 
 
 def _server_facts(service: Service) -> Facts:

@@ -31,21 +31,31 @@ class StaticFile(NamedTuple):
 @router.api_route("/playground", methods=READING)
 async def playground(request: Request) -> Response:
     """The page; raises NotFound where the setting ``playground`` leaves it out."""
-    if not service_of(request).settings.serves_playground:
-        raise NotFound(
-            "The playground is off: by default it is served on loopback only. "
-            "Set S2SENT_PLAYGROUND=on."
-        )
+    _require_playground(request)
     return _answer(request, static_files()[PAGE])
 
 
 @router.api_route("/static/{name:path}", methods=READING)
 async def static(request: Request) -> Response:
-    """A file of the page. Names are looked up, so no other file can be asked for."""
+    """A file of the page or the script of /docs; raises NotFound where neither is served.
+
+    Names are looked up, so no other file can be asked for.
+    """
+    _require_playground(request)
     file = static_files().get(request.path_params["name"])
     if file is None:
         raise NotFound(f"There is no file {request.scope['path'][:80]}. See /docs for the routes.")
     return _answer(request, file)
+
+
+def _require_playground(request: Request) -> None:
+    settings = service_of(request).settings
+    if not settings.serves_playground:
+        raise NotFound(
+            "The playground and its files are not served: S2SENT_PLAYGROUND is"
+            f" {settings.playground}, and auto serves them on loopback only."
+            " Set S2SENT_PLAYGROUND=on."
+        )
 
 
 @cache

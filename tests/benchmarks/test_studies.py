@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from benchmarks.studies import lanes, mixed_depths
 from benchmarks.studies.bulk import high_water_mb
 from benchmarks.studies.cosines import cosines, with_noise
 from benchmarks.studies.int8_graph import table, time_graph
@@ -21,8 +24,10 @@ from benchmarks.studies.unfetched_output import (
     describe,
     open_session,
 )
+from benchmarks.systems.running import NotMeasured
 from model.artifact.reader import Artifact
 from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, OnnxEncoder, padded_inputs
+from service.lanes import Lane
 
 
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:
@@ -36,6 +41,48 @@ def test_two_graphs_are_compared_within_a_turn(exits_artifact: Artifact) -> None
     seen = time_graph(exits_artifact.path / "onnx/model.onnx", lengths=(8, 12), seconds=0.01)
     assert sorted(seen) == [(1, 8), (1, 12), (2, 8), (2, 12)]
     assert min(seen.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("bulk", "answers", "what"),
+    [(None, 0, "lone requests"), ("bulk", 0, "answers to bulk"), ("bulk", 1, "runs")],
+)
+def test_a_window_too_short_to_measure_is_refused(
+    monkeypatch: pytest.MonkeyPatch, bulk: Lane | None, answers: int, what: str
+) -> None:
+    ended: list[float] = []
+
+    monkeypatch.setattr(lanes, "lone_requests", lambda *_: [])
+    monkeypatch.setattr(lanes, "bulk_clients", lambda *_: nullcontext(ended))
+    monkeypatch.setattr(lanes, "_runs", lambda _: (1.0, 5.0))
+    monkeypatch.setattr(lanes, "WARM_UP_SECONDS", 0)
+    monkeypatch.setattr(
+        time, "sleep", lambda seconds: ended.extend([0.0] * answers * (seconds > 0))
+    )
+    scene = lanes.Scene("a scene", lone=bulk is None, bulk=bulk)
+    with pytest.raises(NotMeasured, match=f"a scene: a window of 0.001 s had no {what}. Give more"):
+        lanes.play(scene, "http://nowhere", ["a"], 0.001, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--count", "3"], "a round has 3 texts and a group up to 32; give more with --count"),
+        (["--rounds", "0"], "--rounds is 0; give at least 1."),
+    ],
+)
+def test_too_few_texts_or_rounds_to_compare_depths_are_refused(
+    exits_artifact: Artifact,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    sentence: str,
+) -> None:
+    command = ["mixed_depths", "--artifact", str(exits_artifact.path), *options]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit):
+        mixed_depths.main()
+    assert sentence in capsys.readouterr().err
 
 
 METRICS = """\

@@ -44,6 +44,7 @@ def test_every_setting_is_a_flag_of_serve() -> None:
     text = run(app, ["serve", "--help"], env={"COLUMNS": "300", "TERMINAL_WIDTH": "300"}).output
     for field in describe_fields():
         assert field.flag in text
+        assert field.opposite_flag in text
         assert field.variable in text
 
 
@@ -73,6 +74,11 @@ def test_a_start_that_fails_while_the_model_is_opened_is_a_sentence_and_its_exit
             assert done.returncode == code
             assert part in done.stderr
             assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_table_has_both_flags_of_a_switch() -> None:
+    (line,) = (line for line in settings_table().splitlines() if "S2SENT_LOG_REQUESTS" in line)
+    assert "| `--log-requests`, `--no-log-requests` |" in line
 
 
 def test_settings_prints_the_table() -> None:

@@ -113,19 +113,37 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "bound"),
     [
-        {"max_batch_texts": 128, "max_batch_tokens": 64},
-        {"max_batch_tokens": 4096, "max_queue_tokens": 100},
-        {"metrics_require_key": True},
-        {"device": "cuda", "tensorrt_cache": "/engines"},
-        {"device": "cuda", "precision": "int8"},
-        {"device": "cuda", "concurrent_runs": 2},
+        (
+            {"max_batch_texts": 128, "max_batch_tokens": 64},
+            "max_batch_tokens: at least max_batch_texts",
+        ),
+        (
+            {"max_batch_texts": 1025, "max_batch_tokens": 1024},
+            "max_batch_texts: at most max_batch_tokens",
+        ),
+        (
+            {"max_batch_tokens": 4096, "max_queue_tokens": 100},
+            "max_queue_tokens: at least max_batch_tokens",
+        ),
+        ({"metrics_require_key": True}, "metrics_require_key: true only with API keys"),
+        (
+            {"device": "cuda", "tensorrt_cache": "/engines"},
+            "tensorrt_cache: only with device tensorrt",
+        ),
+        ({"device": "cuda", "precision": "int8"}, "precision: int8 on a CPU only"),
+        ({"device": "cuda", "concurrent_runs": 2}, "concurrent_runs: on a GPU at most 1"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(given: dict[str, object]) -> None:
+def test_settings_that_contradict_each_other_are_refused_and_the_table_says_so(
+    given: dict[str, object], bound: str
+) -> None:
     (sentence,) = problems_of(**given)
     assert re.search(r"(Raise|Set) ", sentence)  # the cure
+    name, _, condition = bound.partition(": ")
+    (bounds,) = (field.bounds for field in describe_fields() if field.name == name)
+    assert bounds.split("; ")[-1] == condition
 
 
 @pytest.mark.parametrize("device", ["cuda", "tensorrt"])

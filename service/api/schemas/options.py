@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from model.runtime.tokenizer import TruncationDirection
+from service.http.validation_errors import whole
 
 
 def _lower_case(value: object) -> object:
@@ -30,7 +31,7 @@ Direction = Annotated[
     BeforeValidator(_lower_case),
     WithJsonSchema({"enum": ["left", "Left", "right", "Right"], "type": "string"}),
 ]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, BeforeValidator(whole), Field(ge=1)]
 PromptName = Annotated[
     str | None,
     Field(
@@ -53,7 +54,7 @@ LongTexts = Annotated[
     ),
 ]
 Overlap = Annotated[
-    Annotated[int, Field(ge=0)] | None,
+    Annotated[int, BeforeValidator(whole), Field(ge=0)] | None,
     Field(
         description="Tokens that neighbouring windows share, up to half of what the model reads; by"
         " default an eighth."

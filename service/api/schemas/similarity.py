@@ -134,7 +134,7 @@ class RankingForm(Body):
 
     queries: Texts
     documents: Texts
-    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER)] | None = Field(
+    top_k: Annotated[Positive, Field(le=MAX_INTEGER)] | None = Field(
         default=None, description="Documents in each answer; all of them by default."
     )
 

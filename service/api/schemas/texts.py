@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
 from service.errors import EmptyInput, InvalidInput, check_text_count
-from service.http.validation_errors import described
+from service.http.validation_errors import described, whole
 
 Text = str | list[int]  # a text, or the token ids of one
 
@@ -37,20 +37,22 @@ _TOKEN_IDS_SCHEMA = {
 
 def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
     """The texts of an ``inputs`` field; a single text becomes a list of one."""
-    allow_empty = null_on_error(info)
+    null_allowed = null_on_error(info)
     if isinstance(value, str):
-        return [value if allow_empty else checked_text(value, "inputs", cure="Send a text")]
+        return [value if null_allowed else checked_text(value, "inputs", cure="Send a text")]
     if not isinstance(value, list):
         raise InvalidInput(
             f"inputs must be a string or a list, got {described(value)}.", param="inputs"
         )
     if not value:
         raise EmptyInput("inputs is empty. Send at least one text.", param="inputs")
-    if type(value[0]) is int:
-        return [_checked_ids(value, "inputs")]
+    if type(whole(value[0])) is int:
+        return [_checked_ids(value, "inputs", allow_any=null_allowed)]
     check_count(len(value), info)
     return [
-        item if allow_empty and item in EMPTY else _parse_text(item, f"inputs[{index}]")
+        item
+        if null_allowed and item in EMPTY
+        else _parse_text(item, f"inputs[{index}]", allow_any=null_allowed)
         for index, item in enumerate(value)
     ]
 
@@ -60,11 +62,11 @@ def null_on_error(info: ValidationInfo) -> bool:
     return bool(info.data.get("on_error") == "null")
 
 
-def _parse_text(value: object, path: str) -> Text:
+def _parse_text(value: object, path: str, *, allow_any: bool) -> Text:
     if isinstance(value, str):
         return checked_text(value, path)
     if isinstance(value, list):
-        return _checked_ids(value, path)
+        return _checked_ids(value, path, allow_any=allow_any)
     raise InvalidInput(
         f"{path} must be a string or a list of token ids, got {described(value)}.", param=path
     )
@@ -85,10 +87,18 @@ def checked_text(text: str, path: str, *, cure: str = "Leave it out") -> str:
     return text
 
 
-def _checked_ids(ids: list[Any], path: str) -> list[int]:
+def _checked_ids(ids: list[Any], path: str, *, allow_any: bool = False) -> list[int]:
+    """The ids, which the tokenizer compares with its vocabulary.
+
+    ``allow_any`` leaves negative ones to it too: they become null as others it does not know.
+    """
     if not ids:
         raise EmptyInput(f"{path} is an empty list. Leave it out.", param=path)
-    if set(map(type, ids)) != {int} or min(ids) < 0:
+    if set(map(type, ids)) != {int}:
+        ids = [whole(token_id) for token_id in ids]  # most often one of them is no integer
+        if set(map(type, ids)) != {int}:
+            raise _bad_id(ids, path)
+    if not allow_any and min(ids) < 0:
         raise _bad_id(ids, path)
     return ids
 

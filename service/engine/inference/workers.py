@@ -104,10 +104,11 @@ class InferenceWorkers:
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
-        # A run that is not exclusive has a share of the machine, as have the others.
-        self._throughput.add(
-            sum(map(len, sequences)), seconds if exclusive else seconds / self._count
-        )
+        tokens = sum(map(len, sequences))
+        if exclusive:  # in its fixed part one core works, and the others wait
+            self._throughput.add(tokens, seconds, fixed_parts=self._count)
+        else:  # it has a share of the machine, as have the others
+            self._throughput.add(tokens, seconds / self._count)
         return embeddings
 
     # --- on the event loop ---

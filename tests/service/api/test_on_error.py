@@ -61,6 +61,24 @@ async def test_empty_texts_reach_the_engine_only_where_they_may_be_null(
     assert engine.calls[0].skip_failed
 
 
+@pytest.mark.parametrize(
+    ("inputs", "texts"),
+    [
+        (["a", [-1], [5, 2**64]], ["a", [-1], [5, 2**64]]),
+        ([-1, 5], [[-1, 5]]),
+        ([2**64], [[2**64]]),
+        ([[-(2**64)]], [[-(2**64)]]),
+    ],
+)
+async def test_any_integer_reaches_the_tokenizer_where_it_may_be_null(
+    inputs: Any, texts: Any
+) -> None:
+    engine = FakeEngine()
+    body = {"inputs": inputs, "on_error": "null"}
+    assert (await client_of(engine).post("/embed", json=body)).status_code == 200
+    assert engine.calls[0].texts == texts
+
+
 @pytest.mark.parametrize("inputs", [[], [None], [1.5], {"a": 1}, 7])
 async def test_what_is_no_text_fails_the_request_all_the_same(inputs: Any) -> None:
     body = {"inputs": inputs, "on_error": "null"}

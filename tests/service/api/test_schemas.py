@@ -11,6 +11,7 @@ from service.api.schemas.bodies import EmbedBody, OpenAIEmbeddingsBody
 from service.api.schemas.similarity import PairsForm, RankingForm, SimilarityBody, SourceForm
 from service.errors import EmptyInput, InvalidInput, ServiceError
 from service.http.validation_errors import invalid_input
+from tests.support.fake_engine import FakeEngine, client_of
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -168,3 +169,31 @@ def test_error_names_the_field_for_openais_param() -> None:
     assert error.param == "encoding_format"
     known = "'float', 'base64', 'float16', 'int8', 'binary' or 'ubinary'"
     assert error.message == f"encoding_format must be {known}, got 'int4'."
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (
+            "/embed",
+            {"inputs": "a", "dimensions": 2**64},
+            "dimensions is 18446744073709551616; this model has 8. Ask for at most 8.",
+        ),
+        (
+            "/embed",
+            {"inputs": "a", "dimensions": -(2**64)},
+            "dimensions must be at least 1, got -1.8446744073709552e+19.",
+        ),
+        (
+            "/similarity",
+            {"inputs": {"queries": ["a"], "documents": ["b"], "top_k": 2**64}},
+            "inputs.top_k must be at most 9223372036854775807, got 1.8446744073709552e+19.",
+        ),
+    ],
+)
+async def test_an_integer_beyond_64_bits_is_refused_by_its_limit(
+    path: str, body: dict[str, Any], message: str
+) -> None:
+    """orjson reads it as a float, which is not what the client sent."""
+    response = await client_of(FakeEngine()).post(path, json=body)
+    assert (response.status_code, response.json()["error"]) == (422, message)

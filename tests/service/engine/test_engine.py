@@ -171,8 +171,8 @@ async def test_a_full_queue_keeps_nobody_from_tokens() -> None:
     """They do not enter it."""
     async with serving(max_queue_tokens=64) as harness:
         held = await harness.hold()
-        waiting = harness.send(*["x" * 30] * 30)
-        await harness.queued(30)
+        waiting = harness.send(*["x" * 30] * 50)
+        await harness.queued(50)
         assert await harness.engine.tokenize(["ab"], len) == [3]
         harness.encoder.gate.set()
         await asyncio.gather(held, waiting)
@@ -241,7 +241,9 @@ async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> No
         await harness.queued(3)
         refused = await outcome(harness.send("12345"))
         assert isinstance(refused, Overloaded)
-        assert refused.retry_after_seconds == 8  # 60 tokens at 0.125 s each
+        # 1 s for the 8 tokens that were measured and a run, which counts as 12 tokens; so 60 tokens
+        # and a run are 3.6 s.
+        assert refused.retry_after_seconds == 4
         assert "60 interactive tokens are waiting, of 64 that may; this request has 5." in str(
             refused
         )
@@ -254,12 +256,12 @@ async def test_queue_that_is_full_already_refuses_before_tokenising() -> None:
     async with serving(Clock(), max_queue_tokens=64) as harness:
         await harness.send("measured")
         held = await harness.hold()
-        waiting = harness.send(*["x" * 30] * 30)
-        await harness.queued(30)
+        waiting = harness.send(*["x" * 30] * 50)
+        await harness.queued(50)
         calls = harness.tokenizer.calls
         refused = await outcome(harness.send("y"))
         assert isinstance(refused, Overloaded)
-        assert refused.retry_after_seconds == 60  # 900 tokens would be 90 s: clamped
+        assert refused.retry_after_seconds == 60  # 1500 tokens and 24 runs would be 89 s: clamped
         assert harness.tokenizer.calls == calls
         harness.encoder.gate.set()
         await asyncio.gather(held, waiting)

@@ -4,6 +4,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,23 @@ async def test_the_playground_is_served_on_loopback_or_where_it_is_switched_on(
         assert "S2SENT_PLAYGROUND=on" in response.json()["error"]
     start = (await client.get("/", headers=BROWSER)).text
     assert ('href="playground"' in start) is (status == 200)
+    for name in ("playground.js", "try.js"):
+        assert (await client.get(f"/static/{name}")).status_code == status
+
+
+@pytest.mark.parametrize(("setting", "host"), [("off", "127.0.0.1"), ("auto", "192.0.2.1")])
+@pytest.mark.parametrize("path", ["/playground", "/static/playground.js", "/static/nothing.js"])
+async def test_a_file_that_is_not_served_says_which_setting_is_why(
+    setting: str, host: str, path: str
+) -> None:
+    client = client_of(FakeEngine(), playground=setting, host=host)
+    response = await client.get(path)
+    assert response.status_code == 404
+    assert response.json()["error"] == (
+        f"The playground and its files are not served: S2SENT_PLAYGROUND is {setting}, and auto"
+        " serves them on loopback only. Set S2SENT_PLAYGROUND=on."
+    )
+    assert "/static/" not in (await client.get("/docs")).text
 
 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", ""])
@@ -129,6 +147,19 @@ async def test_the_start_page_tells_what_the_server_is() -> None:
     assert facts["device"] == "CPU, 2 threads"
     assert (facts["state"], facts["requests now"]) == ("ready", "0")
     assert facts["STS12"] == "73.07"
+
+
+@pytest.mark.parametrize(("precision", "is_told"), [("int8", True), ("fp32", False)])
+async def test_the_start_page_tells_that_a_conversion_has_no_scores(
+    precision: str, is_told: bool
+) -> None:
+    """Those of the model it was made from are not its own (`model.export.requantize`)."""
+    engine = FakeEngine()
+    manifest = replace(engine.artifact.manifest, precision=precision, scores={})
+    engine.artifact = replace(engine.artifact, manifest=manifest)
+    page = (await client_of(engine).get("/", headers=BROWSER)).text
+    assert ("not measured on this int8 conversion" in page) is is_told
+    assert ("Quality" in page) is is_told
 
 
 async def test_the_start_page_says_why_a_server_is_not_ready() -> None:

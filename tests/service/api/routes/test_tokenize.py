@@ -166,6 +166,11 @@ async def test_errors_have_the_native_envelope(
     assert set(response.json()) == {"error", "error_type"}
 
 
+async def test_an_id_beyond_64_bits_is_refused_as_another_outside_the_vocabulary() -> None:
+    response = await sent("/decode", {"ids": [5, 2**64]})
+    assert response.json()["error"].startswith("ids has 18446744073709551616; this vocabulary has")
+
+
 @pytest.mark.parametrize("path", ["/tokenize", "/decode"])
 async def test_a_key_is_needed_where_keys_are_set(path: str) -> None:
     response = await sent(path, {}, api_keys="k")
