@@ -31,7 +31,7 @@ Direction = Annotated[
     BeforeValidator(_lower_case),
     WithJsonSchema({"enum": ["left", "Left", "right", "Right"], "type": "string"}),
 ]
-Positive = Annotated[int, BeforeValidator(whole), Field(ge=1)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(whole)]
 PromptName = Annotated[
     str | None,
     Field(
@@ -54,7 +54,7 @@ LongTexts = Annotated[
     ),
 ]
 Overlap = Annotated[
-    Annotated[int, BeforeValidator(whole), Field(ge=0)] | None,
+    Annotated[int, Field(ge=0), BeforeValidator(whole)] | None,
     Field(
         description="Tokens that neighbouring windows share, up to half of what the model reads; by"
         " default an eighth."

@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Discriminator,
     FailFast,
     Field,
@@ -17,6 +18,7 @@ from pydantic import (
 from service.api.schemas.options import Body, EmbedOptions, Positive
 from service.api.schemas.texts import TEXT_SCHEMA, check_count, checked_text
 from service.errors import EmptyInput, PayloadTooLarge
+from service.http.validation_errors import whole
 
 MAX_RANKED = 65_536  # documents in the answers to all queries of a request, some 2 MB
 MAX_INTEGER = 2**63 - 1  # orjson may parse a larger integer as a float
@@ -134,7 +136,7 @@ class RankingForm(Body):
 
     queries: Texts
     documents: Texts
-    top_k: Annotated[Positive, Field(le=MAX_INTEGER)] | None = Field(
+    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER), BeforeValidator(whole)] | None = Field(
         default=None, description="Documents in each answer; all of them by default."
     )
 

@@ -182,12 +182,12 @@ def test_error_names_the_field_for_openais_param() -> None:
         (
             "/embed",
             {"inputs": "a", "dimensions": -(2**64)},
-            "dimensions must be at least 1, got -1.8446744073709552e+19.",
+            "dimensions must be at least 1, got -18446744073709551616.",
         ),
         (
             "/similarity",
             {"inputs": {"queries": ["a"], "documents": ["b"], "top_k": 2**64}},
-            "inputs.top_k must be at most 9223372036854775807, got 1.8446744073709552e+19.",
+            "inputs.top_k must be at most 9223372036854775807, got 18446744073709551616.",
         ),
     ],
 )
@@ -197,3 +197,12 @@ async def test_an_integer_beyond_64_bits_is_refused_by_its_limit(
     """orjson reads it as a float, which is not what the client sent."""
     response = await client_of(FakeEngine()).post(path, json=body)
     assert (response.status_code, response.json()["error"]) == (422, message)
+
+
+def test_the_bounds_of_a_whole_number_are_in_its_schema() -> None:
+    """Those of an integer that is first made whole too."""
+    bounds = RankingForm.model_json_schema()["properties"]["top_k"]["anyOf"][0]
+    assert (bounds["minimum"], bounds["maximum"]) == (1, 2**63 - 1)
+    fields = EmbedBody.model_json_schema()["properties"]
+    for name, least in (("dimensions", 1), ("depth", 1), ("window_overlap", 0)):
+        assert fields[name]["anyOf"][0]["minimum"] == least
