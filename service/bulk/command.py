@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
+from service.bulk.command_options import (
+    MAX_ROWS_PER_SHARD,
+    MAX_THREADS,
+    check_together,
+    is_named,
+    read_key,
+    within,
+)
 from service.bulk.job import (
     BulkError,
     Dtype,
@@ -30,7 +38,6 @@ if TYPE_CHECKING:
     from service.bulk.progress import Progress
 
 ProgressKind = Literal["bar", "json", "none"]
-MAX_ROWS_PER_SHARD = 1_000_000_000
 
 Inputs = Annotated[
     list[str],
@@ -51,7 +58,8 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="Format of the ou
 RowsPerShard = Annotated[
     int,
     typer.Option(
-        min=1, max=MAX_ROWS_PER_SHARD, help="Rows of a part: a file, and the unit of resuming."
+        callback=within("--rows-per-shard", 1, MAX_ROWS_PER_SHARD),
+        help="Rows of a part: a file, and the unit of resuming; 1 to 1000000000.",
     ),
 ]
 ShardOfRun = Annotated[str, typer.Option(help="Do only this of n shards, as in 0/4.")]
@@ -62,9 +70,9 @@ Overwrite = Annotated[
 Artifact = Annotated[
     Path, typer.Option(envvar=environment_name("artifact"), help="Folder of the model.")
 ]
-Dimensions = Annotated[int | None, typer.Option(min=1, help="Keep only the first components.")]
+Dimensions = Annotated[int | None, typer.Option(help="Keep only the first components, 1 or more.")]
 Depth = Annotated[
-    int | None, typer.Option(min=1, help="Stop after this block, one of the model's depths.")
+    int | None, typer.Option(help="Stop after this block, one of the model's depths.")
 ]
 PromptName = Annotated[
     str | None,
@@ -83,7 +91,11 @@ RayAddress = Annotated[
     str | None, typer.Option(help="Run on the Ray cluster at this address; local starts one.")
 ]
 Threads = Annotated[
-    int, typer.Option(min=0, help="Cores to use; 0 for all that this process may use.")
+    int,
+    typer.Option(
+        callback=within("--threads", 0, MAX_THREADS),
+        help="Cores to use, at most 512; 0 for all that this process may use.",
+    ),
 ]
 ShownProgress = Annotated[ProgressKind, typer.Option(help="How progress is shown.")]
 
@@ -120,13 +132,15 @@ def embed(
     )
     with _errors_as_sentences() as signals:
         part = Shard.parse(shard)
-        _check_together(context, part)
+        check_together(context, part)
         from service.bulk.input.files import find_inputs
 
         names = tuple(find_inputs(inputs))
-        job = Job(names, output, artifact, options, input_format, threads, on_error == "null")
+        named = is_named(context, "text_column")
+        null_errors = on_error == "null"
+        job = Job(names, output, artifact, options, input_format, threads, null_errors, named)
         run = _Run(job, part, resume, overwrite, progress, signals)
-        run.on_ray(ray) if ray else run.here(server, server_key_file)
+        run.on_ray(ray) if ray is not None else run.here(server, server_key_file)
 
 
 @contextmanager
@@ -176,12 +190,14 @@ class _Run:
     def here(self, server: str | None, key_file: Path | None) -> None:
         from model.runtime.malloc import share_one_heap
         from service.bulk.input.files import scan
+        from service.bulk.input.first_rows import check_first_rows
 
         share_one_heap()
         job = self._job
         files = scan(job.inputs, job.options, given=job.input_format)
+        check_first_rows(files, job, resume=self._resume, overwrite=self._overwrite)
         # Nothing is shared with other threads yet, and a service may be a long time in answering.
-        remote = self._remote(server, key_file) if server else None
+        remote = self._remote(server, key_file) if server is not None else None
         with self._signals.deferred():
             self._embed(files, remote or self._local())
 
@@ -208,7 +224,7 @@ class _Run:
     def _remote(self, server: str, key_file: Path | None) -> "Embedder":
         from service.bulk.embedders.remote import RemoteEmbedder
 
-        return RemoteEmbedder(server, self._job.options, key=_read_key(key_file))
+        return RemoteEmbedder(server, self._job.options, key=read_key(key_file))
 
     def _local(self) -> "Embedder":
         from service.bulk.embedders.local import LocalEmbedder
@@ -221,47 +237,6 @@ def _progress(kind: ProgressKind) -> "Progress":
 
     kinds: dict[ProgressKind, type[Progress]] = {"bar": BarProgress, "json": JsonProgress}
     return kinds.get(kind, Progress)()
-
-
-def _check_together(context: typer.Context, shard: Shard) -> None:
-    """Raise BulkError for options that exclude each other."""
-    given = context.params
-    if given["resume"] and given["overwrite"]:
-        raise BulkError("--resume keeps what --overwrite deletes. Give one of them.")
-    if given["overwrite"] and shard.count > 1:
-        raise BulkError(
-            f"--overwrite with --shard {shard} would delete what other shards have written."
-            " Delete the folder first."
-        )
-    if given["ray"] and (given["server"] or shard.count > 1 or "-" in given["inputs"]):
-        raise BulkError(
-            "--ray divides the work itself and reads files. Leave out --server, --shard and -."
-        )
-    if given["server_key_file"] and not given["server"]:
-        raise BulkError("--server-key-file is for --server. Add --server, or leave it out.")
-    source = context.get_parameter_source("artifact")  # a container's environment has one, too
-    named = source is not None and source.name == "COMMANDLINE"
-    if given["server"] and (named or given["threads"]):
-        raise BulkError(
-            "--server embeds with a service's model and cores. Leave out --artifact and --threads."
-        )
-
-
-def _read_key(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    try:
-        key = path.read_text(encoding="utf-8-sig").strip()
-    except OSError as error:
-        raise BulkError(f"--server-key-file {path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        key = ""
-    if not key or not key.isprintable():
-        raise BulkError(
-            f"--server-key-file {path} does not hold a key, which is one line of UTF-8. Write"
-            " the key alone to it."
-        )
-    return key
 
 
 def _resuming_command() -> str:

@@ -64,10 +64,10 @@ class Options:
 
     def check(self, model: Model) -> None:
         """Raise BulkError for an option that the model does not have."""
-        if self.dimensions is not None and self.dimensions > model.dim:
+        if self.dimensions is not None and not 1 <= self.dimensions <= model.dim:
             raise BulkError(
-                f"--dimensions is {self.dimensions}; {model.name} has {model.dim}. Ask for at most"
-                f" {model.dim}."
+                f"--dimensions is {self.dimensions}; {model.name} has {model.dim}. Ask for 1 to"
+                f" {model.dim} of them, or leave it out for all."
             )
         if self.dtype in BITS and self.components(model) % 8:
             raise BulkError(
@@ -103,6 +103,7 @@ class Job:
     inputs: files, as `service.bulk.input.files.find_inputs` gives them.
     threads: cores to use; 0 is all that the process may use.
     null_errors: keep a row that cannot be embedded, without an embedding.
+    names_text_column: the text column was named, be it by its default.
     """
 
     inputs: tuple[str, ...]
@@ -112,6 +113,7 @@ class Job:
     input_format: InputFormat | None = None
     threads: int = 0
     null_errors: bool = False
+    names_text_column: bool = False
 
 
 @dataclass(frozen=True)

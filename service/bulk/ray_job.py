@@ -17,6 +17,7 @@ import numpy as np
 
 from service.bulk.embedders.local import LocalEmbedder, describe
 from service.bulk.input.files import scan
+from service.bulk.input.first_rows import check_first_rows
 from service.bulk.job import BulkError, Job, Shard
 from service.bulk.output.folder import OutputFolder
 from service.bulk.output.writers import prepare
@@ -65,6 +66,7 @@ def run_on_ray(
     model = describe(job.artifact)
     job.options.check(model)
     files = scan(job.inputs, job.options, given=job.input_format)
+    check_first_rows(files, job, resume=resume, overwrite=overwrite)
     output = OutputFolder(job.output, model, job.options, files)
     try:
         output.begin(Shard(), resume=resume, overwrite=overwrite)

@@ -186,13 +186,27 @@ class RemoteEmbedder:
                 elif status in (*TRY_LATER, 500, 502, 504):
                     faults += 1
                 else:
-                    raise BulkError(f"{self._url.geturl()}{path} answered {reason}")
+                    raise BulkError(
+                        f"{self._url.geturl()}{path} answered {reason.rstrip('.')}."
+                        f" {self._cure(status)}"
+                    )
             if faults > MAX_FAULTS or self._sleep(wait):  # closed meanwhile
                 raise BulkError(
                     f"{self._url.geturl()}{path}: {reason} after {faults} tries. Start the service"
                     " and run the same command with --resume."
                 )
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if faults else FIRST_PAUSE_SECONDS
+
+    def _cure(self, status: int) -> str:
+        """What helps against an answer that would be the same when it is asked for again."""
+        if status == http.client.UNAUTHORIZED and "Authorization" in self._headers:
+            return "Write a key that the service accepts to the file of --server-key-file."
+        if status == http.client.UNAUTHORIZED:
+            return "Name a file with an API key of the service by --server-key-file."
+        if status == http.client.NOT_FOUND and self._url.path:
+            address = f"{self._url.scheme}://{self._url.netloc}"
+            return f"Give --server the address without a path, as in {address}."
+        return "Check --server."
 
     def _send(self, method: str, path: str, body: bytes) -> tuple[int, float | None, bytes]:
         """Status, ``Retry-After`` in seconds and body, over the thread's own connection."""
@@ -220,7 +234,8 @@ def _usable_url(url: str) -> urllib.parse.SplitResult:
     try:
         parts = urllib.parse.urlsplit(url.rstrip("/"))
         host, _port = (parts.hostname or "").encode("idna"), parts.port
-        usable = parts.scheme in KINDS and host and parts.path.isascii()
+        rest = parts.query or parts.fragment or "@" in parts.netloc  # would not be sent
+        usable = parts.scheme in KINDS and host and parts.path.isascii() and not rest
     except ValueError:  # of the port, of brackets, or of a host's name
         usable = False
     if not usable or " " in url or not url.isprintable():
@@ -242,7 +257,7 @@ def _model_of(info: dict[str, Any], full_depth: int | None) -> Model:
 def _message(content: bytes) -> str:
     """The sentence in an error's body, or the beginning of the body."""
     try:
-        value = orjson.loads(content)
-        return str(value["error"])
+        error = orjson.loads(content)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)  # OpenAI's is an object
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return " ".join(content[:200].decode("utf-8", "replace").split())

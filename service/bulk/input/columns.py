@@ -19,13 +19,20 @@ def find_columns(name: str, columns: Sequence[str], options: Options) -> tuple[i
     return text_at, _find(name, columns, options.id_column, "--id-column")
 
 
-def refuse_columns(name: str, options: Options) -> None:
-    """Raise InputError where a column of ``name`` is asked for, which has none."""
-    for flag, wanted, default in (
-        ("--text-column", options.text_column, Options.text_column),
-        ("--id-column", options.id_column, Options.id_column),
+def refuse_columns(name: str, options: Options, *, names_text_column: bool = False) -> None:
+    """Raise InputError where a column of ``name`` is asked for, which has none.
+
+    names_text_column: the text column is asked for, be it by its default.
+    """
+    for flag, wanted, asked in (
+        (
+            "--text-column",
+            options.text_column,
+            names_text_column or options.text_column != Options.text_column,
+        ),
+        ("--id-column", options.id_column, options.id_column is not None),
     ):
-        if wanted != default:
+        if asked:
             raise InputError(
                 f"{name} is lines of text and has no column {wanted!r}. Leave out {flag}, or give"
                 " --input-format."

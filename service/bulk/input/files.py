@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -100,7 +100,7 @@ def scan(
 
 
 def _scan_one(name: str, options: Options, given: InputFormat | None) -> InputFile:
-    with reading(name):
+    with reading(lambda: name):
         source = spool() if name == STDIN else Path(name)
         with source.open("rb") as file:
             stat = source.stat()
@@ -132,24 +132,24 @@ def _format_of(name: str, source: Path, gzipped: bool) -> InputFormat:
 
 
 @contextmanager
-def reading(name: str) -> Iterator[None]:
-    """Turn what can go wrong with a file into InputError."""
+def reading(place: Callable[[], str]) -> Iterator[None]:
+    """Turn what can go wrong with a file into InputError; ``place`` tells where it has happened."""
     import pyarrow
 
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(
-            f"{name} is gzip data that is cut or damaged: {error}. Copy the file again."
+            f"{place()} is gzip data that is cut or damaged: {error}. Copy the file again."
         ) from None
     except (pyarrow.ArrowException, UnicodeError) as error:
         raise InputError(
-            f"{name} is cut or damaged: {_first_line(error)}. Copy or write the file again."
+            f"{place()} is cut or damaged: {_first_line(error)}. Copy or write the file again."
         ) from None
     except OSError as error:  # pyarrow raises it for damaged pages as well
         reason = error.strerror or _first_line(error)
         raise InputError(
-            f"{name} cannot be read: {reason}. Copy or write the file again."
+            f"{place()} cannot be read: {reason}. Copy or write the file again."
         ) from None
 
 
@@ -185,7 +185,7 @@ class RowReader:
         self._position = 0
 
     def __enter__(self) -> Self:
-        with reading(self._file.name):
+        with reading(lambda: self._file.name):
             stat = self._file.source.stat()
             if (stat.st_size, stat.st_mtime_ns) != self._file.stamp:
                 raise InputError(
@@ -200,7 +200,7 @@ class RowReader:
 
     def skip(self, count: int) -> int:
         """Pass over rows; returns how many there were, fewer at the end."""
-        with reading(self._file.name):
+        with reading(lambda: self._file.name):
             if isinstance(self._records, ParquetRecords):
                 skipped = self._records.skip(count)
             else:
@@ -211,7 +211,7 @@ class RowReader:
     def take(self, count: int) -> list[InputRow]:
         """The next rows, fewer at the end."""
         rows = []
-        with reading(f"{self._file.name}, after row {self._position}"):
+        with reading(lambda: f"{self._file.name}, after row {self._position}"):
             for record in islice(self._records, count):
                 self._position += 1
                 rows.append(self._row(record))

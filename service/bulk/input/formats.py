@@ -17,6 +17,7 @@ from service.bulk.job import InputError, Options
 if TYPE_CHECKING:
     import _csv
 
+NO_KEY = "it has no "  # how the error of an object without a key begins
 MAX_FIELD_CHARACTERS = 1 << 27  # of a CSV field; the module's own limit is 131,072
 
 Record = Any  # a row before it is parsed: bytes, a list of fields, or (text, id)
@@ -148,9 +149,9 @@ def _fields(value: dict[str, Any], options: Options) -> tuple[str, str | None]:
         return require_string(text, "body.input", row_id), row_id
     row_id = _as_id(value.get(options.id_column)) if options.id_column else None
     if options.id_column and options.id_column not in value:
-        raise BadRow(f"it has no {options.id_column!r}, which --id-column names")
+        raise BadRow(f"{NO_KEY}{options.id_column!r}, which --id-column names")
     if options.text_column not in value:
-        raise BadRow(f"it has no {options.text_column!r}, only {first_names(value)}", row_id)
+        raise BadRow(f"{NO_KEY}{options.text_column!r}, only {first_names(value)}", row_id)
     return require_string(value[options.text_column], options.text_column, row_id), row_id
 
 

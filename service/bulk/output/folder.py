@@ -175,10 +175,11 @@ class OutputFolder:
 
     def _require_there(self, record: PartRecord) -> None:
         path = self.path / record.file
-        size = path.stat().st_size if path.exists() else 0
+        size = path.stat().st_size if path.exists() else None
         if size != record.bytes:
+            found = "is missing" if size is None else f"has {size} bytes"
             raise OutputError(
-                f"{path} has {size} bytes and had {record.bytes} when it was committed. Delete"
+                f"{path} {found} and had {record.bytes} bytes when it was committed. Delete"
                 f" {self._record_path(record.part)} and run the same command with --resume."
             )
 
@@ -214,8 +215,10 @@ class OutputFolder:
 
     def _require_ours(self) -> None:
         """Raise OutputError where the folder has no manifest and files that a run has after it."""
-        if not self.path.is_dir():
+        if not self.path.exists():
             return
+        if not self.path.is_dir():
+            raise OutputError(f"--output {self.path} is no folder. Name another one.")
         with writing(self.path):
             names = {path.name for path in self.path.iterdir()}
             if PARTS in names and (self.path / PARTS).is_dir():

@@ -38,7 +38,7 @@ def require_same(path: Path, ours: dict[str, Any]) -> None:
     if different:
         name, before, now = different
         raise OutputError(
-            f"{path.parent} was begun with {name} {before} and this run has {now}. Give what it"
+            f"{path.parent} was begun {_begun(name, before)} and this run has {now}. Give what it"
             " was begun with, --overwrite it or name another folder."
         )
 
@@ -57,7 +57,7 @@ def _differences(there: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
     options = there.get("options", {})
     for name, value in ours["options"].items():
         if options.get(name) != value:
-            yield f"--{name.replace('_', '-')}", _shown(options.get(name)), _shown(value)
+            yield f"--{name.replace('_', '-')}", options.get(name), _shown(value)
     files_before, files_now = there.get("input", []), ours["input"]
     if len(files_before) != len(files_now):
         yield "input files,", len(files_before), len(files_now)
@@ -66,9 +66,14 @@ def _differences(there: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
             yield "the input", _describe(old), _describe(new)
 
 
+def _begun(name: str, value: object) -> str:
+    """How a run was begun; an option of None was not given."""
+    return f"without {name}" if value is None else f"with {name} {_shown(value)}"
+
+
 def _shown(value: object) -> str:
     """An option as a sentence has it; an empty text in quotes."""
-    return str(value) or "''"
+    return "none" if value is None else str(value) or "''"
 
 
 def _describe(file: dict[str, Any]) -> str:

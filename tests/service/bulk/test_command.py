@@ -31,6 +31,10 @@ def command(tmp_path: Path) -> list[str]:
         (["--server-key-file", "key"], "--server-key-file is for --server. Add --server"),
         (["--server", "http://h", "--artifact", "a"], "Leave out --artifact and --threads"),
         (["--server", "http://h", "--threads", "2"], "Leave out --artifact and --threads"),
+        (["--server", "http://h", "--ray", ""], "Leave out --server, --shard and -."),
+        (["--server", ""], "--server is ''; write a URL as in"),
+        (["--ray", ""], "--ray is ''; write the address of a cluster, auto or local."),
+        (["--text-column", "text"], "has no column 'text'. Leave out --text-column, or give"),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(
@@ -53,6 +57,38 @@ def test_rows_of_a_part_are_bounded(command: list[str], rows: str) -> None:
     result = run(app, [*command, "--rows-per-shard", rows])
     assert result.exit_code == 2
     assert "--rows-per-shard" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "sentence"),
+    [
+        ("--rows-per-shard", "0", "it may be 1 to 1000000000. Give a number in that range."),
+        ("--threads", "-1", "it may be 0 to 512. Give a number in that range."),
+        ("--threads", "513", "it may be 0 to 512. Give a number in that range."),
+    ],
+)
+def test_a_number_out_of_range_is_named_with_the_limits(
+    command: list[str], flag: str, value: str, sentence: str
+) -> None:
+    result = run(app, [*command, flag, value])
+    assert result.exit_code == 2
+    assert result.stderr == f"{flag} is {value}; {sentence}\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "sentence"),
+    [
+        ("--dimensions", "has 32. Ask for 1 to 32 of them, or leave it out for all."),
+        ("--depth", "Leave it out for full depth."),
+    ],
+)
+def test_a_number_below_those_of_the_model_is_a_sentence(
+    command: list[str], tiny_artifact: Artifact, flag: str, sentence: str
+) -> None:
+    result = run(app, [*command, "--artifact", str(tiny_artifact.path), flag, "0"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"{flag} is 0; ")
+    assert result.stderr.endswith(f"{sentence}\n")
 
 
 @pytest.mark.parametrize("content", [b"\x80\xff", b"one\ntwo\n", b"", b" \n", b"a\x00b"], ids=repr)

@@ -61,6 +61,7 @@ class Service(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.info = orjson.dumps(INFO)
         self.models = orjson.dumps(MODELS)
+        self.not_found = b"null"
         self.faults: list[int] = []
         self.gate = threading.Event()  # answers wait for it
         self.gate.set()
@@ -81,7 +82,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         answers = {"/base/info": self.server.info, "/base/v1/models": self.server.models}
         answer = answers.get(self.path)
-        self._answer(200 if answer else 404, answer or b"null")
+        self._answer(200 if answer else 404, answer or self.server.not_found)
 
     def do_POST(self) -> None:
         body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -197,10 +198,32 @@ def test_a_refused_text_is_found_and_the_others_are_embedded(service: Service) -
         np.testing.assert_array_equal(embedded.vectors[at], vector_of(texts[at]))
 
 
-def test_a_key_that_is_not_known_ends_the_run(service: Service) -> None:
+@pytest.mark.parametrize(
+    ("key", "cure"),
+    [
+        ("k", "Write a key that the service accepts to the"),
+        ("", "Name a file with an API key .* by"),
+    ],
+)
+def test_a_key_that_is_not_known_ends_the_run(service: Service, key: str, cure: str) -> None:
     service.faults = [401]
-    with pytest.raises(BulkError, match="/embed answered 401 Not now"):
-        embed(service, TEXTS[:5])
+    with pytest.raises(
+        BulkError, match=rf"/embed answered 401 Not now\. {cure} .*--server-key-file\.$"
+    ):
+        embed(service, TEXTS[:5], key=key)
+
+
+def test_a_path_that_is_not_there_is_told_in_the_words_of_the_server(service: Service) -> None:
+    service.info = b""  # 404
+    service.not_found = b'{"error":{"message":"There is no /base/info.","type":"not_found"}}'
+    cure = f"Give --server the address without a path, as in {service.url.removesuffix('/base/')}"
+    with pytest.raises(BulkError, match=rf"answered 404 There is no /base/info\. {cure}\.$"):
+        RemoteEmbedder(service.url, Options())
+
+
+def test_a_404_of_an_address_without_a_path_asks_for_a_look_at_it(service: Service) -> None:
+    with pytest.raises(BulkError, match=r"/info answered 404 null\. Check --server\.$"):
+        RemoteEmbedder(service.url.removesuffix("/base/"), Options())
 
 
 def test_a_key_beyond_ascii_is_sent_as_utf_8(service: Service) -> None:
@@ -219,7 +242,9 @@ def test_no_prompt_is_asked_for_by_an_empty_name(
 URLS = ["localhost:80", "http://[::1", "http://h:99999", "http://h:x", "http://a b", "http://h/ü"]
 
 
-@pytest.mark.parametrize("url", [*URLS, "http://", "http://a..b", "http://h/a\nb"])
+@pytest.mark.parametrize(
+    "url", [*URLS, "http://", "http://a..b", "http://h/a\nb", "http://h?a", "http://a:b@h"]
+)
 def test_a_url_that_no_request_can_be_sent_to_is_refused_at_once(url: str) -> None:
     with pytest.raises(BulkError, match=r"--server is 'h?.*'; write a URL as in"):
         RemoteEmbedder(url, Options(), sleep=lambda _seconds: True)

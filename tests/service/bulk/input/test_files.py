@@ -200,6 +200,18 @@ def test_damaged_pages_of_parquet_are_found_when_they_are_read(tmp_path: Path) -
         read(path)
 
 
+def test_what_breaks_while_it_is_read_is_named_with_the_rows_before_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", make_texts(500, Random(0)))
+    pq.write_table(pq.read_table(path), path, row_group_size=100)
+    column = pq.ParquetFile(path).metadata.row_group(3).column(1)
+    content = bytearray(path.read_bytes())
+    start = column.dictionary_page_offset or column.data_page_offset
+    content[start : start + 60] = bytes(60)
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.parquet, after row 300,? (is|cannot)"):
+        read(path)
+
+
 def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", ["a", "b"])
     (file,) = scan([str(path)], Options())

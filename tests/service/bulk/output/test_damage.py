@@ -66,7 +66,9 @@ def test_a_complete_run_that_has_lost_a_part_is_not_complete(
     before = contents(out)
     (part,) = out.glob("*-000001.*")
     part.unlink()
-    with pytest.raises(OutputError, match=rf"{part.name} has 0 bytes .*Delete .*000001\.json and"):
+    with pytest.raises(
+        OutputError, match=rf"{part.name} is missing and had \d+ bytes .*Delete .*000001\.json and"
+    ):
         embed_files([texts], out, options, resume=True)
     (out / "_parts" / "000001.json").unlink()
     again = FakeEmbedder()
@@ -106,6 +108,13 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(
         embed_files([tmp_path / "texts.txt"], read_only.with_name(name), SMALL, resume=True)
 
 
+def test_an_output_that_is_a_file_is_a_sentence_and_stays(tmp_path: Path, texts: Path) -> None:
+    (tmp_path / "out").write_text("mine\n")
+    with pytest.raises(OutputError, match=r"--output .*out is no folder\. Name another one\.$"):
+        embed_files([texts], tmp_path / "out", SMALL, overwrite=True)
+    assert (tmp_path / "out").read_text() == "mine\n"
+
+
 def test_a_lock_that_is_a_folder_is_a_sentence(tmp_path: Path, texts: Path) -> None:
     (tmp_path / "out" / ".lock").mkdir(parents=True)
     with pytest.raises(OutputError, match=r"\.lock cannot be written: Is a directory"):
@@ -123,11 +132,14 @@ def test_a_name_that_is_not_utf_8_is_escaped_in_the_manifest(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("before", "now", "message"),
-    [(None, "", "None and this run has ''"), ("", None, "'' and this run has None")],
+    [
+        (None, "", "begun without --prompt-name and this run has ''"),
+        ("", None, "begun with --prompt-name '' and this run has none"),
+    ],
 )
 def test_no_prompt_and_the_default_prompt_are_two_runs(
     tmp_path: Path, texts: Path, before: str | None, now: str | None, message: str
 ) -> None:
     embed_files([texts], tmp_path / "out", Options(prompt_name=before))
-    with pytest.raises(OutputError, match=f"--prompt-name {message}"):
+    with pytest.raises(OutputError, match=message):
         embed_files([texts], tmp_path / "out", Options(prompt_name=now), resume=True)

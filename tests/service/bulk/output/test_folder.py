@@ -133,7 +133,7 @@ def test_resuming_with_something_else_names_both_values(tmp_path: Path, texts: P
     other = write_texts(tmp_path / "other.txt", 41, Random(0))
     cases = {
         r"--dtype float32 and this run has int8": replace(SMALL, dtype="int8"),
-        r"--dimensions None and this run has 8": replace(SMALL, dimensions=8),
+        r"begun without --dimensions and this run has 8\.": replace(SMALL, dimensions=8),
         r"--rows-per-shard 7 and this run has 8": replace(SMALL, rows_per_shard=8),
     }
     for message, options in cases.items():
@@ -255,7 +255,9 @@ def test_a_committed_part_that_was_damaged_is_noticed(tmp_path: Path, texts: Pat
 
 def test_options_that_the_model_lacks_are_refused() -> None:
     cases = {
-        f"--dimensions is 17; fake has {DIM}": Options(dimensions=17),
+        f"--dimensions is 17; fake has {DIM}. Ask for 1 to {DIM} of": Options(dimensions=17),
+        f"--dimensions is 0; fake has {DIM}. Ask for 1 to {DIM} of": Options(dimensions=0),
+        "--depth is 0; fake can stop at 2, 4": Options(depth=0),
         "packs eight components into a byte and there are 12": Options(
             dimensions=12, dtype="binary"
         ),

@@ -1,0 +1,44 @@
+"""The look at the first rows of every input, before a run writes or deletes anything."""
+
+from collections.abc import Iterable
+
+from service.bulk.input.columns import refuse_columns
+from service.bulk.input.files import InputFile, RowReader
+from service.bulk.input.formats import NO_KEY
+from service.bulk.job import InputError, Job
+
+FIRST_ROWS = 100  # of a file that are looked at
+
+
+def check_first_rows(
+    files: Iterable[InputFile], job: Job, *, resume: bool, overwrite: bool
+) -> None:
+    """Raise InputError for inputs whose beginning shows that the run would stop.
+
+    Where bad rows are kept with their errors no row stops a run. Then only a run that would
+    ``overwrite`` an older output is refused, for a file without the keys that the options name. A
+    run that is resumed may have left out the first rows when it began.
+    """
+    for file in files:
+        if file.format == "txt":
+            refuse_columns(file.name, job.options, names_text_column=job.names_text_column)
+        if not resume:
+            _check(file, job, overwrite=overwrite)
+
+
+def _check(file: InputFile, job: Job, *, overwrite: bool) -> None:
+    if job.null_errors and not overwrite:
+        return
+    with RowReader(file, job.options) as reader:
+        rows = reader.take(FIRST_ROWS)
+    errors = [row.error for row in rows if row.error]
+    if rows and sum(error.startswith(NO_KEY) for error in errors) == len(rows):
+        raise InputError(
+            f"{rows[0].place}: {errors[0]}, and so it is in each of the first {len(rows)} rows."
+            " Name other keys by --text-column and --id-column."
+        )
+    if rows and rows[0].error and not job.null_errors:
+        raise InputError(
+            f"{rows[0].place}: {rows[0].error}. Mend the row, or leave its embedding out with"
+            " --on-error null."
+        )
