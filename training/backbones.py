@@ -105,6 +105,17 @@ def resolve(name: str, *, cache: Path | None = None) -> str:
     return str(unpack(found, target))
 
 
+def refuse_missing(name: str) -> None:
+    """Raise `EncoderError` for a path that does not exist, which no hub is to be asked for."""
+    first, slash, rest = name.partition("/")
+    is_path = (
+        name.startswith(("/", "./", "../", "~")) or "/" in rest or (slash and Path(first).is_dir())
+    )
+    if is_path and not Path(name).exists():
+        cure = "write ~ as the path of your home" if name.startswith("~") else "correct the path"
+        raise EncoderError(f"The folder {name} does not exist: {cure}.")
+
+
 def checkpoint_folder(name: str) -> Path:
     """The folder of a checkpoint, which is downloaded where ``name`` is a hub id.
 
@@ -194,10 +205,12 @@ def _file_in(package: str, packaged: Packaged) -> Path:
 def width_of(source: str) -> int:
     """The width D of a backbone's hidden states.
 
-    Raises `EncoderError` for a folder without a config.json, and for an artifact.
+    Raises `EncoderError` for a folder that does not exist or has no config.json, and for an
+    artifact.
     """
     from transformers import AutoConfig
 
+    refuse_missing(source)
     folder = Path(source)
     if (folder / MANIFEST).is_file():
         raise EncoderError(f"{source} is an artifact. {RESTORE}")

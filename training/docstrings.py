@@ -38,13 +38,19 @@ def write_docstrings(output: Path, folders: Sequence[Path] = ()) -> int:
     or no pair was found.
     """
     if output.suffix != ".tsv":
-        raise ConfigError(f"{output} must end in .tsv, because a corpus of pairs is a table.")
+        raise ConfigError(
+            f"{output} must end in .tsv, because a corpus of pairs is a table: name "
+            f"{output.with_suffix('.tsv')}."
+        )
     if output.exists():
         raise ConfigError(f"{output} exists: remove it, or name another file.")
     folders = folders or [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]
     pairs = list(read_docstrings(folders))
     if not pairs:
-        raise DataError(f"No docstring of {', '.join(map(str, folders))} has a description.")
+        raise DataError(
+            f"No docstring of {', '.join(map(str, folders))} has a description: name the folder of "
+            "a package whose source has longer docstrings."
+        )
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text("".join("\t".join(row) + "\n" for row in [HEADER, *pairs]), encoding="ascii")
     return len(pairs)

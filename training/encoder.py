@@ -11,6 +11,7 @@ from model.network.checkpoint import CheckpointError
 from model.network.encoder import find_selector, get_selector, load_encoder
 from model.network.pooled import require_exits
 from model.network.selector import MODULE_FILE, S2SentSelector
+from model.network.template import PaddingError, require_padding
 from training.backbones import resolve, width_of
 from training.errors import ConfigError
 from training.loop.low_rank import add_lora, update_projections
@@ -27,9 +28,12 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     config = recipe.selector_config(width_of(folder))
     try:
         encoder = family_of(recipe).build_encoder(folder, recipe, config)
+        if not recipe.backbone.template:
+            require_padding(getattr(encoder[0], "tokenizer", None), recipe.backbone.name)
+    except PaddingError as error:
+        raise ConfigError(str(error)) from None
     except ValueError as error:
         raise ConfigError(f"[selector] does not fit {recipe.backbone.name}: {error}") from error
-    _require_padding(encoder, recipe)
     if (selector := find_selector(encoder)) is not None and not _go_on(selector, recipe, folder):
         _start_gates(selector, recipe)
     _require_depths(selector, recipe, encoder)
@@ -48,16 +52,6 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
-
-
-def _require_padding(encoder: SentenceTransformer, recipe: Recipe) -> None:
-    """A decoder's tokenizer may have no padding token; a template's module pads by another one."""
-    tokenizer = getattr(encoder[0], "tokenizer", None)
-    if not recipe.backbone.template and getattr(tokenizer, "pad_token", "") is None:
-        raise ConfigError(
-            f"The tokenizer of {recipe.backbone.name} has no padding token, as those of decoders."
-            " Set template in [backbone], such as template = 'prompteol'."
-        )
 
 
 def _train_exits_only(encoder: SentenceTransformer) -> None:

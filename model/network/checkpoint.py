@@ -47,6 +47,11 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
             raise _adapter_only(checkpoint)
         if (checkpoint / MANIFEST).is_file():
             raise CheckpointError(f"{checkpoint} is an artifact. {RESTORE}")
+        if (checkpoint / "config.json").is_file():
+            raise CheckpointError(
+                f"{checkpoint / MODULES_FILE} cannot be read, as the folder holds a backbone alone:"
+                " train it with s2sent-train fit, a decoder with a template in [backbone]."
+            )
     match read_json(checkpoint / MODULES_FILE):
         case [*entries] if all({"type", "path"} <= {*entry} for entry in entries):
             modules = [(_known_class(checkpoint, e["type"]), str(e["path"])) for e in entries]

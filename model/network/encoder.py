@@ -23,7 +23,7 @@ from model.network.checkpoint import (
 )
 from model.network.selector import S2SentSelector
 from model.network.selector_config import SelectorConfig
-from model.network.template import Read, TemplateError
+from model.network.template import Read, TemplateError, require_padding
 from model.network.transformer import (
     TemplateTransformer,
     TokenPooling,
@@ -50,6 +50,7 @@ def build_encoder(
     ValueError where the backbone does not fit the configuration.
     """
     transformer = load_transformer(str(backbone), attn_implementation=attn_implementation)
+    require_padding(transformer.tokenizer, backbone)
     width = transformer.get_embedding_dimension()
     require_width(config, width, backbone)
     _cut_at(transformer, max_seq_length)

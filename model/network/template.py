@@ -33,6 +33,10 @@ class TemplateError(ValueError):
     """A template that cannot be used, or a backbone without what the template needs."""
 
 
+class PaddingError(TemplateError):
+    """A tokenizer without a padding token, which only a backbone in a template does without."""
+
+
 def template_text(name: str) -> str:
     """The text of a template: of one of ``TEMPLATES`` by name, or the text itself."""
     if SENTENCE not in name and name not in TEMPLATES:
@@ -41,6 +45,15 @@ def template_text(name: str) -> str:
             f"{', '.join(TEMPLATES)}: correct it."
         )
     return TEMPLATES.get(name, name)
+
+
+def require_padding(tokenizer: object, backbone: object) -> None:
+    """Raise `PaddingError` for a tokenizer without a padding token, as those of decoders."""
+    if getattr(tokenizer, "pad_token", "") is None:
+        raise PaddingError(
+            f"The tokenizer of {backbone} has no padding token, as those of decoders. Set template,"
+            " such as template = 'prompteol' in [backbone], or --template of s2sent-train frozen."
+        )
 
 
 def parse_template(

@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from tests.support.tiny import tiny_backbone
-from training.backbones import PACKAGES, checkpoint_folder, origin, resolve, unpack, width_of
+from training.backbones import (
+    PACKAGES,
+    checkpoint_folder,
+    origin,
+    refuse_missing,
+    resolve,
+    unpack,
+    width_of,
+)
 from training.errors import EncoderError
+from training.evaluation.encoders import open_encoder
 
 
 def cut_archive(folder: Path, pieces: int) -> list[Path]:
@@ -113,3 +122,22 @@ def test_a_hub_id_is_fetched_and_its_failure_is_one_sentence(
     assert checkpoint_folder("runs/a/b") == Path("runs/a/b")
     with pytest.raises(EncoderError, match=r"could not be fetched .* connection \(no route\)\.$"):
         checkpoint_folder("someone/else")
+
+
+@pytest.mark.parametrize(
+    "name", ["/no/folder", "./none", "../none", "~/none", "a/b/c", "made/none"]
+)
+def test_a_path_that_does_not_exist_asks_no_hub(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(EncoderError, match=f"^The folder {name} does not exist: "):
+        width_of(name)
+    with pytest.raises(EncoderError, match=f"^The folder {name} does not exist: "):
+        open_encoder(name)
+
+
+def test_an_owner_and_a_name_are_left_to_the_hub() -> None:
+    refuse_missing("owner/name")
+    refuse_missing("bert-base-uncased")

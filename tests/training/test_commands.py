@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,26 @@ def test_a_record_or_template_that_is_damaged_is_one_sentence(
 def test_rates_are_numbers_above_0(rates: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not a list of learning rates such as"):
         positive_numbers(rates, "learning rates")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--table", "sfp", "--table", "9"], "There is no table 9: choose from table 2"),
+        (
+            ["--objective", "foo"],
+            "foo is no objective here: choose from simcse, prompt, prompt-mean",
+        ),
+        (["--steps", "-1"], "Invalid value for '--steps'"),
+    ],
+)
+def test_what_cannot_be_reproduced_is_refused_first(
+    options: list[str], message: str, recipe: Recipe, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    where = ["--data", tmp_path, "--output", tmp_path / "out", "--backbone", recipe.backbone.name]
+    assert message in refusal("reproduce", *where, *options)
+
+
+def test_scores_of_a_service_have_no_manifest(tmp_path: Path, refusal: Callable[..., str]) -> None:
+    said = refusal("evaluate", "http://localhost:1", "--data", tmp_path, "--record")
+    assert "http://localhost:1 is the URL of a service: name the artifact's folder" in said

@@ -100,7 +100,7 @@ def test_the_table_is_refused(tmp_path: Path) -> None:
         write_docstrings(tmp_path / "there.tsv")
     with pytest.raises(ConfigError, match=r"docs\.txt must end in \.tsv"):
         write_docstrings(tmp_path / "docs.txt")
-    with pytest.raises(DataError, match="No docstring of .* has a description"):
+    with pytest.raises(DataError, match="No docstring of .* has a description: name the folder"):
         write_docstrings(tmp_path / "docs.tsv", [tmp_path])
     assert not (tmp_path / "docs.tsv").exists()
 

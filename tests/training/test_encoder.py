@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from model.network.checkpoint import CheckpointError
 from model.network.encoder import get_selector, load_encoder
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
-from training.errors import ConfigError
+from training.errors import ConfigError, EncoderError
+from training.evaluation.encoders import open_encoder
 from training.recipe.recipe import (
     BackboneConfig,
     Recipe,
@@ -107,3 +109,17 @@ def test_a_selector_goes_on_from_one_like_it_in_the_checkpoint(
         second = new_encoder(replace(recipe, backbone=name, selector=selector))
         found = get_selector(second).state_dict()["spatial_selection.expand.weight"]
         assert torch.equal(found, weights) == goes_on
+
+
+def test_a_decoder_without_a_template_is_told_so_not_its_name_or_selector(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    decoder = str(tiny_decoder(tmp_path / "decoder"))
+    with pytest.raises(ConfigError, match=r"^The tokenizer of .* Set template"):
+        new_encoder(replace(recipe, backbone=BackboneConfig(name=decoder)))
+    with pytest.raises(EncoderError, match=r"^The tokenizer of .* Set template"):
+        open_encoder(decoder)
+    with pytest.raises(
+        CheckpointError, match=r"backbone alone: .* with a template in \[backbone\]"
+    ):
+        load_encoder(decoder)

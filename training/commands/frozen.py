@@ -57,29 +57,24 @@ def frozen(
     from training.frozen.tables import frozen_tables
 
     if not only_tables:
+        from training.backbones import resolve
         from training.evaluation.results.output import require_writable
+        from training.experiments.paper.cells import size_of
         from training.frozen.experiment import run_plan
         from training.frozen.opening import open_tests
+        from training.frozen.setting import Reading
 
         require_writable(output)
         depths, chosen = some_whole_numbers(exits, "exits"), some_whole_numbers(seeds, "seeds")
-        reading = _reading(backbone, template) if template else None
+        blocks, _ = size_of(resolve(backbone))
+        reading = Reading.inside(template, blocks) if template else None
         plan = _plan(depths, chosen, steps, batch_size, rates, arm, objective, reading)
+        _require_possible(plan, blocks, reading, teacher)
         setting = _setting(backbone, data, retrieval, cache, reading, teacher)
         run_plan(setting, plan, output, cache)
         if tests:
             open_tests(setting, data, cache, output, pairs_per_task=test_pairs)
     typer.echo(frozen_tables(output))
-
-
-def _reading(backbone: str, template: str) -> "Reading":
-    """How a decoder is read inside ``template``."""
-    from training.backbones import resolve
-    from training.experiments.paper.cells import size_of
-    from training.frozen.setting import Reading
-
-    blocks, _ = size_of(resolve(backbone))
-    return Reading.inside(template, blocks)
 
 
 def _plan(
@@ -112,6 +107,22 @@ def _plan(
         positive_numbers(rates, "learning rates"),
         checked_arms(arms or every),
         checked_objectives(objectives or ENCODER_OBJECTIVES),
+    )
+
+
+def _require_possible(
+    plan: "Plan", blocks: int, reading: "Reading | None", teacher: str | None
+) -> None:
+    """Refuse a plan before any state is computed."""
+    from training.frozen.experiment import require_possible
+
+    kept = blocks if reading is None else reading.num_blocks
+    require_possible(
+        plan,
+        depth=blocks,
+        first=blocks - kept + 1,
+        two_stages=reading is not None and reading.two_stages,
+        taught=teacher is not None,
     )
 
 

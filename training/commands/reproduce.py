@@ -15,6 +15,7 @@ DECODERS = "sfp"  # the table of CSE-SFP on decoders, likewise
 EXITS = "x4"  # the control of selectors at exits, likewise
 
 Names = list[str] | None
+Steps = Annotated[int | None, typer.Option(min=0, help="Of each run; the budget's by default.")]
 Budget = Literal["smoke", "short", "full"]
 
 
@@ -29,7 +30,7 @@ def reproduce(
     budget: Annotated[Budget, typer.Option(help="How long each run is.")] = "short",
     objective: Annotated[Names, typer.Option(help="simcse, prompt, prompt-mean.")] = None,
     seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
-    steps: Annotated[int | None, typer.Option(help="Of each run; the budget's by default.")] = None,
+    steps: Steps = None,
     corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     exits: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
@@ -46,10 +47,12 @@ def reproduce(
     """
     from training.evaluation.results.output import require_writable
     from training.experiments.paper.cells import Series
+    from training.experiments.paper.plan.experiments import chosen
     from training.experiments.paper.reproduce import reproduce_paper
     from training.experiments.paper.tables import TABLES_FILE
 
     keys = _experiments(table, figure, control)
+    chosen(keys)  # an unknown one is refused before the first run
     series = Series(
         data=data,
         output=output.resolve(),

@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from training.backbones import MODULES_FILE, resolve
+from training.backbones import MODULES_FILE, refuse_missing, resolve
 from training.errors import EncoderError
 from training.evaluation.sts import Encode
 
@@ -77,8 +77,10 @@ def open_torch(name: str) -> "SentenceTransformer":
 
     from model.network.checkpoint import CheckpointError, has_template
     from model.network.selector import MODULE_FILE
+    from model.network.template import PaddingError, require_padding
     from model.network.twins import is_twin_checkpoint
 
+    refuse_missing(name)
     path = Path(resolve(name))
     if path.exists() and not any((path / file).is_file() for file in (MODULES_FILE, CONFIG)):
         raise EncoderError(
@@ -89,8 +91,10 @@ def open_torch(name: str) -> "SentenceTransformer":
     source = str(path) if path.exists() else name
     try:
         encoder = load_checkpoint(path) if ours else SentenceTransformer(source)
+        if not ours:
+            require_padding(getattr(encoder[0], "tokenizer", None), name)
         probe = torch_encode(encoder)(["probe"])
-    except CheckpointError as error:
+    except (CheckpointError, PaddingError) as error:
         raise EncoderError(str(error)) from error
     except Exception as error:  # whatever the libraries raise on a folder they cannot make sense of
         where = "is no encoder" if path.exists() else "is no folder here, and no hub has it"

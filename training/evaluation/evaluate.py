@@ -9,7 +9,7 @@ from model.artifact.reader import Artifact
 from model.artifact.writer import record_scores
 from training.errors import ConfigError
 from training.evaluation.development import read_development_pairs, score_development
-from training.evaluation.encoders import open_encoder
+from training.evaluation.encoders import is_url, open_encoder
 from training.evaluation.geometry import geometry
 from training.evaluation.results.markdown import markdown_head, markdown_row
 from training.evaluation.results.openings import note_opening
@@ -64,9 +64,15 @@ def evaluate_encoders(
     """Score encoders and ``show`` the tables line by line, each as soon as it is known.
 
     Development scores follow the tests' where ``data`` has STS-B dev. Raises `ArtifactError` where
-    a record is wanted of what is no artifact, and a `TrainingError` for an encoder or data that
-    cannot be used, or a file that cannot be written, before any test is opened.
+    a record is wanted of what is no artifact, `ConfigError` where of a URL, and a `TrainingError`
+    for an encoder or data that cannot be used, or a file that cannot be written, before any test is
+    opened.
     """
+    if options.record and is_url(names[0]):
+        raise ConfigError(
+            f"--record writes into an artifact's manifest, and {names[0]} is the URL of a service:"
+            " name the artifact's folder, or leave --record out."
+        )
     artifact = Artifact.open(names[0]) if options.record else None
     if options.json_file is not None:
         require_writable(options.json_file)

@@ -74,7 +74,13 @@ def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None
     ``cache`` is the folder that keeps trained heads. Raises `ConfigError` for an exit that the
     backbone does not have, and for an objective without the states or the teacher that it needs.
     """
-    _require_possible(setting, plan)
+    require_possible(
+        plan,
+        depth=setting.depth,
+        first=setting.states.first,
+        two_stages=setting.states.second is not None,
+        taught=setting.teacher is not None,
+    )
     done = {_key(line): line for line in read_lines(file)}
     for seed in (TUNING_SEED, *plan.seeds):
         for depth, objective in settings_of(plan, setting.depth):
@@ -87,19 +93,24 @@ def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None
                         done[_key(line)] = line
 
 
-def _require_possible(setting: Setting, plan: Plan) -> None:
-    lowest = setting.states.first - 1 + max(ARMS[name].num_blocks for name in plan.arms)
-    for depth in plan.exits:
-        if not lowest <= depth <= setting.depth:
+def require_possible(plan: Plan, *, depth: int, first: int, two_stages: bool, taught: bool) -> None:
+    """Raise `ConfigError` for a plan that the setting does not allow; it needs no states.
+
+    The backbone has ``depth`` blocks, whose states are kept from the block ``first`` on, with Rep2
+    if it is read in ``two_stages``, and there is a teacher if it is ``taught``.
+    """
+    lowest = first - 1 + max(ARMS[name].num_blocks for name in plan.arms)
+    for exit_at in plan.exits:
+        if not lowest <= exit_at <= depth:
             raise ConfigError(
-                f"Exit {depth} is outside {lowest} to {setting.depth}: name another, or only arms "
+                f"Exit {exit_at} is outside {lowest} to {depth}: name another, or only arms "
                 "of fewer blocks."
             )
     if TUNING_SEED in plan.seeds:
         raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
-    if "sfp" in plan.objectives and setting.states.second is None:
+    if "sfp" in plan.objectives and not two_stages:
         raise ConfigError("sfp contrasts Rep2 with Rep1: give a template with [REP1] in it.")
-    if "teacher" in plan.objectives and setting.teacher is None:
+    if "teacher" in plan.objectives and not taught:
         raise ConfigError("The objective teacher needs --teacher: name an encoder.")
 
 

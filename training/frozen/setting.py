@@ -14,7 +14,7 @@ from torch import Tensor
 from model.artifact.template import CleanUp
 from model.network.encoder import build_plain_encoder, build_prompt_encoder
 from model.network.selector_config import SelectorConfig
-from model.network.template import REP1, template_text
+from model.network.template import REP1, require_padding, template_text
 from training.backbones import resolve
 from training.bfloat16 import has_bfloat16
 from training.corpus import Corpus, read_corpus
@@ -149,10 +149,12 @@ def read_setting(
 def frozen_encoder(backbone: str, reading: Reading | None) -> SentenceTransformer:
     """The backbone without a selector: mean-pooled, or read as ``reading`` says.
 
-    Raises `TemplateError` for a template that cannot be used.
+    Raises `TemplateError` for a template that cannot be used, or a decoder without one.
     """
     if reading is None:
-        return build_plain_encoder(resolve(backbone))
+        plain = build_plain_encoder(resolve(backbone))
+        require_padding(plain.tokenizer, backbone)
+        return plain
     encoder = build_prompt_encoder(
         resolve(backbone),
         None,

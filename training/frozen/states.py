@@ -29,6 +29,7 @@ from model.network.selector_squeeze import FrequencySelection
 from model.network.selector_states import pool_tokens, scope_mask
 from model.network.transformer import VIEWS
 from training.errors import ConfigError
+from training.files.locks import try_lock
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +106,7 @@ def cached_states(
 ) -> BlockStates:
     """The states of ``texts`` in the encoder's last blocks, from the cache if there.
 
+    Of processes that share the cache one computes them, and the others wait.
     ``num_blocks`` is how many of them, None for all. ``with_second`` reads the whole template and
     keeps Rep2 beside Rep1. The key is the hash of the backbone's weights, the texts, the maximum
     length, the template, the pooling and the squeeze. ``backbone`` names the encoder in the cache's
@@ -123,10 +125,15 @@ def cached_states(
     key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / key
     if not (folder / DESCRIPTION).is_file():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        _compute(encoder, texts, plan, folder)
-        (folder / DESCRIPTION).write_text(json.dumps(description, indent=1), encoding="utf-8")
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f"{key}.lock").open("wb") as lock:
+            try_lock(lock, wait=True)
+            if not (folder / DESCRIPTION).is_file():  # else another process has computed them
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+                _compute(encoder, texts, plan, folder)
+                text = json.dumps(description, indent=1)
+                (folder / DESCRIPTION).write_text(text, encoding="utf-8")
     found = {name: np.load(_file(folder, name), mmap_mode="r") for name in plan.arrays}
     return BlockStates(
         found["pooled"],

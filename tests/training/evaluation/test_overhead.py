@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from model.artifact.reader import Artifact
+from model.export.checkpoint import export_checkpoint
+from model.export.options import ExportOptions
 from tests.support.tiny import tiny_backbone
 from training.__main__ import main
 from training.errors import ConfigError, EncoderError
@@ -53,6 +55,16 @@ def test_artifacts_are_measured_as_they_are_served(tiny_artifact: Artifact) -> N
         (3, 8),
     ]
     assert all(set(c["median_ms"]) == {"plain", "selector"} for c in found["cells"])
+
+
+def test_artifacts_of_two_precisions_are_refused(
+    tiny_artifact: Artifact, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    other = export_checkpoint(
+        tiny_checkpoint, tmp_path / "other", ExportOptions(precision="weight-int8")
+    )
+    with pytest.raises(EncoderError, match=r"other is weight-int8 and .* is fp32, .* export both"):
+        measure_artifacts(other.path, tiny_artifact.path, QUICK)
 
 
 def test_every_arm_has_every_place_and_precedes_each_other_as_often() -> None:
@@ -99,7 +111,7 @@ def test_a_cell_stops_when_its_time_is_over() -> None:
 def test_what_cannot_be_measured_is_refused_in_a_sentence() -> None:
     with pytest.raises(ConfigError, match="fp8 is no precision: choose from fp32, bf16"):
         Protocol(precisions=("fp32", "fp8"))
-    with pytest.raises(ConfigError, match="below 1"):
+    with pytest.raises(ConfigError, match="batch_sizes has 0, below 1: it must be at least 1"):
         Protocol(batch_sizes=(0,))
     with pytest.raises(ConfigError, match="lengths is empty, which measures nothing"):
         Protocol(lengths=())

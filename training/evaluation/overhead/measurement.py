@@ -77,12 +77,15 @@ def _with_selector(
     """A new encoder with a selector that reads the protocol's lengths. Raises `ConfigError`."""
     from model.network.encoder import build_encoder, max_positions
     from model.network.selector_config import SelectorConfig
+    from model.network.template import PaddingError
     from training.backbones import resolve, width_of
 
     source = resolve(backbone)
     try:
         config = SelectorConfig.preset("default", width=width_of(source), **options)
         encoder = build_encoder(source, config)
+    except PaddingError:
+        raise
     except ValueError as error:
         raise ConfigError(f"The selector does not fit {backbone}: {error}") from None
     limit = max_positions(encoder[0])
@@ -137,14 +140,20 @@ def torch_arms(
 def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[str, Any]:
     """Latency of two exported artifacts, with a selector and without, as they are served.
 
-    Raises `ArtifactError` for a folder that is none, and `EncoderError` for a length that the
-    artifacts do not read or a device that ONNX Runtime does not have.
+    Raises `ArtifactError` for a folder that is none, and `EncoderError` for two precisions, a
+    length that the artifacts do not read or a device that ONNX Runtime does not have.
     """
     from model.artifact.reader import Artifact
     from model.runtime.encoder import OnnxEncoder
     from model.runtime.providers import ProviderUnavailable
 
     opened = {"plain": Artifact.open(plain), "selector": Artifact.open(selected)}
+    stored = {name: artifact.manifest.precision for name, artifact in opened.items()}
+    if stored["plain"] != stored["selector"]:
+        raise EncoderError(
+            f"{selected} is {stored['selector']} and {plain} is {stored['plain']}, and their times"
+            " differ for that alone: export both with one --precision."
+        )
     limit = min(artifact.manifest.max_seq_length for artifact in opened.values())
     if max(protocol.lengths) > limit:
         raise EncoderError(
@@ -161,7 +170,7 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
     for batch, length in itertools.product(protocol.batch_sizes, protocol.lengths):
         ids = token_ids(batch, length, vocabulary).tolist()
         arms = {name: partial(encoder.run, ids) for name, encoder in encoders.items()}
-        precision = opened["selector"].manifest.precision
+        precision = stored["selector"]
         cells.append({"precision": precision, **cell(batch, length, take_turns(arms, protocol))})
         log.info("%s", one_line(cells[-1]))
     return {

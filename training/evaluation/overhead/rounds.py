@@ -35,10 +35,10 @@ class Protocol:
         for name in ("batch_sizes", "lengths", "precisions"):
             if not getattr(self, name):
                 raise ConfigError(f"{name} is empty, which measures nothing: give one at least.")
-        if min(*self.batch_sizes, *self.lengths, self.repeats) < 1:
-            raise ConfigError(
-                "A batch size, a length or the number of rounds is below 1: it must be at least 1."
-            )
+        counts = {"batch_sizes": self.batch_sizes, "lengths": self.lengths}
+        for name, numbers in {**counts, "repeats": (self.repeats,)}.items():
+            if min(numbers) < 1:
+                raise ConfigError(f"{name} has {min(numbers)}, below 1: it must be at least 1.")
         for name in ("warm_ups", "seconds_per_cell", "threads"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least 0.")

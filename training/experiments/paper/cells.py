@@ -18,7 +18,7 @@ from typing import Any
 from training.backbones import resolve, width_of
 from training.corpus import read_corpus
 from training.errors import ConfigError
-from training.experiments.paper.plan.budgets import BUDGETS
+from training.experiments.paper.plan.budgets import BUDGETS, OBJECTIVES
 from training.experiments.paper.plan.configurations import Configuration, misfit
 from training.experiments.paper.plan.experiments import Experiment
 from training.experiments.paper.results import difference, find_result, results_file
@@ -38,6 +38,12 @@ class Series:
     steps: int | None = None  # none given: the budget's
     corpus: str = "wikisplit"
     keep: bool = False  # the checkpoints too
+
+    def __post_init__(self) -> None:
+        if unknown := [name for name in self.objectives if name not in OBJECTIVES]:
+            raise ConfigError(
+                f"{unknown[0]} is no objective here: choose from {', '.join(OBJECTIVES)}."
+            )
 
     @property
     def folder(self) -> Path:

@@ -138,7 +138,10 @@ def test_more_blocks_than_there_are_is_said_in_a_sentence() -> None:
 
 
 def test_an_experiment_that_is_not_there_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"There is no table 9: choose from table 2, figure 5"):
+    with pytest.raises(
+        ConfigError,
+        match=r"There is no table 9: choose from table 2, figure 5.*, table jtcse, table sfp",
+    ):
         chosen(["table 9"])
 
 
