@@ -45,7 +45,7 @@ def _refuse_empty_pairs(pairs: list[list[str]], info: ValidationInfo) -> list[li
 
 
 def _similarity_form(value: object) -> str | None:
-    """The tag of an ``inputs`` object's form, by the first key that only this form has."""
+    """The tag of the form whose keys an ``inputs`` object has; None for none or for two forms."""
     if not isinstance(value, dict):
         return None
     forms = {
@@ -53,7 +53,8 @@ def _similarity_form(value: object) -> str | None:
         "pairs": "<pairs>",
         "queries": "<ranking>", "documents": "<ranking>",
     }  # fmt: skip
-    return next((form for key, form in forms.items() if value.get(key) is not None), None)
+    found = {form for key, form in forms.items() if value.get(key) is not None}
+    return found.pop() if len(found) == 1 else None
 
 
 _PAIR_SCHEMA = {"type": "array", "items": TEXT_SCHEMA, "minItems": 2, "maxItems": 2}
@@ -176,7 +177,8 @@ SimilarityInputs = Annotated[
         _similarity_form,
         custom_error_type="similarity_form",
         custom_error_message=(
-            "must have source_sentence and sentences, or pairs, or queries and documents"
+            "must have source_sentence and sentences, or pairs, or queries and documents,"
+            " and only one of these"
         ),
     ),
 ]

@@ -206,3 +206,21 @@ def test_the_bounds_of_a_whole_number_are_in_its_schema() -> None:
     fields = EmbedBody.model_json_schema()["properties"]
     for name, least in (("dimensions", 1), ("depth", 1), ("window_overlap", 0)):
         assert fields[name]["anyOf"][0]["minimum"] == least
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"pairs": [["a", "b"]], "queries": ["a"], "documents": ["b"]},
+        {"source_sentence": "a", "sentences": ["b"], "pairs": [["a", "b"]]},
+        {"source_sentence": "a", "documents": ["b"]},
+    ],
+)
+async def test_an_object_with_keys_of_two_forms_is_refused(inputs: dict[str, Any]) -> None:
+    """One of the forms would be ignored, and the OpenAPI document says oneOf."""
+    response = await client_of(FakeEngine()).post("/similarity", json={"inputs": inputs})
+    assert response.status_code == 422
+    assert response.json()["error"] == (
+        "inputs must have source_sentence and sentences, or pairs, or queries and documents,"
+        " and only one of these."
+    )
