@@ -139,7 +139,7 @@ def _not_json(raw: bytes, error: orjson.JSONDecodeError) -> str:
         raw.decode()
     except UnicodeDecodeError as broken:  # orjson tells no place of it
         return f"The body is not UTF-8: byte {broken.start} is 0x{raw[broken.start]:02x}."
-    return f"The body is not JSON: it breaks at line {error.lineno}, column {error.colno}."
+    return f"The body is not JSON: {error.msg}, at line {error.lineno}, column {error.colno}."
 
 
 def _check_media_type(request: Request) -> None:

@@ -218,7 +218,27 @@ async def test_many_faults_are_one_sentence() -> None:
         (b"", "The body is empty."),
         ('{"inputs": "é'.encode() + b'\xff"}', "The body is not UTF-8: byte 14 is 0xff."),
         (b'{"inputs": "\xc3', "The body is not UTF-8: byte 12 is 0xc3."),
-        (b'{"inputs":\n "a" "b"}', "The body is not JSON: it breaks at line 2, column 6."),
+        (
+            b'{"inputs":\n "a" "b"}',
+            "The body is not JSON: unexpected character, expected ',' or '}', at line 2, column 6.",
+        ),
+        (
+            b'\xef\xbb\xbf{"inputs": "a"}',
+            "The body is not JSON: UTF-8 byte order mark (BOM) is not supported,"
+            " at line 1, column 1.",
+        ),
+        (
+            b"[" * 1025 + b"]" * 1025,
+            "The body is not JSON: depth limit exceeded, at line 1, column 1026.",
+        ),
+        (
+            b'{"inputs": 1e400}',
+            "The body is not JSON: number is infinity when parsed as double, at line 1, column 12.",
+        ),
+        (
+            rb'{"inputs": "\ud800"}',
+            "The body is not JSON: no low surrogate in string, at line 1, column 13.",
+        ),
     ],
 )
 async def test_a_body_that_cannot_be_read_is_told_where(content: bytes, sentence: str) -> None:
