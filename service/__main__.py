@@ -61,6 +61,11 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
     """A command line around a command that takes Settings; exits 2 when they are wrong."""
 
     def run(**flags: object) -> None:
+        # As from a shell's variable that is not set: --host "" would be every address.
+        if empty := [field.flag for field in describe_fields() if flags[field.name] == ""]:
+            _stop(
+                *(f"{flag} is empty. Give it a value, or leave it out." for flag in empty), code=2
+            )
         try:
             settings = load_settings(**{k: v for k, v in flags.items() if v is not None})
         except SettingsError as error:
@@ -77,6 +82,14 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
 def _serve(settings: Settings) -> None:
     """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
     tune_process()
+    from service.telemetry.logs import logging_to
+
+    with logging_to(sys.stdout, settings.log_level):  # the threads that open the model log too
+        code = _open_and_serve(settings)
+    end_process(code)
+
+
+def _open_and_serve(settings: Settings) -> int:
     # Imported here, so that --help is instant, and in this order, so that the artifact is verified
     # and the model opened in threads while the rest is imported.
     from model.runtime.malloc import return_freed_memory
@@ -92,12 +105,11 @@ def _serve(settings: Settings) -> None:
     from service.server import CannotListen, serve
 
     try:
-        code = serve(settings, model)
+        return serve(settings, model)
     except CannotListen as error:
-        code = _say(str(error), code=1)
+        return _say(str(error), code=1)
     except SettingsError as error:
-        code = _say(*error.problems, code=2)
-    end_process(code)
+        return _say(*error.problems, code=2)
 
 
 app.command("serve")(_with_settings(_serve))

@@ -12,7 +12,6 @@ import errno
 import logging
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
@@ -28,7 +27,6 @@ from service.engine.types import EmbeddingEngine
 from service.http.connection import HttpConnection
 from service.process import tune_garbage_collector
 from service.settings import Settings
-from service.telemetry.logs import logging_to
 
 logger = logging.getLogger(__name__)
 
@@ -151,8 +149,10 @@ def listen(host: str, port: int) -> socket.socket:
             errno.EACCES: "this user may not. Use a --port above 1023.",
             errno.EADDRNOTAVAIL: "this machine does not have it. Set another --host.",
         }
-        code = error.errno if isinstance(error, OSError) else None
-        cure = known.get(code, "it cannot be used. Set another --host.")
+        code, said = None, ""
+        if isinstance(error, OSError):
+            code, said = error.errno, (error.strerror or "").lower()
+        cure = known.get(code, f"{said or 'no host has this name'}. Set another --host.")
         raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
 
 
@@ -167,8 +167,7 @@ def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     ``model`` is one that is being opened already.
     """
     listener = listen(settings.host, settings.port)
-    with logging_to(sys.stdout, settings.log_level):
-        process = Process(settings, model=model, on_ready=_on_ready)
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(process.run(listener))
-        return process.exit_code
+    process = Process(settings, model=model, on_ready=_on_ready)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(process.run(listener))
+    return process.exit_code

@@ -197,7 +197,9 @@ def _require_same(file: BinaryIO, content: bytes | memoryview, entry: FileEntry)
 
 def _unreadable(path: Path, error: OSError) -> MissingFile:
     reason = (error.strerror or type(error).__name__).lower()
-    return MissingFile(f"{path} cannot be read: {reason}. Copy the artifact again.")
+    may_not = isinstance(error, PermissionError)
+    cure = "Let this user read it" if may_not else "Copy the artifact again"
+    return MissingFile(f"{path} cannot be read: {reason}. {cure}.")
 
 
 def _require_safe(path: Path, content: memoryview, weights: memoryview | None) -> None:

@@ -5,6 +5,7 @@ A killed or failed export leaves no folder that `model.artifact.reader` opens.
 
 import dataclasses
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -17,23 +18,24 @@ from model.artifact.errors import ArtifactError
 from model.artifact.manifest import MANIFEST, FileEntry, Manifest
 from model.artifact.reader import Artifact
 
+_PARTIAL_MANIFEST = f".{MANIFEST}.partial"
+
 
 @contextmanager
 def staged(target: Path, *, overwrite: bool = False, marker: str = MANIFEST) -> Iterator[Path]:
     """Yield a temporary folder beside ``target``, and rename it to ``target`` when the block ends.
 
     The block fills the folder and ends with `seal`. After an exception, or when the process is
-    killed in it, ``target`` is as it was. Raises ArtifactError when ``target`` exists, unless with
-    ``overwrite`` it is a folder that is empty or has the file ``marker``.
+    killed in it, ``target`` is as it was. Raises ArtifactError when ``target`` exists, before the
+    block or after it, unless with ``overwrite`` it is a folder that is empty or has the file
+    ``marker``, and with a manifest no other files than that lists.
     """
-    if target.exists():
-        if not overwrite:
-            raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
-        _require_replaceable(target, marker)
+    _require_free(target, overwrite, marker)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.partial-", dir=target.parent))
     try:
         yield partial
+        _require_free(target, overwrite, marker)  # another process may have made it meanwhile
         _replace(target, partial)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -77,6 +79,16 @@ def _record(artifact: Artifact, opened: str | None, **fields: Any) -> Artifact:
     return Artifact.open(artifact.path)
 
 
+def _require_free(target: Path, overwrite: bool, marker: str) -> None:
+    """Raise ArtifactError for a link to nothing, and for what exists and may not be overwritten."""
+    if target.is_symlink() and not target.exists():
+        raise ArtifactError(f"{target} is a link to nothing. Remove it or choose another folder.")
+    if target.exists():
+        if not overwrite:
+            raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
+        _require_replaceable(target, marker)
+
+
 def _require_replaceable(target: Path, marker: str) -> None:
     """Raise ArtifactError for a path that holds something else than what would replace it."""
     reason = ""
@@ -86,12 +98,25 @@ def _require_replaceable(target: Path, marker: str) -> None:
         reason = "is the folder that this command runs in, or holds it"
     elif (names := sorted(each.name for each in target.iterdir())) and marker not in names:
         reason = f"holds {names[0]} and no {marker}"
+    elif names and marker == MANIFEST and (stranger := _find_stranger(target)):
+        reason = f"holds {stranger}, which its {MANIFEST} does not list"
     if reason:
         raise ArtifactError(f"{target} {reason}, so it is not overwritten. Choose another folder.")
 
 
+def _find_stranger(folder: Path) -> str:
+    """A file in ``folder`` that is none of its artifact's; all are where it has no manifest."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]
+        known = {MANIFEST, _PARTIAL_MANIFEST, *listed}
+    except (KeyError, TypeError, ValueError):
+        known = {MANIFEST}
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    return min(found - known, default="")
+
+
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    partial = folder / f".{MANIFEST}.partial"
+    partial = folder / _PARTIAL_MANIFEST
     with partial.open("w", encoding="utf-8") as file:
         file.write(manifest.to_json())
         file.flush()

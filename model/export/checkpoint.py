@@ -61,6 +61,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     ``target`` as it was.
     """
     encoder = load_encoder(checkpoint).to("cpu")
+    encoder.tokenizer.padding_side = "right"  # as served: GPT-2 counts padding on the left
     if selector := find_selector(encoder):
         _refuse_batch_dependence(selector.config)
     sentences = list(options.sentences or parity_sentences())

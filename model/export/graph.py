@@ -61,8 +61,9 @@ def fuse(
     width: int,
     for_gpu: bool = False,
     embeddings: bool = True,
+    norms: bool = True,
 ) -> tuple[ModelProto, dict[str, int]]:
-    """Fuse attention, LayerNorm, GELU and ``embeddings``; also returns the count per operator.
+    """Fuse attention, GELU, ``norms`` and ``embeddings``; also returns the count per operator.
 
     With ``for_gpu`` attention reads the lengths of the rows instead of their mask, because ONNX
     Runtime's one-kernel CUDA attention (and cuDNN's, on Hopper and later) takes only lengths. Rows
@@ -74,7 +75,8 @@ def fuse(
     logging.getLogger("onnxruntime.transformers").setLevel(logging.ERROR)
     options = FusionOptions("bert")
     options.use_raw_attention_mask(not for_gpu)
-    options.enable_skip_layer_norm = for_gpu
+    options.enable_layer_norm = norms
+    options.enable_skip_layer_norm = for_gpu and norms
     options.enable_embed_layer_norm = embeddings
     optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, options)
     counts = optimizer.get_fused_operator_statistics()
@@ -251,14 +253,22 @@ def drop_unread(graph: GraphProto) -> None:
 def save(graph: ModelProto, path: str) -> None:
     """Check the graph against the ONNX specification and write it, as two files if it is large.
 
-    The second has its weights, which ``graph`` then has no more.
+    The second has its weights, which ``graph`` then has no more. Raises `GraphError` for a graph
+    that the specification does not allow.
     """
-    if weight_bytes(graph) > LARGEST_GRAPH:
-        onnx.save_model(graph, path, save_as_external_data=True, location=WEIGHTS_LOCATION)
-        onnx.checker.check_model(path)
-    else:
-        onnx.checker.check_model(graph)
-        onnx.save(graph, path)
+    try:
+        if weight_bytes(graph) > LARGEST_GRAPH:
+            onnx.save_model(graph, path, save_as_external_data=True, location=WEIGHTS_LOCATION)
+            onnx.checker.check_model(path)
+        else:
+            onnx.checker.check_model(graph)
+            onnx.save(graph, path)
+    except onnx.checker.ValidationError as error:
+        said = str(error).strip().partition("\n")[0].rstrip(".")
+        raise GraphError(
+            f"the graph is none that ONNX allows ({said}): export it with standard operators, or"
+            " choose a backbone of a family in docs/encoders.md."
+        ) from None
 
 
 def weight_bytes(graph: ModelProto) -> int:

@@ -21,6 +21,10 @@ SAME_AS_TORCH = frozenset(("fp32", "weight-int8"))
 SAME_IN_ANY_BATCH = SAME_AS_TORCH | {"int8"}
 # The least cosine to the unrounded model, at the worst sentence.
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9995, "weight-int8": 0.997, "int8": 0.99}
+_CHOOSE = (
+    "The graph does not compute what the checkpoint does: choose a backbone of a family in"
+    " docs/encoders.md with the usual settings."
+)
 
 
 class ParityError(Exception):
@@ -98,17 +102,22 @@ def check_parity(
         worst = sentences[int(np.argmin(np.nan_to_num(cosines)))]
         raise ParityError(
             f"cosine to the checkpoint is {report.min_cosine:.6f} at worst; {precision} must reach"
-            f" {MIN_COSINE[precision]} (sentence: {worst[:60]!r}). Export it as fp32, or"
-            " check it on sentences such as yours with --sentences FILE."
+            f" {MIN_COSINE[precision]} (sentence: {worst[:60]!r}). {_cure(precision)}"
         )
     bounded = [report.max_abs_diff] * (precision in SAME_AS_TORCH)
     bounded += [report.batch_max_abs_diff] * (precision in SAME_IN_ANY_BATCH)
     if not all(difference <= MAX_ABS_DIFF for difference in bounded):
         raise ParityError(
             f"ONNX differs from torch by {report.max_abs_diff:.2e} and from itself in another batch"
-            f" by {report.batch_max_abs_diff:.2e}; the bound is {MAX_ABS_DIFF:.0e}."
+            f" by {report.batch_max_abs_diff:.2e}; the bound is {MAX_ABS_DIFF:.0e}. {_CHOOSE}"
         )
     return report
+
+
+def _cure(precision: str) -> str:
+    if precision == "fp32":  # nothing was rounded
+        return _CHOOSE
+    return "Export it as fp32, or check it on sentences such as yours with --sentences FILE."
 
 
 def parity_by_depth(

@@ -15,6 +15,7 @@ from optimum.exporters.onnx import export as export_onnx
 from optimum.exporters.onnx.config import TextEncoderOnnxConfig
 from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
+from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
 from model.export.graph import OPSET
@@ -163,6 +164,13 @@ class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # opti
     @property
     def inputs(self) -> dict[str, dict[int, str]]:
         return {name: {0: "batch", 1: "length"} for name in self._names}
+
+    def generate_dummy_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+        """As optimum makes them, but all tokens are of the type 0, which may be the only one."""
+        made: dict[str, Tensor] = super().generate_dummy_inputs(*args, **kwargs)
+        if "token_type_ids" in made:
+            made["token_type_ids"].zero_()
+        return made
 
     @property
     def outputs(self) -> dict[str, dict[int, str]]:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
+from torch import nn
 
 from model.export import graph
 from model.export.cpu.long_attention import spare_scores
@@ -45,6 +46,7 @@ class WrittenGraph(NamedTuple):
 
 def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
     """Trace, fuse and store the graph at ``path``."""
+    tokenizer = _served_tokenizer(encoder)
     path.parent.mkdir(parents=True)
     traced = trace_encoder(
         encoder,
@@ -60,7 +62,8 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
     if options.precision == "int8":
         _require_packed(packed and not options.standard_operators)
         _require_one_file(front)
-        multiply_as_int8(front.graph, measure_tokens(front, _batches(encoder, traced, options)))
+        batches = _batches(encoder, tokenizer, traced, options)
+        multiply_as_int8(front.graph, measure_tokens(front, batches))
     if options.precision in STORED_AS_INT8:
         store_int8(front, tables_only=options.precision == "int8")
     if options.precision == "weight-int8":
@@ -183,6 +186,8 @@ def _fuse(
         for_gpu=options.precision == "fp16",
         # The fused operator of the embeddings takes tables in float32 only.
         embeddings=options.precision not in STORED_AS_INT8,
+        # The fused operator of a norm without a mean is none of the ONNX standard.
+        norms=any(isinstance(part, nn.LayerNorm) for part in encoder[0].modules()),
     )
     if not options.allow_unfused_attention:
         selector = find_selector(encoder)
@@ -207,12 +212,30 @@ def _require_one_file(front: onnx.ModelProto) -> None:
         )
 
 
+def _served_tokenizer(encoder: SentenceTransformer) -> Tokenizer:
+    """The tokenizer as the service has it; raises `ExportError` where that reads other tokens."""
+    tokenizer = encoder.tokenizer
+    if tokenizer.truncation_side != "right" or tokenizer.split_special_tokens:
+        raise ExportError(
+            f"the tokenizer has truncation_side {tokenizer.truncation_side!r} and"
+            f" split_special_tokens {tokenizer.split_special_tokens}, and the service cuts texts on"
+            " the right and reads special tokens in them. Set 'right' and false in"
+            " tokenizer_config.json."
+        )
+    source = tokenizer.backend_tokenizer.to_str().encode()
+    try:
+        return Tokenizer(source, max_seq_length(encoder), find_template(encoder))
+    except ValueError as error:
+        raise ExportError(f"the tokenizer cannot be served: {error}") from None
+
+
 def _batches(
-    encoder: SentenceTransformer, traced: TracedEncoder, options: ExportOptions
+    encoder: SentenceTransformer,
+    tokenizer: Tokenizer,
+    traced: TracedEncoder,
+    options: ExportOptions,
 ) -> list[dict[str, NDArray[np.int64]]]:
     """The sentences that parity is checked on, as inputs of the graph."""
-    source = encoder.tokenizer.backend_tokenizer.to_str().encode()
-    tokenizer = Tokenizer(source, max_seq_length(encoder), find_template(encoder))
     sentences = list(options.sentences or parity_sentences())
     rows = [row.input_ids for row in tokenizer.tokenize(sentences)]
     pad_id = int(backbone_config(encoder).pad_token_id or 0)

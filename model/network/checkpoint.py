@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
@@ -29,6 +31,8 @@ FORMER_NAMES = {  # what modules.json of older checkpoints has
     for name, kind in (("TemplateTransformer", TemplateTransformer), ("MaskPooling", TokenPooling))
 }
 MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
+SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none
+SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name")
 ADAPTER_FILE = "adapter_config.json"  # of peft
 ACTIVATIONS = ("torch.nn.modules.activation.", "torch.nn.modules.linear.Identity")
 
@@ -53,8 +57,8 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
                 " train it with s2sent-train fit, a decoder with a template in [backbone]."
             )
     match read_json(checkpoint / MODULES_FILE):
-        case [*entries] if all({"type", "path"} <= {*entry} for entry in entries):
-            modules = [(_known_class(checkpoint, e["type"]), str(e["path"])) for e in entries]
+        case [*entries] if all(map(_is_module, entries)):
+            modules = [(_known_class(checkpoint, e["type"]), e["path"]) for e in entries]
         case _:
             raise CheckpointError(
                 f"{checkpoint / MODULES_FILE} is no list of modules with type and path: pass a "
@@ -86,6 +90,64 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+def read_settings(checkpoint: Path) -> dict[str, Any]:
+    """The prompts and the similarity of a checkpoint; raises `CheckpointError`."""
+    path = checkpoint / SETTINGS_FILE
+    if not path.is_file():
+        return {}
+    settings = read_json(path)
+    if not isinstance(settings, dict):
+        raise CheckpointError(f"{path} holds no JSON object: copy it again.")
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(p or "", str) for p in prompts.values()):
+        raise CheckpointError(f"{path} has prompts that are no texts by their names: correct them.")
+    found = {name: settings[name] for name in SETTINGS if name in settings}
+    return found | {"prompts": prompts}
+
+
+def require_length(checkpoint: Path, transformer: Any) -> None:
+    """Raise `CheckpointError` for a ``max_seq_length`` that is no number of tokens."""
+    limit = transformer.max_seq_length
+    if limit is not None and not (isinstance(limit, int) and limit > 0):
+        raise CheckpointError(
+            f"{checkpoint} has the max_seq_length {limit!r}, and it must be a whole number above 0:"
+            " correct it in sentence_bert_config.json."
+        )
+
+
+def require_vectors(checkpoint: Path, encoder: SentenceTransformer) -> None:
+    """Raise `CheckpointError` unless the encoder gives finite numbers, as many as it says."""
+    for name, weight in encoder.named_parameters():
+        if not weight.isfinite().all():  # attention gives numbers for some that are not
+            raise CheckpointError(
+                f"{checkpoint} has a weight that is no finite number, in {name}: train or fetch it "
+                "again."
+            )
+    try:
+        vectors = encoder.encode(["probe"], show_progress_bar=False)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:  # whatever the libraries raise on parts that do not fit together
+        raise CheckpointError(
+            f"{checkpoint} cannot embed a text ({first_line(error)}): correct its configuration or "
+            "its tokenizer, or choose another model."
+        ) from error
+    if not np.isfinite(vectors).all():
+        raise CheckpointError(
+            f"{checkpoint} gives no finite vector for a text: train or fetch it again."
+        )
+    if (dim := vectors.shape[-1]) != (told := encoder.get_embedding_dimension()):
+        raise CheckpointError(
+            f"{checkpoint} gives vectors of {dim} numbers and its modules say {told}: correct the "
+            "configuration of its Pooling or Dense, or choose another model."
+        )
+
+
+def first_line(error: Exception) -> str:
+    """What a library's error says, without a full stop at its end."""
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
 def require_matching_tokenizer(checkpoint: Path, transformer: Any) -> None:
     """Raise `CheckpointError` unless the tokenizer is a fast one that fits the embedding table."""
     tokenizer = transformer.tokenizer
@@ -101,6 +163,11 @@ def require_matching_tokenizer(checkpoint: Path, transformer: Any) -> None:
             f"{checkpoint} has a tokenizer of {ids} ids and an embedding table of {rows} rows: take"
             " both from one model, or train it after resize_token_embeddings."
         )
+
+
+def _is_module(entry: Any) -> bool:
+    """Whether an entry of modules.json names a class and a subfolder."""
+    return isinstance(entry, dict) and all(isinstance(entry.get(k), str) for k in ("type", "path"))
 
 
 def _known_class(checkpoint: Path, name: str) -> type[Module]:
@@ -142,6 +209,8 @@ def _require_backbone(folder: Path) -> None:
     if (folder / ADAPTER_FILE).is_file():
         raise _adapter_only(folder)
     config = read_json(folder / "config.json")
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{folder / 'config.json'} holds no JSON object: copy it again.")
     kind = config.get("model_type")
     if kind not in CONFIG_MAPPING:
         brings = " and brings code of its own, which is never run" if "auto_map" in config else ""

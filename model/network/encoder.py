@@ -16,10 +16,14 @@ from torch import nn
 
 from model.artifact.template import CleanUp, Template
 from model.network.checkpoint import (
+    SETTINGS_FILE,
     CheckpointError,
-    read_json,
+    first_line,
     read_modules,
+    read_settings,
+    require_length,
     require_matching_tokenizer,
+    require_vectors,
 )
 from model.network.selector import S2SentSelector
 from model.network.selector_config import SelectorConfig
@@ -124,8 +128,8 @@ def load_encoder(
 
     None of the checkpoint's code is run: the classes are this project's or the library's own.
     Raises CheckpointError for a folder that holds other modules (`model.network.checkpoint`), a
-    selector with a pooling other than mean, cls or a token, or a tokenizer that cannot be served,
-    and for files that are missing or damaged.
+    selector with a pooling other than mean, cls or a token, a tokenizer that cannot be served, or
+    parts that give no vector of finite numbers, and for files that are missing or damaged.
     """
     checkpoint = Path(checkpoint)
     (kind, subfolder), *others = read_modules(checkpoint)
@@ -137,20 +141,23 @@ def load_encoder(
     except (CheckpointError, TemplateError, ImportError, MemoryError):
         raise
     except Exception as error:  # whatever the libraries raise on files that are not whole
-        said = str(error).strip().partition("\n")[0] or type(error).__name__
         raise CheckpointError(
-            f"{checkpoint} cannot be loaded, as a file is missing or damaged ({said}): copy it"
-            " again, or train it anew."
+            f"{checkpoint} cannot be loaded, as a file is missing or damaged ({first_line(error)}):"
+            " copy it again, or train it anew."
         ) from error
     require_matching_tokenizer(checkpoint, transformer)
+    require_length(checkpoint, transformer)
     _cut_at(transformer)
-    settings = read_json(checkpoint / "config_sentence_transformers.json")
-    names = ("prompts", "default_prompt_name", "similarity_fn_name")
-    encoder = assemble(
-        [transformer, *modules], **{name: settings[name] for name in names if name in settings}
-    )
+    settings = read_settings(checkpoint)
+    try:
+        encoder = assemble([transformer, *modules], **settings)
+    except (TypeError, ValueError) as error:  # of prompts and similarities that there are not
+        raise CheckpointError(
+            f"{checkpoint / SETTINGS_FILE} cannot be used ({first_line(error)}): correct it."
+        ) from error
     _require_known_pooling(encoder, checkpoint)
     _align(encoder)
+    require_vectors(checkpoint, encoder)
     return encoder
 
 

@@ -183,7 +183,9 @@ def _read(path: Path) -> tuple[_Version, tuple[Key, ...]]:
             version, content = _version_of(os.fstat(file.fileno())), file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         reason = (error.strerror or type(error).__name__).lower()
-        raise UnusableKeys(f"{path} cannot be read: {reason}. Put the file there.") from None
+        may_not = isinstance(error, PermissionError)
+        cure = "Let this user read it" if may_not else "Put the file there"
+        raise UnusableKeys(f"{path} cannot be read: {reason}. {cure}.") from None
     if len(content) > MAX_FILE_BYTES:
         raise UnusableKeys(f"{path} has more than {MAX_FILE_BYTES} bytes. Take keys out.")
     try:

@@ -1,7 +1,8 @@
 """Truncates, normalises and compares embeddings.
 
 The engine returns pooled embeddings [n, dim] float32 that are not normalised. Norms and cosines
-are computed in float64, so that their rounding errors are below float32's precision.
+are computed in float64, so that their rounding errors are below float32's precision: a cosine
+rounded to float32 is never outside [-1, 1].
 """
 
 from collections.abc import Sequence
@@ -41,7 +42,8 @@ def to_unit(embeddings: Embeddings) -> UnitEmbeddings:
 
 def paired_cosines(unit: UnitEmbeddings, left: Sequence[int], right: Sequence[int]) -> Scores:
     """The cosine of row ``left[i]`` with row ``right[i]`` for every i, [n] float32."""
-    return _rounded(np.vecdot(unit[left], unit[right]))
+    cosines: Scores = np.vecdot(unit[left], unit[right]).astype(np.float32)
+    return cosines
 
 
 def ranked_cosines(
@@ -52,7 +54,7 @@ def ranked_cosines(
     ``query`` and ``documents`` are row indices. Returns positions in ``documents`` and cosines,
     both [top_k]. Every distinct row is compared once, so equal documents have identical scores.
     """
-    scores = _rounded(unit @ unit[query])[documents]
+    scores = (unit @ unit[query]).astype(np.float32)[documents]
     best = np.argsort(-scores, kind="stable")[:top_k]
     return best, scores[best]
 
@@ -84,8 +86,3 @@ def _norms(embeddings: Embeddings) -> NDArray[np.float64]:
         index = int(usable.argmin())
         raise no_direction(index, norms[index])
     return norms
-
-
-def _rounded(cosines: NDArray[np.float64]) -> Scores:
-    """Float32 cosines, clipped to [-1, 1], which rounding may leave by an ulp."""
-    return np.clip(cosines, -1.0, 1.0).astype(np.float32)

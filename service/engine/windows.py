@@ -37,7 +37,7 @@ def errors_of_texts(
     errors: Mapping[int, ServiceError], rows: Sequence[TokenizedText]
 ) -> Mapping[int, ServiceError]:
     """The errors by text; that of a window after the first is its text's."""
-    if not errors or max(errors) < len(rows):
+    if not errors:
         return errors
     owners = _owners(rows)
     return {

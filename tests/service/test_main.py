@@ -1,9 +1,11 @@
 """The command line: flags that are the settings, errors without a traceback, a health check."""
 
 import http.server
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,6 +57,14 @@ def test_bad_settings_are_sentences_and_exit_2() -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("flag", ["--host", "--artifact", "--api-keys", "--int8-cache"])
+def test_a_flag_without_a_value_is_refused(flag: str) -> None:
+    """An empty host is every address, and an empty folder the one the server was started in."""
+    result = run(app, ["serve", flag, "", "--port", "99999"])
+    assert result.exit_code == 2
+    assert result.stderr == f"{flag} is empty. Give it a value, or leave it out.\n"
+
+
 def test_switches_have_two_sides() -> None:
     result = run(app, ["serve", "--metrics-require-key", "--no-auto-truncate"])
     assert result.exit_code == 2
@@ -74,6 +84,19 @@ def test_a_start_that_fails_while_the_model_is_opened_is_a_sentence_and_its_exit
             assert done.returncode == code
             assert part in done.stderr
             assert len(done.stderr.splitlines()) == 1
+
+
+def test_what_is_logged_while_the_model_is_opened_is_a_line_of_json(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cache = str(tmp_path / "file" / "cache")  # which cannot be made
+    flags = ["--precision", "auto", "--int8-cache", cache, "--default-depth", "1000", "--port", "0"]
+    command = [sys.executable, "-m", "service", "serve", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"level": "warning", "logger": "service.engine.inference.served_artifact"} in [
+        {name: line[name] for name in ("level", "logger")} for line in lines
+    ]
 
 
 def test_the_table_has_both_flags_of_a_switch() -> None:

@@ -19,6 +19,7 @@ from service.engine.inference.model import LoadedModel
 from service.engine.types import TokenEncoder
 from service.server import serve
 from service.settings import load_settings
+from service.telemetry.logs import logging_to
 from tests.support.wrapped_encoder import WrappedEncoder
 
 # Runs of a thousand that go wrong in each way, at --faults 1. A thread that dies four times in a
@@ -77,7 +78,8 @@ def main() -> int:
     encoder = FaultyEncoder(good.encoder, seed=arguments.seed, faults=arguments.faults)
     model: Future[LoadedModel] = Future()
     model.set_result(LoadedModel(encoder, good.tokenizer, good.artifact))
-    return serve(settings, model)
+    with logging_to(sys.stdout, settings.log_level):
+        return serve(settings, model)
 
 
 def _settings(flags: list[str]) -> dict[str, object]:

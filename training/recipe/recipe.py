@@ -5,7 +5,6 @@ unknown, missing or mistyped key is an error that names the file and the key, so
 option never trains something else.
 """
 
-import math
 import tomllib
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -19,6 +18,7 @@ from training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective
 from training.recipe.toml_tables import build, require, require_above_0, require_least
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
+MAX_BIAS = 1_000  # of a gate's first logits; far less leaves a softmax one block
 # Of [training]: how a part of the backbone is trained.
 BACKBONE_OPTIONS = ("lora_rank", "round_matrices", "freeze_blocks")
 
@@ -143,8 +143,8 @@ class Recipe:
         require(not unknown, f"selector has no option {', '.join(unknown)}")
         bias, static = self.initial_bias, self.static
         require(
-            type(bias) in (int, float) and math.isfinite(bias),
-            f"selector has initial_bias = {bias!r}, not a finite number",
+            type(bias) in (int, float) and abs(bias) <= MAX_BIAS,
+            f"selector has initial_bias = {bias!r}: write a number from -{MAX_BIAS} to {MAX_BIAS}",
         )
         require(0 <= self.seed < 2**32, f"seed = {self.seed} is outside 0 to {2**32 - 1}")
         require(
@@ -244,7 +244,7 @@ def read_recipe(path: Path) -> Recipe:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name a recipe.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also of UTF-8, of digits and of nesting
         raise ConfigError(f"{path} is not TOML: {error}.") from None
     return recipe_from(table, str(path))
 

@@ -65,7 +65,7 @@ def _value(kind: Any, value: Any, where: str, key: str) -> Any:
     if is_dataclass(kind) and isinstance(kind, type) and type(value) is dict:
         return build(kind, value, f"{where} [{key}]")
     if kind is float and type(value) is int:
-        return float(value)
+        return _as_float(value, where, key)
     if type(value) is float and not math.isfinite(value):
         raise ConfigError(f"{where} has {key} = {value}: write a finite number.")
     expected = dict if is_dataclass(kind) else get_origin(kind) or kind
@@ -75,11 +75,18 @@ def _value(kind: Any, value: Any, where: str, key: str) -> Any:
     return value
 
 
+def _as_float(value: int, where: str, key: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ConfigError(f"{where} has {key} above 1.8e308: write a smaller number.") from None
+
+
 def _named(choices: list[Any], value: Any, where: str, key: str) -> Any:
     """Which of several dataclasses a table means: the one whose ``name`` it gives."""
     by_name = {choice.__dataclass_fields__["name"].default: choice for choice in choices}
     name = value.get("name") if type(value) is dict else value
-    if type(value) is not dict or name not in by_name:
+    if type(name) is not str or name not in by_name:
         known = ", ".join(by_name)
         raise ConfigError(f"{where} [{key}] has the name {name!r}: choose one of {known}.")
     return by_name[name]

@@ -45,8 +45,8 @@ def open_artifact(settings: Settings) -> Artifact:
             return source
         raise Int8Unavailable(f"precision is int8, and {obstacle}. Set precision to auto or as_is.")
     source.take_graph().close()  # another one is served
-    entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION}"
     try:
+        entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION}"
         return _cached(entry) or _convert(source, entry)
     except Int8Unavailable as error:
         if settings.precision == "int8":
@@ -73,9 +73,13 @@ def _cache_folder(settings: Settings) -> Path:
     """The folder of the setting, or that of the XDG Base Directory Specification."""
     if settings.int8_cache:
         return settings.int8_cache.absolute()
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = given if given.is_absolute() else Path(os.path.expanduser("~/.cache")).absolute()
-    return base / "s2sent" / "int8"
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(os.path.expanduser("~"), ".cache")
+    folder = base / "s2sent" / "int8"
+    if not base.is_absolute():  # neither HOME nor an account names one
+        raise _unwritable(folder, "this user has no home folder")
+    return folder
 
 
 def _cached(entry: Path) -> Artifact | None:

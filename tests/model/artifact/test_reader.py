@@ -1,6 +1,7 @@
 """An artifact opens as it was written, or the error names the wrong file and the cure."""
 
 import dataclasses
+import errno
 import json
 import os
 import shutil
@@ -74,6 +75,17 @@ def test_truncated_and_missing_files_are_named(artifact: Artifact, name: str) ->
         Artifact.open(artifact.path)
     path.unlink()
     with pytest.raises(MissingFile, match=name):
+        Artifact.open(artifact.path)
+
+
+def test_a_file_that_this_user_may_not_read_is_not_to_be_copied_again(
+    artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_arguments: object, **_options: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    with pytest.raises(MissingFile, match=r"permission denied\. Let this user read it\.$"):
         Artifact.open(artifact.path)
 
 

@@ -69,6 +69,58 @@ def test_only_an_artifact_is_overwritten(
     assert [*tmp_path.iterdir()] == [target]
 
 
+@pytest.mark.parametrize("stranger", ["checkpoint/model.safetensors", "notes.txt"])
+def test_an_artifact_that_holds_something_else_is_not_overwritten(
+    artifact: Artifact, stranger: str
+) -> None:
+    """Such as the checkpoint that it was exported from."""
+    (artifact.path / stranger).parent.mkdir(exist_ok=True)
+    (artifact.path / stranger).touch()
+    with pytest.raises(ArtifactError, match=f"holds {stranger}, which its manifest.json does not"):
+        write_artifact(artifact.path, overwrite=True)
+    assert (artifact.path / stranger).is_file()
+    (artifact.path / stranger).unlink()
+    assert write_artifact(artifact.path, overwrite=True).fingerprint == artifact.fingerprint
+
+
+@pytest.mark.parametrize("content", ['{"name": "an app", "icons": []}', "[]", "{", '{"files": 1}'])
+def test_a_folder_with_another_programs_manifest_is_not_overwritten(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/manifest.json").write_text(content)
+    (tmp_path / "app/index.html").touch()
+    with pytest.raises(ArtifactError, match=r"app holds index\.html, which its manifest\.json"):
+        write_artifact(tmp_path / "app", overwrite=True)
+    assert (tmp_path / "app/index.html").is_file()
+
+
+def test_what_appears_at_the_target_meanwhile_stays(tmp_path: Path) -> None:
+    """Such as what another export wrote there first."""
+
+    def write_beside_another() -> None:
+        with staged(tmp_path / "artifact") as folder:
+            fill(folder)
+            (tmp_path / "artifact").mkdir()
+            (tmp_path / "artifact/thesis.txt").touch()
+
+    with pytest.raises(ArtifactError, match="artifact exists"):
+        write_beside_another()
+    assert [*tmp_path.iterdir()] == [tmp_path / "artifact"]
+    assert (tmp_path / "artifact/thesis.txt").is_file()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_to_nothing_is_refused_before_any_work(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with (
+        pytest.raises(ArtifactError, match="link is a link to nothing"),
+        staged(tmp_path / "link", overwrite=overwrite),
+    ):
+        pytest.fail("the block ran")
+    assert [*tmp_path.iterdir()] == [tmp_path / "link"]
+
+
 def test_the_folder_that_a_command_runs_in_is_not_overwritten(
     artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,8 +175,11 @@ def test_a_killed_export_leaves_no_folder_that_opens(tmp_path: Path) -> None:
 
 def test_an_existing_artifact_is_replaced_only_when_asked(tmp_path: Path) -> None:
     """Without overwrite the old one stays; with it the new one takes its place, whole."""
-    old = write_artifact(tmp_path / "artifact")
-    (old.path / "extra").write_text("old")
+    with staged(tmp_path / "artifact") as folder:
+        fill(folder)
+        (folder / "extra").write_text("old")
+        seal(folder, a_manifest())
+    old = Artifact.open(tmp_path / "artifact")
     with pytest.raises(ArtifactError, match="exists"):
         write_artifact(old.path)
     assert (old.path / "extra").exists()

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 
 from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
+from model.export.options import ExportError, ExportOptions
 from model.export.parity import parity_sentences
 from model.network.checkpoint import CheckpointError
 from model.network.encoder import build_encoder, load_encoder, pooling_mode
@@ -125,6 +126,37 @@ def test_more_tokens_than_positions_are_never_read(backbone: Path, tmp_path: Pat
     assert load_encoder(plain).max_seq_length == 130
 
 
+def test_an_older_checkpoint_may_have_no_settings(backbone: Path, tmp_path: Path) -> None:
+    plain = saved(tmp_path / "plain", backbone, Pooling(WIDTH))
+    (plain / "config_sentence_transformers.json").unlink()
+    library = SentenceTransformer(str(plain), device="cpu")
+    np.testing.assert_allclose(load_encoder(plain).encode(TEXTS), library.encode(TEXTS), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"truncation_side": "left"},
+            "has truncation_side 'left' .* service cuts texts on the rig",
+        ),
+        ({"split_special_tokens": True}, "split_special_tokens True, .* reads special tokens"),
+        (
+            {"model_max_length": 2},
+            "cannot be served: max_seq_length 2 leaves no room beside 2 spec",
+        ),
+    ],
+)
+def test_a_tokenizer_that_the_service_reads_otherwise_is_refused(
+    backbone: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    plain = saved(tmp_path / "plain", backbone, Pooling(WIDTH))
+    edited("tokenizer_config.json", **changes)(plain)
+    with pytest.raises(ExportError, match=message):
+        export_checkpoint(plain, tmp_path / "artifact", FEW)
+    assert not (tmp_path / "artifact").exists()
+
+
 def test_what_only_an_export_takes_is_refused_elsewhere(everything: Path) -> None:
     encoder = load_encoder(everything)
     with pytest.raises(CheckpointError, match="with Normalize, LayerNorm, Dense behind, and this"):
@@ -168,7 +200,44 @@ def a_slow_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(settings)
 
 
+def a_weight_that_is_none(folder: Path) -> None:
+    """In a query, where torch's attention gives finite numbers all the same."""
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("query.weight"))
+    weights[name][0, 0] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def no_padding_token(folder: Path) -> None:
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**settings, "pad_token": None}))
+
+
+SETTINGS = "config_sentence_transformers.json"
+LENGTH = "sentence_bert_config.json"
 BAD = {
+    "weight": (a_weight_that_is_none, r"no finite number, in .*query\.weight: train or fetch"),
+    "padding": (no_padding_token, r"cannot embed a text \(.*padding token.*\): correct its"),
+    "width": (
+        edited("4_Dense/config.json", out_features=DIM + 1),
+        r"cannot be loaded|gives vectors of 8 numbers and its modules say 9",
+    ),
+    "length": (edited(LENGTH, max_seq_length="64"), r"the max_seq_length '64', and it must be"),
+    "no length": (edited(LENGTH, max_seq_length=0), r"the max_seq_length 0, and it must be"),
+    "prompts": (edited(SETTINGS, prompts={"query": 3}), r"prompts that are no texts by their"),
+    "default": (edited(SETTINGS, default_prompt_name="x"), r"cannot be used \(Default prompt name"),
+    "similarity": (edited(SETTINGS, similarity_fn_name="x"), r"cannot be used \('x' is not a"),
+    "settings": (
+        lambda f: (f / SETTINGS).write_text("[]"),
+        r"transformers\.json holds no JSON obj",
+    ),
+    "config": (lambda f: (f / "config.json").write_text("null"), r"config\.json holds no JSON obj"),
+    "numbers": (lambda f: (f / "modules.json").write_text("[1]"), r"no list of modules"),
+    "no type": (
+        lambda f: (f / "modules.json").write_text('[{"type": null, "path": ""}]'),
+        r"no list of modules",
+    ),
     "slow": (a_slow_tokenizer, r"has no fast tokenizer, which serving needs: convert"),
     "adapter": (only_an_adapter, r"holds an adapter .* merge_and_unload"),
     "pooling": (lambda f: (f / "1_Pooling/config.json").unlink(), r"1_Pooling.* cannot be read"),

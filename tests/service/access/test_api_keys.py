@@ -1,5 +1,6 @@
 """The file of API keys: its format, and that a new version takes effect whole or not at all."""
 
+import errno
 import logging
 import os
 from collections.abc import Sequence
@@ -118,8 +119,19 @@ def test_a_key_written_there_by_mistake_is_not_repeated(line: str) -> None:
     assert "hunt" not in str(caught.value)
 
 
+def test_a_file_that_this_user_may_not_read_is_refused_with_the_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Path, *_arguments: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)  # root may read everything
+    with pytest.raises(UnusableKeys, match=r"permission denied\. Let this user read it\.$"):
+        KeyFile(tmp_path / "keys")
+
+
 def test_a_file_that_is_not_there_or_not_text_or_too_large_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnusableKeys, match="nowhere cannot be read: no such file"):
+    with pytest.raises(UnusableKeys, match="nowhere cannot be read: no such file.*Put the file"):
         KeyFile(tmp_path / "nowhere")
     (tmp_path / "keys").write_bytes(b"\xff")
     with pytest.raises(UnusableKeys, match="is not UTF-8 text"):

@@ -92,6 +92,8 @@ def test_a_wait_is_told_in_whole_seconds_of_which_there_is_one_at_least() -> Non
     limiter, key = RateLimiter(Metrics(), clock=Clock()), a_key(tokens_per_minute=6000)
     limiter.charge(key, 6001)
     assert refused(limiter, key).retry_after_seconds == 1
+    limiter.charge(key, 149)  # 1.5 s in all
+    assert refused(limiter, key).retry_after_seconds == 2
 
 
 def test_keys_do_not_share_and_some_have_no_limit() -> None:

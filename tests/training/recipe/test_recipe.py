@@ -106,7 +106,7 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
         (MINIMAL.replace("reduction", "static"), "static = 4: choose blocks or features"),
         (
             MINIMAL.replace("reduction = 4", 'initial_bias = "a"'),
-            "initial_bias = 'a', not a finite number",
+            "initial_bias = 'a': write a number from -1000 to 1000",
         ),
         (
             MINIMAL.replace("simcse", "nce"),
@@ -122,7 +122,12 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
         (MINIMAL.replace("seed = 7", "seed = -1"), "seed = -1 is outside 0 to 4294967295"),
         (MINIMAL + "learning_rate = inf\n", "learning_rate = inf: write a finite number"),
         (MINIMAL + "learning_rate = nan\n", "learning_rate = nan: write a finite number"),
-        (MINIMAL.replace("reduction = 4", "initial_bias = nan"), "nan, not a finite number"),
+        (MINIMAL.replace("reduction = 4", "initial_bias = nan"), "nan: write a number from -1000"),
+        (MINIMAL.replace("reduction = 4", "initial_bias = 1e39"), r"1e\+39: write a number from -"),
+        (MINIMAL.replace('"simcse"', '["simcse"]'), r"has the name \['simcse'\]: choose one of"),
+        (MINIMAL + f"learning_rate = 1{'0' * 400}\n", "learning_rate above 1.8e308: write a sma"),
+        (MINIMAL.replace("seed = 7", f"seed = 1{'0' * 5000}"), "is not TOML: Exceeds the limit"),
+        (f"seed = {'[' * 5000}", "is not TOML: maximum recursion depth"),
         (MINIMAL + "lora_alpha = 0\n", "lora_alpha = 0.0 must be above 0"),
         (MINIMAL + "lora_dropout = 1\n", "lora_dropout = 1.0 must be at least 0 and below 1"),
         (MINIMAL + "lora_rank = 4\nround_matrices = true\n", "which round_matrices forbids"),

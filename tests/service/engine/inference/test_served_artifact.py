@@ -277,3 +277,14 @@ def test_the_cache_is_where_the_user_keeps_caches(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert str(served_artifact._cache_folder(load_settings())) == folder
+
+
+def test_a_user_without_a_home_folder_is_told_to_name_a_cache(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 10)  # no account, as a container's user
+    settings = load_settings(artifact=tiny_artifact.path, precision="int8")
+    with pytest.raises(Int8Unavailable, match=r"no home folder\. Set S2SENT_INT8_CACHE"):
+        open_artifact(settings)
