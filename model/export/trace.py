@@ -15,7 +15,6 @@ from optimum.exporters.onnx import export as export_onnx
 from optimum.exporters.onnx.config import TextEncoderOnnxConfig
 from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
-from torch import Tensor
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
 from model.export.graph import OPSET
@@ -165,11 +164,11 @@ class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # opti
     def inputs(self) -> dict[str, dict[int, str]]:
         return {name: {0: "batch", 1: "length"} for name in self._names}
 
-    def generate_dummy_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Tensor]:
+    def generate_dummy_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As optimum makes them, but all tokens are of the type 0, which may be the only one."""
-        made: dict[str, Tensor] = super().generate_dummy_inputs(*args, **kwargs)
+        made: dict[str, Any] = super().generate_dummy_inputs(*args, **kwargs)
         if "token_type_ids" in made:
-            made["token_type_ids"].zero_()
+            made["token_type_ids"][...] = 0  # of torch, or of numpy
         return made
 
     @property
