@@ -7,6 +7,7 @@ from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
+from model.network.encoder import find_selector
 from model.network.selector_config import SelectorConfig
 from model.network.transformer import padding_id
 from training.corpus import Corpus
@@ -69,6 +70,7 @@ FAMILIES: dict[type, Family] = {
 def make_loss(inputs: LossInputs) -> nn.Module:
     """The loss of the recipe's objective; an elastic recipe's takes it at every depth and width."""
     encoder, recipe = inputs.encoder, inputs.recipe
+    _refuse_parts_of_batches(inputs)
     base = family_of(recipe).make_loss(inputs)
     if recipe.elastic is None:
         return base
@@ -85,6 +87,20 @@ def make_loss(inputs: LossInputs) -> nn.Module:
         )
     padding = padding_id(encoder.tokenizer)
     return ElasticLoss(encoder, cast(BaseLoss, base), recipe.elastic, padding=padding)
+
+
+def _refuse_parts_of_batches(inputs: LossInputs) -> None:
+    """Raise `ConfigError` where a gate would be normalised by a part of each batch, not by all."""
+    selector = find_selector(inputs.encoder)
+    if selector is None or selector.config.norm != "batch":
+        return
+    pieces = inputs.recipe.training.mini_batch_size
+    if pieces or inputs.gather:
+        parts = f"mini_batch_size = {pieces}" if pieces else "torchrun"
+        raise ConfigError(
+            f"[selector] norm = 'batch' normalises by the whole batch, which {parts} divides: "
+            "leave one of them out, or choose norm = 'layer'."
+        )
 
 
 def family_of(recipe: Recipe) -> Family:

@@ -12,10 +12,11 @@ from sentence_transformers.util import cos_sim
 from tests.support.tiny_recipes import QUICK
 from training.corpus import Corpus
 from training.encoder import new_encoder
+from training.errors import ConfigError
 from training.evaluation.sts import read_sentence_pairs
 from training.objectives.contrastive import embed_together
 from training.objectives.cosine import cosine
-from training.objectives.families import family_of
+from training.objectives.families import family_of, make_loss
 from training.objectives.loss_inputs import LossInputs
 from training.recipe.recipe import (
     Recipe,
@@ -39,6 +40,18 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: 
         seen.append((value.item(), torch.cat([grad.flatten() for grad in grads])))
     assert seen[0][0] == pytest.approx(seen[1][0], rel=1e-5)
     torch.testing.assert_close(seen[0][1], seen[1][1], rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("pieces", "gather"), [(3, False), (0, True)])
+def test_a_gate_that_is_normalised_by_the_batch_takes_whole_batches(
+    recipe: Recipe, pieces: int, gather: bool
+) -> None:
+    """In pieces its gradients are others, and its running statistics are updated for each."""
+    training = replace(QUICK, mini_batch_size=pieces)
+    divided = replace(recipe, selector={"reduction": 4, "norm": "batch"}, training=training)
+    inputs = LossInputs(new_encoder(divided), divided, Corpus({}, ""), gather=gather)
+    with pytest.raises(ConfigError, match="normalises by the whole batch, which .* divides"):
+        make_loss(inputs)
 
 
 def test_columns_in_one_pass_are_embedded_as_they_are_alone(recipe: Recipe) -> None:
