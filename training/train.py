@@ -46,7 +46,7 @@ from training.loop.trainer import (
     new_trainer,
     reading,
 )
-from training.loop.unfinished import claim, newest_state, require_free, saving
+from training.loop.unfinished import claimed, newest_state, require_free, saving
 from training.objectives.families import family_of, make_loss
 from training.objectives.loss_inputs import LossInputs
 from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
@@ -105,17 +105,17 @@ def train(
     os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
-    claim(partial, recipe, corpus)
-    state = newest_state(partial, trainer.state_files()) if resume else None
-    started = time.monotonic()
-    with _remembered(encoder, recipe, cache):
-        stopped = _run(trainer, state)
-    _require_score(trainer, partial)
-    outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
-    if trainer.is_world_process_zero():
-        _warn_of_better_start(outcome)
-        _save(encoder, recipe, output, outcome, dev)
-        shutil.rmtree(partial)
+    with claimed(output, partial, recipe, corpus):
+        state = newest_state(partial, trainer.state_files()) if resume else None
+        started = time.monotonic()
+        with _remembered(encoder, recipe, cache):
+            stopped = _run(trainer, state)
+        _require_score(trainer, partial)
+        outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
+        if trainer.is_world_process_zero():
+            _warn_of_better_start(outcome)
+            _save(encoder, recipe, output, outcome, dev)
+            shutil.rmtree(partial)
     return outcome
 
 

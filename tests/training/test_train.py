@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from model.network.encoder import find_selector, load_encoder, max_positions
 from tests.support.folder_contents import contents
@@ -118,6 +119,30 @@ def test_what_is_resumed_must_be_what_was_begun(
         train(replace(recipe, seed=9), data, tmp_path / "out", resume=True)
     train(recipe, data, tmp_path / "out", resume=True)  # from the start: no state was saved
     assert (tmp_path / "out" / "training.json").is_file()
+
+
+def test_two_runs_cannot_train_in_one_folder(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that began before the other's folder was there too: it would write over its states."""
+    said = []
+
+    class Second(TrainerCallback):
+        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+            for resume in (False, True):
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr("training.train.require_free", lambda *_, **__: None)
+                    with pytest.raises(ConfigError) as caught:
+                        train(recipe, data, tmp_path / "out", resume=resume)
+                said.append(str(caught.value))
+
+    train(recipe, data, tmp_path / "out", callbacks=[Second()])
+    assert [line.split(":")[0] for line in said] == [
+        f"{tmp_path / 'out.partial'} is in use by another process, which trains there"
+    ] * 2
+    monkeypatch.setattr("training.train.require_free", lambda *_, **__: None)
+    with pytest.raises(ConfigError, match="out exists already"):  # one that comes to it later
+        train(recipe, data, tmp_path / "out")
 
 
 def test_a_run_that_diverges_leaves_no_checkpoint(

@@ -18,6 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from training.corpus import Corpus
 from training.errors import ConfigError, TrainingError
+from training.files.locks import try_lock
 from training.files.record import write_json
 from training.loop.processes import num_processes, process_rank
 from training.recipe.recipe import Recipe
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 # What RuntimeErrors of torch.save name that cannot write.
 TORCH_WRITER = ("PytorchStreamWriter", "iostream", "inline_container")
 RECIPE_FILE = "recipe.json"  # what is trained there
+LOCK_FILE = "lock"  # of the process that trains there
 
 
 def require_free(output: Path, partial: Path, *, resume: bool) -> None:
@@ -39,13 +41,30 @@ def require_free(output: Path, partial: Path, *, resume: bool) -> None:
         )
 
 
-def claim(partial: Path, recipe: Recipe, corpus: Corpus) -> None:
-    """Write into ``partial`` what is trained there, or check it against what is resumed.
+@contextmanager
+def claimed(output: Path, partial: Path, recipe: Recipe, corpus: Corpus) -> Iterator[None]:
+    """Within the block ``partial`` is this run's alone, and says what is trained there.
 
-    Raises `ConfigError` where something else is trained there, or nothing says what.
+    Raises `ConfigError` where another process trains there or has finished ``output``, where
+    something else was trained there, and where nothing says what.
     """
     if process_rank() != 0:
+        yield
         return
+    require_free(output, partial, resume=True)  # another may have ended in the meantime
+    partial.mkdir(parents=True, exist_ok=True)
+    with (partial / LOCK_FILE).open("wb") as lock:
+        if not try_lock(lock):
+            raise ConfigError(
+                f"{partial} is in use by another process, which trains there: wait for its end, or"
+                " name another --output."
+            )
+        _say(partial, recipe, corpus)
+        yield
+
+
+def _say(partial: Path, recipe: Recipe, corpus: Corpus) -> None:
+    """Write into ``partial`` what is trained there, or check it against what is resumed."""
     file = partial / RECIPE_FILE
     own: dict[str, Any] = {"recipe": recipe.as_table(), "corpus": corpus.sha256}
     if (processes := num_processes()) > 1:
