@@ -34,17 +34,26 @@ def retrieval_scores(
 ) -> dict[str, float]:
     """The scores of embeddings [n, dim] whose row i of ``documents`` answers row i of ``queries``.
 
-    A document's rank is one more than the number of documents with a higher cosine, so documents
-    with equal text share a rank. Raises `EncoderError` for embeddings without a cosine.
+    A document's rank is one more than the number of documents with a higher cosine. Documents with
+    equal embeddings share a rank, although a product may round equal columns differently. Raises
+    `EncoderError` for embeddings without a cosine.
     """
     cosine = _unit(queries) @ _unit(documents).T
     if not np.isfinite(cosine).all():
         raise EncoderError("Some embeddings are zero or not finite: the encoder is broken.")
+    cosine = cosine[:, _first_equal(documents)]
     ranks = 1 + (cosine > np.diagonal(cosine)[:, None]).sum(1)
     return {
         RECALL: 100 * float((ranks == 1).mean()),
         RECIPROCAL_RANK: 100 * float(np.where(ranks <= CUT, 1 / ranks, 0).mean()),
     }
+
+
+def _first_equal(rows: NDArray[np.floating]) -> NDArray[np.int64]:
+    """For each of the rows [n, dim] the first one that is equal to it."""
+    _, first, of_row = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    found: NDArray[np.int64] = first[of_row.reshape(-1)]
+    return found
 
 
 def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -110,6 +110,15 @@ def test_equal_documents_share_a_rank() -> None:
     assert retrieval_scores(same, same)["R@1"] == 100
 
 
+def test_equal_documents_share_a_rank_where_the_product_rounds_them_apart() -> None:
+    """BLAS computes the last columns of an odd number of float32 documents in another way."""
+    random = np.random.default_rng(0)
+    documents = np.tile(random.normal(size=(1000, 384)).astype(np.float32), (2, 1))[:1999]
+    noise = np.tile(random.normal(size=(1000, 384)).astype(np.float32), (2, 1))[:1999]
+    scores = retrieval_scores(documents + noise / 4, documents)
+    assert scores == {"R@1": 100.0, "MRR@10": 100.0}
+
+
 def test_a_file_of_queries_without_rows_is_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path / "packages.tsv", [("query", "document")])
     with pytest.raises(DataError, match="has no rows under its header"):

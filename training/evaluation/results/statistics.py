@@ -15,6 +15,7 @@ from scipy.stats import t as student
 LEVEL = 0.05
 LEAST_MOVEMENT = 0.05  # of a fusion weight; a run below it says nothing about the weights
 CONFIDENCE = 0.95
+LEAST_SPREAD = 1e-6  # of scores x 100; runs that spread less differ by rounding alone
 
 Verdict = Literal["more", "less", "not shown"]
 BySeed = Mapping[int, float]  # seed to score
@@ -25,8 +26,8 @@ class PairedDifference:
     """The differences of two configurations over the seeds that both have.
 
     ``p`` is two-sided; ``low`` and ``high`` bound the 95 % confidence interval of the mean. All
-    three are None with fewer than two seeds, and with two or more equal differences, whose
-    variance cannot be estimated.
+    three are None with fewer than two seeds, and with two or more differences that are equal but
+    for rounding (`LEAST_SPREAD`), whose variance cannot be estimated.
     """
 
     differences: tuple[float, ...]
@@ -107,6 +108,6 @@ def verdict(mean: float, adjusted_p: float | None) -> Verdict:
 
 def _standard_error(differences: Sequence[float]) -> float:
     """Of the mean; 0 where it cannot be estimated."""
-    if len(differences) < 2:
+    if len(differences) < 2 or (spread := stdev(differences)) < LEAST_SPREAD:
         return 0.0
-    return float(stdev(differences) / len(differences) ** 0.5)
+    return float(spread / len(differences) ** 0.5)

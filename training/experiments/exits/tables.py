@@ -11,7 +11,7 @@ from scipy.stats import ttest_ind
 
 from training.errors import ConfigError
 from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import LEAST_MOVEMENT, holm, verdict
+from training.evaluation.results.statistics import LEAST_MOVEMENT, LEAST_SPREAD, holm, verdict
 from training.experiments.exits.plan import ARMS, COMPARED
 from training.files.jsonl import read_lines
 
@@ -19,7 +19,6 @@ Line = Mapping[str, Any]
 TABLES_FILE, FIGURE_FILE = "x4.md", "x4.svg"
 TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
 QUALITY_FILE = "x4-times.svg"
-LEAST_SPREAD = 1e-6  # of areas; runs of less are the same run
 
 
 def write_exit_tables(file: Path) -> Path:

@@ -46,6 +46,16 @@ def test_what_cannot_be_tested_has_no_p() -> None:
     assert equivalence([0.1], 1) is None
 
 
+def test_differences_that_rounding_alone_sets_apart_have_no_p() -> None:
+    """Of differences of 0.1 in three seeds the last bits would give p = 2e-27."""
+    first = {1: 78.87 + 0.1, 2: 78.87 + 0.2, 3: 78.87 + 0.3}
+    found = paired(first, {1: 78.87, 2: 78.87 + 0.1, 3: 78.87 + 0.2})
+    assert found is not None
+    assert len({*found.differences}) > 1
+    assert (round(found.mean, 9), found.p, found.low, found.high) == (0.1, None, None, None)
+    assert equivalence(found.differences, 1) is None
+
+
 def test_holm_by_hand() -> None:
     """0.01 x 4, 0.02 x 3, then 0.03 x 2 (not below the one before), and 0.5 x 1."""
     assert holm([0.5, 0.01, None, 0.03, 0.02]) == [0.5, 0.04, None, 0.06, 0.06]
