@@ -19,7 +19,12 @@ from training.files.record import written_whole
 
 log = logging.getLogger(__name__)
 
-PROBES = ["A man plays the guitar.", "Two dogs run along the river in the snow."]
+# The last one shows where a teacher cuts texts, and what it does to one without an end.
+PROBES = [
+    "A man plays the guitar.",
+    "Two dogs run along the river in the snow.",
+    " ".join(map(str, range(512))),
+]
 TEXTS_PER_CALL = 2048
 
 
@@ -30,7 +35,7 @@ def teachers_embeddings(
 
     They are the teachers' unit-norm embeddings, concatenated. ``bf16`` computes matrix products in
     that precision where a teacher runs in torch. ``cache`` is a folder for computed embeddings,
-    named by a hash of the texts and of the teacher's embeddings of two probes. Raises
+    named by a hash of the texts and of the teacher's embeddings of probes. Raises
     `EncoderError` for a name that is not an encoder.
     """
     rows = [row for part in corpus.parts.values() for row in part]

@@ -10,9 +10,10 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers.util import cos_sim
 
+from model.network.encoder import build_plain_encoder
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_recipes import with_objective
-from training.corpus import read_corpus
+from training.corpus import Corpus, read_corpus
 from training.encoder import new_encoder
 from training.errors import ConfigError, DataError
 from training.evaluation.encoders import open_encoder
@@ -130,6 +131,21 @@ def test_two_teachers_are_the_mean_of_their_cosines(
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
     assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_teachers_that_cut_texts_elsewhere_share_no_embeddings(
+    backbone: Path, tmp_path: Path
+) -> None:
+    """Their weights are the same, and so is what they say of short probes."""
+    corpus = Corpus({"long": [("the man " * 60,), ("a woman reads",)]}, "")
+    for limit in (64, 96):
+        encoder = build_plain_encoder(str(backbone), max_seq_length=limit)
+        encoder.save(str(tmp_path / f"cut-{limit}"), create_model_card=False)
+    names = [str(tmp_path / f"cut-{limit}") for limit in (64, 96)]
+    kept = [teachers_embeddings([name], corpus, tmp_path / "cache") for name in names]
+    for name, embeddings in zip(names, kept, strict=True):
+        assert torch.equal(embeddings, teachers_embeddings([name], corpus, None))
+    assert not torch.allclose(kept[0], kept[1])
 
 
 def test_directions_are_one_more_term_of_one_teacher(recipe: Recipe, backbone: Path) -> None:
