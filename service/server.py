@@ -149,10 +149,11 @@ def listen(host: str, port: int) -> socket.socket:
             errno.EACCES: "this user may not. Use a --port above 1023.",
             errno.EADDRNOTAVAIL: "this machine does not have it. Set another --host.",
         }
-        code, said = None, ""
-        if isinstance(error, OSError):
-            code, said = error.errno, (error.strerror or "").lower()
-        cure = known.get(code, f"{said or 'no host has this name'}. Set another --host.")
+        # A name that cannot be resolved has a negative number, one of EAI_* (getaddrinfo(3)).
+        if isinstance(error, UnicodeError) or (error.errno or 0) < 0:
+            cure = "no address has this name. Set another --host."
+        else:
+            cure = known.get(error.errno, "it cannot be used. Set another --host.")
         raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
 
 

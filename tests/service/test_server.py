@@ -121,10 +121,10 @@ def test_an_address_in_use_is_one_sentence_with_the_cure() -> None:
     ("host", "reason"),
     [
         ("192.0.2.1", "this machine does not have it"),  # an address of no machine (RFC 5737)
-        (f"{'a' * 64}.com", "no host has this name"),  # it is too long
-        ("a b", "(name or service not known|temporary failure in name resolution)"),
+        (f"{'a' * 64}.com", "no address has this name"),  # it is too long
+        ("a b", "no address has this name"),
     ],
 )
 def test_an_unusable_host_is_one_sentence(host: str, reason: str) -> None:
-    with pytest.raises(CannotListen, match=rf"^Cannot listen on {host}:0: {reason}\. Set another"):
+    with pytest.raises(CannotListen, match=f"^Cannot listen on {host}:0: {reason}. Set another"):
         listen(host, 0)

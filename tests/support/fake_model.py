@@ -78,7 +78,7 @@ class FakeTokenizer:
             if len(ids) > 32 and not truncate:
                 raise InputTooLong(index, f"has {len(ids)} tokens; the limit is 32.")
             if windows:  # without overlap
-                parts = [ids[at : at + 32] for at in range(0, len(ids), 32)][: windows.most]
+                parts = [ids[at : at + 32] for at in range(0, len(ids) or 1, 32)][: windows.most]
                 rows.append(TokenizedText(parts[0], len(ids) > 32 * windows.most, parts[1:]))
                 continue
             rows.append(TokenizedText(ids[:32], len(ids) > 32))
