@@ -78,6 +78,8 @@ def fuse(
     options.enable_layer_norm = norms
     options.enable_skip_layer_norm = for_gpu and norms
     options.enable_embed_layer_norm = embeddings
+    # For attention that is not fused it makes operators that ONNX Runtime cannot run.
+    options.enable_rotary_embeddings = False
     optimizer = optimize_by_fusion(encoder, "bert", num_heads, width, options)
     counts = optimizer.get_fused_operator_statistics()
     if all(entry.domain != "com.microsoft" for entry in optimizer.model.opset_import):

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from model.artifact.reader import Artifact
 from model.export.checkpoint import export_checkpoint
@@ -124,6 +126,44 @@ def test_more_tokens_than_positions_are_never_read(backbone: Path, tmp_path: Pat
     settings = plain / "sentence_bert_config.json"
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"max_seq_length": 4096}))
     assert load_encoder(plain).max_seq_length == 130
+
+
+GPT2 = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 64}
+LAYERS = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2}
+GEMMA = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+
+
+@pytest.mark.filterwarnings("ignore:Exporting aten:UserWarning")  # of indices that are not below 0
+@pytest.mark.parametrize(
+    ("family", "padding", "options"),
+    [
+        ("bert", "right", {**LAYERS, "num_attention_heads": 2, "type_vocab_size": 1}),
+        ("gpt2", "left", GPT2),  # which counts the positions of padding on the left, too
+        ("gpt_neox", "right", {**LAYERS, "num_attention_heads": 2}),  # rotary, and not fused
+        ("gemma", "right", {**LAYERS, **GEMMA}),  # the same, and norms without a mean
+    ],
+)
+def test_other_families_have_the_librarys_vectors(
+    backbone: Path, tmp_path: Path, family: str, padding: str, options: dict[str, Any]
+) -> None:
+    names = ["input_ids", "attention_mask", *["token_type_ids"] * (family == "bert")]
+    tokenizer: Any = AutoTokenizer.from_pretrained(  # type: ignore[no-untyped-call]  # as below
+        backbone, padding_side=padding, model_input_names=names
+    )
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), pad_token_id=0, **options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
+        for matrix in (each for each in made.parameters() if each.dim() > 1):
+            torch.nn.init.normal_(matrix, std=0.2)
+    for part in (made, tokenizer):
+        part.save_pretrained(tmp_path / "backbone")
+    plain = saved(tmp_path / "plain", tmp_path / "backbone", Pooling(WIDTH), Normalize())
+    few = replace(FEW, allow_unfused_attention=True)
+    served = OnnxEncoder(export_checkpoint(plain, tmp_path / "artifact", few))
+    library = SentenceTransformer(str(plain), device="cpu")
+    for text in TEXTS:
+        np.testing.assert_allclose(served.encode([text]), library.encode([text]), atol=1e-5)
 
 
 def test_an_older_checkpoint_may_have_no_settings(backbone: Path, tmp_path: Path) -> None:
