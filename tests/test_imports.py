@@ -113,7 +113,7 @@ LAYERS = {
             {"train"},
             {"encoder"},
         ),
-        *({"frozen", "loop"}, {"average", "objectives", "report"}, {"evaluation"}),
+        *({"frozen", "loop"}, {"average", "caption_edits", "objectives", "report"}, {"evaluation"}),
         *(
             {"backbones", "corpus", "docstrings"},
             {"bfloat16", "gguf", "recipe"},

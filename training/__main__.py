@@ -15,8 +15,8 @@ import typer
 
 from model.artifact.reader import Artifact
 from training.commands.chain import chain
+from training.commands.corpora import caption_edits, docstrings
 from training.commands.depths import depths
-from training.commands.docstrings import docstrings
 from training.commands.frozen import frozen
 from training.commands.options import Data, whole_numbers
 from training.commands.overhead import overhead
@@ -153,6 +153,7 @@ app.command()(reproduce)
 app.command()(overhead)
 app.command()(depths)
 app.command()(docstrings)
+app.command()(caption_edits)
 app.command()(frozen)
 
 

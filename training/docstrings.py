@@ -11,7 +11,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from training.errors import ConfigError, DataError
+from training.errors import DataError
+from training.files.tables import require_new_table, write_table
 
 HEADER = ("summary", "description")
 SUMMARY_WORDS = range(4, 26)
@@ -37,13 +38,7 @@ def write_docstrings(output: Path, folders: Sequence[Path] = ()) -> int:
     `ConfigError` when ``output`` exists or is no .tsv file, `DataError` when a folder is missing
     or no pair was found.
     """
-    if output.suffix != ".tsv":
-        raise ConfigError(
-            f"{output} must end in .tsv, because a corpus of pairs is a table: name "
-            f"{output.with_suffix('.tsv')}."
-        )
-    if output.exists():
-        raise ConfigError(f"{output} exists: remove it, or name another file.")
+    require_new_table(output)
     folders = folders or [Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib")]
     pairs = list(read_docstrings(folders))
     if not pairs:
@@ -51,8 +46,7 @@ def write_docstrings(output: Path, folders: Sequence[Path] = ()) -> int:
             f"No docstring of {', '.join(map(str, folders))} has a description: name the folder of "
             "a package whose source has longer docstrings."
         )
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("".join("\t".join(row) + "\n" for row in [HEADER, *pairs]), encoding="ascii")
+    write_table(output, HEADER, pairs)
     return len(pairs)
 
 

@@ -1,0 +1,171 @@
+"""The corpus of edited captions: what each edit does, and what the table is made of."""
+
+import gzip
+import random
+from pathlib import Path
+
+import pytest
+
+from training.__main__ import main
+from training.caption_edits import edits, table
+from training.caption_edits.edits import ADDED, EDITS, Edit
+from training.caption_edits.table import (
+    Sentences,
+    make_pairs,
+    split_pictures,
+    write_caption_edits,
+)
+from training.corpus import read_corpus
+from training.errors import ConfigError, DataError
+from training.recipe.recipe import CorpusPart
+
+CAPTION = "A young man is riding a bike near the river"
+
+
+@pytest.mark.parametrize(
+    ("name", "caption", "results"),
+    [
+        (
+            "negate",
+            "A man is running",
+            {"A man is not running", "There is no man running", "Nobody is running"},
+        ),
+        (
+            "negate",
+            "Two men are running",
+            {"Two men are not running", "There are no men running", "Nobody is running"},
+        ),
+        ("state_existence", "Two dogs are running", {"There are two dogs running"}),
+        (
+            "move_place",
+            "A boy is eating rice in the park",
+            {"A boy, who is in the park, is eating rice"},
+        ),
+        ("exchange_determiner", "An old man sleeps", {"The old man sleeps", "One old man sleeps"}),
+        (
+            "exchange_word",
+            "Boats on a Lake",
+            {f"Boats on a {word}" for word in ("Water", "River", "Pool", "Ocean", "Sea")}
+            | {f"Boats {word} a Lake" for word in ("under", "near", "behind", "in", "over")},
+        ),
+        ("exchange_two_words", "piano, drum and boat", None),
+        ("swap_nouns", "A man walks a dog.", {"A dog walks a man."}),
+        ("drop_description", "young man, tall tree", {"Man, tall tree", "young man, tree"}),
+        ("add_description", "The dogs", {f"The {word} dogs" for word in ADDED}),
+        ("cut", "The young woman sleeps on a bench", {"The young woman sleeps"}),
+    ],
+)
+def test_an_edit(name: str, caption: str, results: set[str] | None) -> None:
+    """Every result that can be drawn; None stands for results too many to write down."""
+    change, draw = getattr(edits, name), random.Random(0)
+    found = {change(caption, draw) for _ in range(400)}
+    if results is not None:
+        assert found == results
+    else:
+        first, second = zip(*[text.split(" ")[:2] for text in found], strict=True)
+        assert "piano," not in first
+        assert "drum" not in second
+        assert all(word.endswith(",") for word in first)
+        assert len(found) > 20
+
+
+@pytest.mark.parametrize("change", EDITS)
+def test_an_edit_of_a_text_that_it_does_not_fit_is_none(change: Edit) -> None:
+    assert change("Rain", random.Random(0)) is None
+
+
+def test_a_subject_with_the_is_not_said_to_exist() -> None:
+    assert edits.state_existence("The man is running", random.Random(0)) is None
+
+
+def test_equal_nouns_are_not_swapped() -> None:
+    assert edits.swap_nouns("Man beside man", random.Random(0)) is None
+
+
+def test_a_pair_is_drawn_from_captions_of_one_picture() -> None:
+    """A caption beside its edit, two edits, or an edit of another caption, in either order."""
+    captions = [CAPTION, "Two dogs are playing on a beach", "Rain", "word " * 17]
+    pairs = {pair for seed in range(600) for pair in make_pairs([captions], seed=seed)}
+    texts = {text for pair in pairs for text in pair}
+    assert not texts & {"Rain", captions[-1]}
+    assert all(first != second for first, second in pairs)
+    for caption in captions[:2]:
+        assert {caption in pair for pair in pairs} == {True, False}
+    assert any(pair[0] == CAPTION and "dogs" in pair[1] for pair in pairs)
+    assert any(pair[1] == CAPTION and "dogs" in pair[0] for pair in pairs)
+
+
+def test_near_sentences_share_most_of_their_words() -> None:
+    """At least 0.8 of the words of both together, whatever their order, case and repetitions."""
+    sentences = Sentences(["A man is riding a horse.", "Two dogs run"])
+    assert sentences.have_near("a HORSE is riding a man!")
+    assert sentences.have_near("a man is not riding a horse")  # 5 of 6
+    assert not sentences.have_near("a man is riding no big horse")  # 5 of 7
+    assert not sentences.have_near("Two dogs")
+    assert not sentences.have_near("...")
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of 40 pictures, 10 of them held out, and one STS task."""
+    monkeypatch.setattr(table, "HELD_OUT", 10)
+    for folder in ("corpus", "sts"):
+        (tmp_path / folder).mkdir()
+    things = [f"{place}{number}" for place in ("street", "market") for number in range(20)]
+    rows = [[f"A man is holding a thing{n} in the {thing} ." for n in range(5)] for thing in things]
+    header = [f"caption{number}" for number in range(1, 6)]
+    text = "".join("\t".join(row) + "\n" for row in [header, *rows])
+    (tmp_path / "corpus" / "captions.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    task = "subset\tscore\tsentence1\tsentence2\ndev\t1.0\tsnow\train\n"
+    (tmp_path / "sts" / "stsb-dev.tsv").write_text(task)
+    return tmp_path
+
+
+def test_the_table_is_a_corpus_of_related_pairs(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the pictures that are not held out; made again it is the same to the byte."""
+    tables = [data / "corpus" / "edits.tsv", data / "again.tsv"]
+    for path in tables:
+        with pytest.raises(SystemExit) as end:
+            main(["caption-edits", str(path), "--data", str(data)])
+        assert end.value.code == 0
+    corpus = read_corpus(data / "corpus", [CorpusPart(source="edits.tsv")], kind="related")
+    pairs = corpus.parts["edits.tsv"]
+    assert capsys.readouterr().out.splitlines() == [f"{len(pairs)} pairs in {t}" for t in tables]
+    assert 20 <= len(pairs) <= 30
+    assert all(not text.endswith((" ", ".")) for pair in pairs for text in pair)
+    assert tables[0].read_bytes() == tables[1].read_bytes()
+    _, held_out = split_pictures(data / "corpus")
+    for row in held_out:
+        assert row[0].split()[-1] not in " ".join(corpus.texts()).split()
+
+
+def test_a_pair_near_a_task_is_left_out(data: Path) -> None:
+    write_caption_edits(data / "all.tsv", data)
+    _, first, *_ = (data / "all.tsv").read_text().splitlines()
+    with (data / "sts" / "stsb-dev.tsv").open("a") as task:
+        task.write(f"dev\t1.0\t{first.split()[0]}\t{first.split(chr(9))[1].upper()}\n")
+    write_caption_edits(data / "kept.tsv", data)
+    kept = (data / "kept.tsv").read_text().splitlines()
+    assert first not in kept
+    assert len(kept) > 2
+
+
+def test_the_table_is_refused(data: Path) -> None:
+    """An existing file, another kind of file, data without tasks or without captions to edit."""
+    (data / "there.tsv").touch()
+    with pytest.raises(ConfigError, match=r"there\.tsv exists: remove it"):
+        write_caption_edits(data / "there.tsv", data)
+    with pytest.raises(ConfigError, match=r"edits\.txt must end in \.tsv"):
+        write_caption_edits(data / "edits.txt", data)
+    header = "\t".join(f"caption{number}" for number in range(1, 6))
+    row = "\t".join(["Rain"] * 5)
+    text = f"{header}\n" + f"{row}\n" * 12
+    (data / "corpus" / "captions.tsv.gz").write_bytes(gzip.compress(text.encode()))
+    with pytest.raises(DataError, match="no captions that can be edited: fetch corpus/ again"):
+        write_caption_edits(data / "edits.tsv", data)
+    (data / "sts" / "stsb-dev.tsv").unlink()
+    with pytest.raises(DataError, match="has no STS tasks: name the folder"):
+        write_caption_edits(data / "edits.tsv", data)
+    assert not (data / "edits.tsv").exists()

@@ -1,0 +1,1 @@
+"""A corpus of pairs of sentences that differ by an edit, made from captions of pictures."""

@@ -1,0 +1,115 @@
+"""Writes a table of pairs of sentences that differ by an edit, made from captions of pictures.
+
+SICK is made in a like way (Marelli et al., LREC 2014, section 2). Pairs that are near a sentence of
+an STS task are left out.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from random import Random
+
+from training.caption_edits.edits import edit
+from training.corpus import SOURCES, read_table
+from training.errors import DataError
+from training.evaluation.sts import read_sentence_pairs
+from training.files.tables import Pair, require_new_table, write_table
+
+HEADER = ("sentence1", "sentence2")
+WORDS = range(4, 17)  # of a caption that is edited
+HELD_OUT = 3_000  # pictures that give no pairs, so that a student can be compared with its teacher
+CANDIDATES, MOST_PAIRS = 18_000, 12_000  # before and after those near an STS task are left out
+NEAR = 0.8  # of the words of two sentences together, as many are in both
+
+
+def write_caption_edits(output: Path, data: Path) -> int:
+    """Write the pairs made from the captions of a data folder to a table; returns their number.
+
+    The same captions give the same pairs. Raises `ConfigError` when ``output`` exists or is no .tsv
+    file, `DataError` when the captions or a task are missing or give no pair.
+    """
+    require_new_table(output)
+    used, _ = split_pictures(data / "corpus")
+    pairs = make_pairs(used, seed=3)
+    Random(1).shuffle(pairs)  # noqa: S311  a reproducible order, not a secret
+    tasks = Sentences(_task_sentences(data / "sts"))
+    kept = [pair for pair in pairs[:CANDIDATES] if not any(map(tasks.have_near, pair))]
+    if not kept:
+        raise DataError(f"{data} has no captions that can be edited: fetch corpus/ again.")
+    write_table(output, HEADER, kept[:MOST_PAIRS])
+    return min(len(kept), MOST_PAIRS)
+
+
+def split_pictures(folder: Path) -> tuple[list[list[str]], list[list[str]]]:
+    """The captions of each picture, without final stops: of those used, and of those held out."""
+    source = SOURCES["captions"]
+    pictures = [
+        [caption.rstrip(" .") for caption in row]
+        for row in read_table(folder / source.file, source.columns)
+    ]
+    Random(7).shuffle(pictures)  # noqa: S311  as above
+    return pictures[:-HELD_OUT], pictures[-HELD_OUT:]
+
+
+def make_pairs(pictures: Iterable[list[str]], *, seed: int) -> list[Pair]:
+    """At most one pair of each picture: a caption with an edit of it, two edits, or an edit of
+
+    another caption of the picture; they are tried in 45, 30 and 25 of a hundred.
+    """
+    draw = Random(seed)  # noqa: S311  as above
+    pairs: dict[Pair, None] = {}
+    for captions in pictures:
+        short = [caption for caption in captions if len(caption.split()) in WORDS]
+        pair = _pair(short, draw) if short else None
+        if pair is not None and pair[0] != pair[1]:
+            pairs[pair if draw.random() >= 0.5 else (pair[1], pair[0])] = None
+    return list(pairs)
+
+
+def _pair(captions: list[str], draw: Random) -> Pair | None:
+    caption, kind = draw.choice(captions), draw.random()
+    first: str | None = caption
+    if kind < 0.45:
+        second = edit(caption, draw)
+    elif kind < 0.75:
+        first, second = edit(caption, draw), edit(caption, draw)
+    else:
+        other = draw.choice(captions)
+        second = edit(other, draw) if other != caption else None
+    return None if first is None or second is None else (first, second)
+
+
+class Sentences:
+    """Sentences that are looked up by the words they share with another one."""
+
+    def __init__(self, sentences: Iterable[str]) -> None:
+        self._with_word: dict[str, list[frozenset[str]]] = defaultdict(list)
+        for words in {_words(sentence) for sentence in sentences}:
+            for word in words:
+                self._with_word[word].append(words)
+        self._known: dict[str, bool] = {}
+
+    def have_near(self, sentence: str) -> bool:
+        """Whether one shares at least `NEAR` of both sentences' different words (Jaccard index)."""
+        if sentence not in self._known:
+            words = _words(sentence)
+            shared = Counter(other for word in words for other in self._with_word.get(word, ()))
+            self._known[sentence] = any(
+                count / (len(words) + len(other) - count) >= NEAR for other, count in shared.items()
+            )
+        return self._known[sentence]
+
+
+def _task_sentences(folder: Path) -> Iterator[str]:
+    paths = sorted(folder.glob("*.tsv"))
+    if not paths:
+        raise DataError(f"{folder} has no STS tasks: name the folder that holds corpus/ and sts/.")
+    for path in paths:
+        pairs = read_sentence_pairs(path)
+        yield from pairs.first
+        yield from pairs.second
+
+
+def _words(sentence: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9]+", sentence.lower()))
