@@ -105,13 +105,19 @@ def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
     """Whether the selector took the weights of one like it, which the backbone's checkpoint has.
 
     A recipe that says how the gate starts gets a new one, and one that adds matrices, or blocks to
-    what they read, gets these anew.
+    what they read, gets these anew. One without exits goes on with the gate of full depth.
     """
     if recipe.initial_bias or recipe.static or not Path(folder, MODULE_FILE).is_file():
         return False
     before = find_selector(load_encoder(folder))
     if before is None:
         return False
+    if selector.config == replace(
+        before.config, exits=(), project_exits=False, project_blocks=False
+    ):
+        state = before.state_dict()
+        selector.load_state_dict({name: state[name] for name in selector.state_dict()})
+        return True
     fused_alone = replace(selector.config, project_blocks=False)
     gates_alone = replace(fused_alone, project_exits=False)
     if before.config not in (selector.config, fused_alone, gates_alone):

@@ -14,6 +14,7 @@ from tests.support.tiny_recipes import QUICK
 from training.encoder import new_encoder
 from training.errors import ConfigError, EncoderError
 from training.evaluation.encoders import open_encoder
+from training.recipe.elastic import Elastic
 from training.recipe.recipe import (
     BackboneConfig,
     Recipe,
@@ -109,6 +110,20 @@ def test_a_selector_goes_on_from_one_like_it_in_the_checkpoint(
         second = new_encoder(replace(recipe, backbone=name, selector=selector))
         found = get_selector(second).state_dict()["spatial_selection.expand.weight"]
         assert torch.equal(found, weights) == goes_on
+
+
+def test_a_recipe_without_exits_goes_on_with_the_gate_of_full_depth(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    """The gates and matrices of exits are left behind."""
+    elastic = Elastic(depths=[2], dimensions=[8], project=True, project_blocks=True)
+    first = new_encoder(replace(recipe, elastic=elastic))
+    first.save(str(tmp_path / "first"), create_model_card=False)
+    name = replace(recipe.backbone, name=str(tmp_path / "first"))
+    found = get_selector(new_encoder(replace(recipe, backbone=name))).state_dict()
+    weights = get_selector(first).state_dict()
+    assert set(found) < set(weights)
+    assert all(torch.equal(value, weights[key]) for key, value in found.items())
 
 
 def test_a_decoder_without_a_template_is_told_so_not_its_name_or_selector(
