@@ -232,7 +232,7 @@ def test_the_default_model_has_its_development_scores() -> None:
     encoder = OnnxEncoder(artifact)
     dev = read_development_pairs(REAL / "sts").without_overlap
     full = spearman(encoder.encode(dev.first), encoder.encode(dev.second), dev.gold)
-    assert round(full, 2) == 88.84
+    assert round(full, 2) == 88.54
     shallow = partial(encoder.encode, depth=artifact.manifest.depths[0])
     scores = score_retrieval(shallow, REAL / "retrieval" / "packages-dev.tsv")
     assert round(scores["R@1"], 2) == 65.15
@@ -246,7 +246,7 @@ def test_the_default_model_has_its_retrieval_and_its_sts_b_score() -> None:
     encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
-        "R@1": 80.0,
-        "MRR@10": 85.86,
+        "R@1": 79.65,
+        "MRR@10": 85.71,
     }
-    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.89
+    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 84.17
