@@ -24,8 +24,8 @@ THINGS = [
     ["water", "river", "lake", "pool", "ocean", "sea"],
     ["ball", "frisbee", "stick", "toy", "rope"],
 ]
-COLOURS = ["black", "white", "red", "blue", "green", "yellow", "brown", "orange", "pink", "purple"]
-COLOURS.append("gray")
+COLOURS = ["black", "white", "red", "blue", "green", "yellow", "brown", "orange", "pink"]
+COLOURS += ["purple", "gray"]
 SIZES = ["young", "old", "little", "small", "big", "large"]
 OTHERS = [
     COLOURS,

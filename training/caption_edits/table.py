@@ -53,9 +53,10 @@ def split_pictures(folder: Path) -> tuple[list[list[str]], list[list[str]]]:
 
 
 def make_pairs(pictures: Iterable[list[str]], *, seed: int) -> list[Pair]:
-    """At most one pair of each picture: a caption with an edit of it, two edits, or an edit of
+    """At most one pair of each picture, in the order of the pictures.
 
-    another caption of the picture; they are tried in 45, 30 and 25 of a hundred.
+    Of a hundred pictures 45 are tried for a caption with an edit of it, 30 for two edits of one
+    caption, and 25 for a caption with an edit of another one.
     """
     draw = Random(seed)  # noqa: S311  as above
     pairs: dict[Pair, None] = {}
