@@ -26,6 +26,7 @@ RUN pip install setuptools==84.2.1 && python -m venv --without-pip /opt/venv
 
 FROM builder AS wheel
 COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY s2sent s2sent
 COPY model model
 COPY service service
 COPY training training

@@ -35,8 +35,8 @@ from benchmarks.systems.models import WEIGHTS, prepare_models
 from benchmarks.systems.peers import TEI_PROGRAM
 from benchmarks.systems.running import installed_versions
 from benchmarks.systems.system import DEFAULT_ARTIFACT, ROOT, System
-from model.artifact.reader import Artifact
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 MAX_TOKENS = 256
 LOADS = ("c1", "c16", "c64", "batch")  # by default

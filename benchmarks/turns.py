@@ -33,8 +33,8 @@ from benchmarks.systems.system import (
 )
 from benchmarks.systems.usage import memory_mb
 from benchmarks.systems.variants import Variant, read_environment
-from model.artifact.reader import Artifact
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 LOADS = ("c1", "c16", "c64", "batch")
 FIGURES = {"texts_per_second": "texts/s", "p50_ms": "p50, ms", "p99_ms": "p99, ms"}

@@ -14,10 +14,10 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from service.bulk.command import embed
-from service.process import end_process, tune_process
-from service.settings import Settings, SettingsError, load_settings
-from service.settings_reference import describe_fields, settings_table
+from s2sent.service.bulk.command import embed
+from s2sent.service.process import end_process, tune_process
+from s2sent.service.settings import Settings, SettingsError, load_settings
+from s2sent.service.settings_reference import describe_fields, settings_table
 
 app = typer.Typer(
     help="Sentence embeddings and similarity over HTTP.",
@@ -82,7 +82,7 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
 def _serve(settings: Settings) -> None:
     """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
     tune_process()
-    from service.telemetry.logs import logging_to
+    from s2sent.service.telemetry.logs import logging_to
 
     with logging_to(sys.stdout, settings.log_level):  # the threads that open the model log too
         code = _open_and_serve(settings)
@@ -92,17 +92,17 @@ def _serve(settings: Settings) -> None:
 def _open_and_serve(settings: Settings) -> int:
     # Imported here, so that --help is instant, and in this order, so that the artifact is verified
     # and the model opened in threads while the rest is imported.
-    from model.runtime.malloc import return_freed_memory
-    from service.engine.background import in_background
-    from service.engine.inference.served_artifact import open_artifact
+    from s2sent.model.runtime.malloc import return_freed_memory
+    from s2sent.service.engine.background import in_background
+    from s2sent.service.engine.inference.served_artifact import open_artifact
 
     artifact = in_background(partial(open_artifact, settings), name="open")
-    from service.engine.inference.model import LoadedModel
+    from s2sent.service.engine.inference.model import LoadedModel
 
     model = LoadedModel.open_in_background(
         settings, artifact, return_freed_memory=return_freed_memory
     )
-    from service.server import CannotListen, serve
+    from s2sent.service.server import CannotListen, serve
 
     try:
         return serve(settings, model)
@@ -139,7 +139,7 @@ def hash_key(
     ] = None,
 ) -> None:
     """Make an API key: it goes to standard error, its line for api_keys_file to standard output."""
-    from service.access.api_keys import UnusableKeys, key_line, new_key
+    from s2sent.service.access.api_keys import UnusableKeys, key_line, new_key
 
     stdin = sys.stdin or io.StringIO()  # None where it is closed
     key = stdin.readline().strip() if from_stdin else new_key()

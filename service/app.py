@@ -12,25 +12,29 @@ from fastapi.middleware.cors import CORSMiddleware
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from model.artifact.errors import ArtifactError
-from model.runtime.providers import ProviderUnavailable
-from service.access.auth import ApiKeys, RequireApiKey
-from service.access.rate_limits import RateLimiter
-from service.api.embedding import Service
-from service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
-from service.api.routes import explain, native, openai, operations, tokenize
-from service.engine.engine import Engine
-from service.engine.inference.model import EngineStartFailed, LoadedModel
-from service.engine.types import EmbeddingEngine
-from service.errors import ServiceError
-from service.http.body import BodyReader
-from service.http.connection import METRICS_STATE
-from service.http.error_responses import on_client_disconnect, on_http_exception, on_service_error
-from service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
-from service.http.tracing import close_provider, open_provider, telemetry_config
-from service.pages import docs, home, playground
-from service.settings import Settings
-from service.telemetry.metrics import Metrics, package_version
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.runtime.providers import ProviderUnavailable
+from s2sent.service.access.auth import ApiKeys, RequireApiKey
+from s2sent.service.access.rate_limits import RateLimiter
+from s2sent.service.api.embedding import Service
+from s2sent.service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
+from s2sent.service.api.routes import explain, native, openai, operations, tokenize
+from s2sent.service.engine.engine import Engine
+from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
+from s2sent.service.engine.types import EmbeddingEngine
+from s2sent.service.errors import ServiceError
+from s2sent.service.http.body import BodyReader
+from s2sent.service.http.connection import METRICS_STATE
+from s2sent.service.http.error_responses import (
+    on_client_disconnect,
+    on_http_exception,
+    on_service_error,
+)
+from s2sent.service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
+from s2sent.service.http.tracing import close_provider, open_provider, telemetry_config
+from s2sent.service.pages import docs, home, playground
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics, package_version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from service.errors import InvalidInput
+from s2sent.service.errors import InvalidInput
 
 Lane = Literal["interactive", "bulk"]
 LANES: tuple[Lane, ...] = get_args(Lane)

@@ -20,13 +20,13 @@ import uvloop
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
-from service.api.embedding import Service
-from service.app import create_app, log_ready
-from service.engine.inference.model import LoadedModel
-from service.engine.types import EmbeddingEngine
-from service.http.connection import HttpConnection
-from service.process import tune_garbage_collector
-from service.settings import Settings
+from s2sent.service.api.embedding import Service
+from s2sent.service.app import create_app, log_ready
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.engine.types import EmbeddingEngine
+from s2sent.service.http.connection import HttpConnection
+from s2sent.service.process import tune_garbage_collector
+from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 

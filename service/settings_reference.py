@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 import annotated_types
 from pydantic.fields import FieldInfo
 
-from service.settings import DEFAULT_ARTIFACT, Settings, environment_name
+from s2sent.service.settings import DEFAULT_ARTIFACT, Settings, environment_name
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A four-block BERT, 32 wide, with a random selector, as sentence-transformers saves it."""
-    from model.network.encoder import build_encoder
-    from model.network.selector_config import SelectorConfig
+    from s2sent.model.network.encoder import build_encoder
+    from s2sent.model.network.selector_config import SelectorConfig
     from tests.support.tiny import tiny_backbone
 
     folder = tmp_path_factory.mktemp("tiny")
@@ -32,8 +32,8 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact."""
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
 
     target = tiny_checkpoint.parent / "artifact"
     return export_checkpoint(tiny_checkpoint, target, ExportOptions(name="tiny"))
@@ -44,8 +44,8 @@ def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A six-block BERT, 32 wide, with gates for exits, whose weights differ clearly by text."""
     import torch
 
-    from model.network.encoder import build_encoder, get_selector
-    from model.network.selector_config import SelectorConfig
+    from s2sent.model.network.encoder import build_encoder, get_selector
+    from s2sent.model.network.selector_config import SelectorConfig
     from tests.support.tiny import tiny_backbone
 
     folder = tmp_path_factory.mktemp("exits")
@@ -62,8 +62,8 @@ def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def exits_artifact(exits_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact, which can stop after blocks 2, 3 and 4."""
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
 
     options = ExportOptions(name="tiny-exits", depths=(2, 3, 4))
     return export_checkpoint(exits_checkpoint, exits_checkpoint.parent / "artifact", options)
@@ -81,8 +81,8 @@ def decoder_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def decoder_artifact(decoder_checkpoint: Path) -> Artifact:
     """The decoder's fp32 artifact, which can stop after block 3."""
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
 
     target = decoder_checkpoint.parent / "fp32"
     return export_checkpoint(decoder_checkpoint, target, ExportOptions(depths=(3,)))
@@ -103,7 +103,7 @@ def prompt_encoder_of(prompt_backbones: dict[str, Path]) -> Callable[..., Any]:
     """Encoders by family, selector and options, built once: a test leaves them as they are."""
     import torch
 
-    from model.network.encoder import build_prompt_encoder
+    from s2sent.model.network.encoder import build_prompt_encoder
     from tests.support.prompt_encoders import TEMPLATES
 
     @cache

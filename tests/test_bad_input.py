@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.server_process import running_server
 from tests.support.wire import JSON_TYPE, Answer, Wire, chunked, request
 

@@ -1,6 +1,6 @@
 """A short storm over real sockets; `python -m tests.support.chaos` is the long one."""
 
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 from tests.support import chaos
 
 

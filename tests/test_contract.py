@@ -25,7 +25,7 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
 FOREIGN_URL = os.environ.get("CONTRACT_URL")

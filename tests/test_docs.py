@@ -16,16 +16,16 @@ import yaml
 
 from benchmarks.report.page import to_markdown
 from benchmarks.report.summary import to_summary
-from service.settings import Settings, environment_name
-from service.telemetry.metrics import Metrics
-from training.__main__ import main
-from training.evaluation.depths.by_depth import by_depth_table
-from training.evaluation.results.statistics import LEAST_MOVEMENT
-from training.experiments.decoders.tables import LORA_FILE, lora_tables
-from training.experiments.exits.tables import area, at_depth, write_exit_tables
-from training.experiments.twins.tables import write_twin_tables
-from training.files.jsonl import read_lines
-from training.frozen.tables import frozen_tables
+from s2sent.service.settings import Settings, environment_name
+from s2sent.service.telemetry.metrics import Metrics
+from s2sent.training.__main__ import main
+from s2sent.training.evaluation.depths.by_depth import by_depth_table
+from s2sent.training.evaluation.results.statistics import LEAST_MOVEMENT
+from s2sent.training.experiments.decoders.tables import LORA_FILE, lora_tables
+from s2sent.training.experiments.exits.tables import area, at_depth, write_exit_tables
+from s2sent.training.experiments.twins.tables import write_twin_tables
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.tables import frozen_tables
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/runbook.md"

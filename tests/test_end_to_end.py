@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.export.parity import parity_sentences
-from model.network.encoder import load_encoder
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.network.encoder import load_encoder
 from tests.support.server_process import ServerProcess, running_server
 
 TEXTS = list(parity_sentences())
@@ -108,7 +108,16 @@ def test_a_tampered_artifact_ends_the_process_with_one_sentence(
     subprocess.run(["cp", "-r", str(tiny_artifact.path), str(copy)], check=True)
     with (copy / MODEL).open("r+b") as file:
         file.write(b"\x00")
-    command = [sys.executable, "-m", "service", "serve", "--port", "0", "--artifact", str(copy)]
+    command = [
+        sys.executable,
+        "-m",
+        "s2sent.service",
+        "serve",
+        "--port",
+        "0",
+        "--artifact",
+        str(copy),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "onnx/model.onnx has" in ended.stdout + ended.stderr

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import ServerProcess, running_server
 
 ROOT = Path(__file__).parents[1]

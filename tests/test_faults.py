@@ -16,14 +16,14 @@ import pytest
 import uvicorn
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from service.app import create_app
-from service.engine.engine import Engine
-from service.engine.inference.model import LoadedModel
-from service.server import listen
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.service.app import create_app
+from s2sent.service.engine.engine import Engine
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.server import listen
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 from tests.support.server_process import running_server
 from tests.support.wrapped_encoder import WrappedEncoder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from model.network.selector import IMPORTED_FILES
+from s2sent.model.network.selector import IMPORTED_FILES
 
 ROOT = Path(__file__).parent.parent
 OURS = {"model", "service", "training"}
@@ -19,7 +19,7 @@ HEAVY = ("torch", "transformers", "sentence_transformers", "optimum", "onnx", "s
 def modules_in(folder: str) -> list[str]:
     """Every module below a folder, by its dotted name."""
     files = sorted((ROOT / folder).rglob("*.py"))
-    return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in files]
+    return [".".join(("s2sent", *path.relative_to(ROOT).with_suffix("").parts)) for path in files]
 
 
 SERVING_MODULES = [
@@ -31,7 +31,7 @@ BLOCK = """
 import importlib, sys
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked!r}:
+        if name.removeprefix("s2sent.").partition(".")[0] in {blocked!r}:
             raise ImportError(name + " is blocked")
 sys.meta_path.insert(0, Block())
 for name in {modules!r}:
@@ -40,7 +40,7 @@ for name in {modules!r}:
 
 
 def imported_packages(path: Path) -> set[str]:
-    """The dotted names a file imports, wherever in it they stand."""
+    """The dotted names a file imports, wherever in it they stand; ours without ``s2sent.``."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -48,7 +48,18 @@ def imported_packages(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+    return {name.removeprefix("s2sent.") for name in names}
+
+
+def test_our_packages_are_imported_as_parts_of_s2sent() -> None:
+    """From the top of a clone ``import model`` works too, and makes a second copy of a module."""
+    tops = [ROOT / name for name in (*OURS, "tests", "benchmarks")]
+    for path in (path for top in tops for path in top.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            assert not {name.partition(".")[0] for name in names} & OURS, f"{path}:{node}"
 
 
 def test_serving_works_where_nothing_of_training_is_installed() -> None:
@@ -62,7 +73,7 @@ def test_serving_works_where_nothing_of_training_is_installed() -> None:
 
 def test_help_of_training_does_not_load_torch() -> None:
     """Heavy imports happen inside the commands, so asking for help is instant."""
-    code = BLOCK.format(blocked=HEAVY, modules=["training.__main__"])
+    code = BLOCK.format(blocked=HEAVY, modules=["s2sent.training.__main__"])
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.errors import ChecksumMismatch
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.errors import ChecksumMismatch
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.server_process import ServerProcess, running_server
 from tests.support.wire import Wire, chunked, request
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model.artifact.errors import ChecksumMismatch
-from model.artifact.manifest import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from service.access.api_keys import digest_of, key_line
+from s2sent.model.artifact.errors import ChecksumMismatch
+from s2sent.model.artifact.manifest import CANARY, CONFIG, MANIFEST, MODEL, TOKENIZER
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.service.access.api_keys import digest_of, key_line
 from tests.support.server_process import ServerProcess, running_server
 
 OLD, NEW, PLAIN = "s2s_the-old-key", "s2s_the-new-key", "s2s_the-plain-key"

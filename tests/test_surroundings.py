@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 from tests.support.fake_engine import FakeEngine, client_of
 from tests.support.server_process import running_server
 
@@ -25,7 +25,14 @@ EMBED = {"inputs": "a dog runs"}
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_under_the_log_stops_no_request(tiny_artifact: Artifact, port: int) -> None:
-    command = [sys.executable, "-m", "service", "serve", "--artifact", str(tiny_artifact.path)]
+    command = [
+        sys.executable,
+        "-m",
+        "s2sent.service",
+        "serve",
+        "--artifact",
+        str(tiny_artifact.path),
+    ]
     with Path("/dev/full").open("w") as full:
         process = subprocess.Popen(
             [*command, "--port", str(port)], stdout=full, stderr=subprocess.DEVNULL

@@ -13,15 +13,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from model.artifact.reader import Artifact
-from training.commands.chain import chain
-from training.commands.corpora import caption_edits, docstrings
-from training.commands.depths import depths
-from training.commands.frozen import frozen
-from training.commands.options import Data, whole_numbers
-from training.commands.overhead import overhead
-from training.commands.reproduce import reproduce
-from training.errors import failure
+from s2sent.model.artifact.reader import Artifact
+from s2sent.training.commands.chain import chain
+from s2sent.training.commands.corpora import caption_edits, docstrings
+from s2sent.training.commands.depths import depths
+from s2sent.training.commands.frozen import frozen
+from s2sent.training.commands.options import Data, whole_numbers
+from s2sent.training.commands.overhead import overhead
+from s2sent.training.commands.reproduce import reproduce
+from s2sent.training.errors import failure
 
 app = typer.Typer(
     help="Fit an S2Sent selector, score encoders, export checkpoints for serving.",
@@ -56,8 +56,8 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from training.recipe.recipe import read_recipe
-    from training.train import train
+    from s2sent.training.recipe.recipe import read_recipe
+    from s2sent.training.train import train
 
     asked = read_recipe(recipe)
     if seed is not None:
@@ -72,7 +72,7 @@ def average(
     data: Data,
 ) -> None:
     """Average the weights of checkpoints that began at the same one."""
-    from training.average import average_checkpoints
+    from s2sent.training.average import average_checkpoints
 
     average_checkpoints(checkpoints, output, data)
 
@@ -86,7 +86,7 @@ def interpolate(
     share: Annotated[float, typer.Option(help="Of the backbone's weights, between 0 and 1.")],
 ) -> None:
     """Move a checkpoint's weights part of the way back to those of its backbone."""
-    from training.average import interpolate_to_backbone
+    from s2sent.training.average import interpolate_to_backbone
 
     interpolate_to_backbone(checkpoint, backbone, share, output, data)
 
@@ -98,7 +98,7 @@ def join(
     output: Annotated[Path, typer.Argument(help="New folder for the twins.")],
 ) -> None:
     """Join two checkpoints to twins, whose embedding is the sum of both vectors."""
-    from training.experiments.twins.join import join_checkpoints
+    from s2sent.training.experiments.twins.join import join_checkpoints
 
     join_checkpoints(first, second, output)
 
@@ -123,7 +123,7 @@ def evaluate(
     ] = False,
 ) -> None:
     """Score encoders: Spearman x 100 of cosine on the seven STS tests and on STS-B dev."""
-    from training.evaluation.evaluate import Evaluation, evaluate_encoders
+    from s2sent.training.evaluation.evaluate import Evaluation, evaluate_encoders
 
     evaluate_encoders(
         [path, *(beside or [])],
@@ -142,7 +142,7 @@ def report(
     transfer: Transfer = False,
 ) -> None:
     """Write one HTML file: scores, cosines by gold score, fusion weights and the dev curve."""
-    from training.report.encoder_report import write_report
+    from s2sent.training.report.encoder_report import write_report
 
     write_report(path, data, output, beside=beside or [], transfer=transfer)
     print(output)
@@ -186,13 +186,13 @@ def export(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
-    from model.export.twins import export_twins
-    from model.network.twins import is_twin_checkpoint
-    from training.backbones import PREFIX, checkpoint_folder, origin
-    from training.corpus import read_sentences
-    from training.files.record import read_record
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
+    from s2sent.model.export.twins import export_twins
+    from s2sent.model.network.twins import is_twin_checkpoint
+    from s2sent.training.backbones import PREFIX, checkpoint_folder, origin
+    from s2sent.training.corpus import read_sentences
+    from s2sent.training.files.record import read_record
 
     folder = checkpoint_folder(checkpoint)
     known = origin(checkpoint) if checkpoint.startswith(PREFIX) else {}
@@ -224,8 +224,8 @@ def convert(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Give an artifact products of int8, and refuse to finish unless it stays near."""
-    from model.export.requantize import convert_to_int8
-    from training.corpus import read_sentences
+    from s2sent.model.export.requantize import convert_to_int8
+    from s2sent.training.corpus import read_sentences
 
     lines = read_sentences(sentences) if sentences else ()
     opened = Artifact.open(source)
@@ -241,7 +241,7 @@ def restore(
     overwrite: Annotated[bool, typer.Option(help="Replace a checkpoint that is there.")] = False,
 ) -> None:
     """Restore the checkpoint of an artifact, and refuse to finish unless both embed alike."""
-    from model.export.restore import restore_checkpoint
+    from s2sent.model.export.restore import restore_checkpoint
 
     difference = restore_checkpoint(Artifact.open(artifact), checkpoint, overwrite=overwrite)
     print(f"{checkpoint}: max |diff| to {artifact} {difference:.1e}")
@@ -259,7 +259,7 @@ def _print_artifact(made: Artifact) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error that the user can correct is one sentence (`failure`)."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("training").setLevel(logging.INFO)
+    logging.getLogger("s2sent.training").setLevel(logging.INFO)
     try:
         app(arguments)
     except Exception as error:

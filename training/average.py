@@ -15,14 +15,14 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import find_selector
-from model.network.twins import TwinEncoder
-from training.backbones import origin
-from training.errors import ConfigError, EncoderError
-from training.evaluation.encoders import load_checkpoint, open_torch, torch_encode
-from training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman
-from training.files.record import read_record, write_record
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import find_selector
+from s2sent.model.network.twins import TwinEncoder
+from s2sent.training.backbones import origin
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.encoders import load_checkpoint, open_torch, torch_encode
+from s2sent.training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman
+from s2sent.training.files.record import read_record, write_record
 
 log = logging.getLogger(__name__)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from model.artifact.errors import RESTORE
-from model.artifact.manifest import MANIFEST
-from training import gguf
-from training.errors import EncoderError
+from s2sent.model.artifact.errors import RESTORE
+from s2sent.model.artifact.manifest import MANIFEST
+from s2sent.training import gguf
+from s2sent.training.errors import EncoderError
 
 PREFIX = "pypi:"
 KERNEL_FIELD = "_attn_implementation_internal"  # of a transformers config.json

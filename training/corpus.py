@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.errors import DataError
-from training.recipe.objectives import ExampleKind
-from training.recipe.recipe import CorpusPart
+from s2sent.training.errors import DataError
+from s2sent.training.recipe.objectives import ExampleKind
+from s2sent.training.recipe.recipe import CorpusPart
 
 MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
 

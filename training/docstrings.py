@@ -11,8 +11,8 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from training.errors import DataError
-from training.files.tables import require_new_table, write_table
+from s2sent.training.errors import DataError
+from s2sent.training.files.tables import require_new_table, write_table
 
 HEADER = ("summary", "description")
 SUMMARY_WORDS = range(4, 26)

@@ -7,16 +7,16 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import find_selector, get_selector, load_encoder
-from model.network.pooled import require_exits
-from model.network.selector import MODULE_FILE, S2SentSelector
-from model.network.template import PaddingError, require_padding
-from training.backbones import resolve, width_of
-from training.errors import ConfigError
-from training.loop.low_rank import add_lora, update_projections
-from training.objectives.families import family_of
-from training.recipe.recipe import Recipe
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import find_selector, get_selector, load_encoder
+from s2sent.model.network.pooled import require_exits
+from s2sent.model.network.selector import MODULE_FILE, S2SentSelector
+from s2sent.model.network.template import PaddingError, require_padding
+from s2sent.training.backbones import resolve, width_of
+from s2sent.training.errors import ConfigError
+from s2sent.training.loop.low_rank import add_lora, update_projections
+from s2sent.training.objectives.families import family_of
+from s2sent.training.recipe.recipe import Recipe
 
 
 def new_encoder(recipe: Recipe) -> SentenceTransformer:
@@ -95,7 +95,7 @@ def _round_matrices(encoder: SentenceTransformer) -> None:
 
     Biases, layer norms and selectors can then be trained to make up for the rounding.
     """
-    from model.export.int8.rounding import round_matrices  # loads what exports
+    from s2sent.model.export.int8.rounding import round_matrices  # loads what exports
 
     for parameter in round_matrices(encoder[0]):
         parameter.requires_grad = False

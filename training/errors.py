@@ -15,17 +15,17 @@ traceback.
 import signal
 import sys
 
-from model.artifact.errors import ArtifactError
+from s2sent.model.artifact.errors import ArtifactError
 
 # Errors of the model package for the user, by modules that take seconds to import.
 MODEL_ERRORS = {
-    "model.network.checkpoint": "CheckpointError",
-    "model.network.template": "TemplateError",
-    "model.export.graph": "GraphError",
-    "model.export.options": "ExportError",
-    "model.export.parity": "ParityError",
-    "model.export.requantize": "ConversionError",
-    "model.export.restore": "RestoreError",
+    "s2sent.model.network.checkpoint": "CheckpointError",
+    "s2sent.model.network.template": "TemplateError",
+    "s2sent.model.export.graph": "GraphError",
+    "s2sent.model.export.options": "ExportError",
+    "s2sent.model.export.parity": "ParityError",
+    "s2sent.model.export.requantize": "ConversionError",
+    "s2sent.model.export.restore": "RestoreError",
 }
 
 

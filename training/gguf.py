@@ -8,7 +8,7 @@ import logging
 import tempfile
 from pathlib import Path
 
-from training.errors import EncoderError
+from s2sent.training.errors import EncoderError
 
 SUFFIX = ".gguf"
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gpt2")  # what GGUF calls them; mistral is a llama

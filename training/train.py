@@ -25,32 +25,32 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import TrainerCallback
 
-from training.backbones import origin
-from training.bfloat16 import NO_BFLOAT16, has_bfloat16
-from training.corpus import Corpus, read_corpus
-from training.encoder import new_encoder
-from training.errors import DataError, Interrupted, TrainingError
-from training.evaluation.encoders import load_checkpoint
-from training.evaluation.geometry import block_weights
-from training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
-from training.files.record import read_record, write_record
-from training.frozen.lookup import remembered
-from training.loop.callbacks import stop_at_signal
-from training.loop.low_rank import has_updates, merge_updates
-from training.loop.processes import num_processes
-from training.loop.projections import fit_new_projections
-from training.loop.trainer import (
+from s2sent.training.backbones import origin
+from s2sent.training.bfloat16 import NO_BFLOAT16, has_bfloat16
+from s2sent.training.corpus import Corpus, read_corpus
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import DataError, Interrupted, TrainingError
+from s2sent.training.evaluation.encoders import load_checkpoint
+from s2sent.training.evaluation.geometry import block_weights
+from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
+from s2sent.training.files.record import read_record, write_record
+from s2sent.training.frozen.lookup import remembered
+from s2sent.training.loop.callbacks import stop_at_signal
+from s2sent.training.loop.low_rank import has_updates, merge_updates
+from s2sent.training.loop.processes import num_processes
+from s2sent.training.loop.projections import fit_new_projections
+from s2sent.training.loop.trainer import (
     DEV_METRIC,
     Trainer,
     dev_evaluator,
     new_trainer,
     reading,
 )
-from training.loop.unfinished import claimed, newest_state, require_free, saving
-from training.objectives.families import family_of, make_loss
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
-from training.recipe.recipe import Recipe
+from s2sent.training.loop.unfinished import claimed, newest_state, require_free, saving
+from s2sent.training.objectives.families import family_of, make_loss
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
+from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Literal
 
-from model.export.parity import parity_sentences
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 Kind = Literal["short", "long"]
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from benchmarks.machine import describe_machine
 from benchmarks.systems.models import Models, prepare_models
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.settings import DEFAULT_ARTIFACT
 
 RAW_BATCH = 32
 MAX_TOKENS = 256
@@ -50,7 +50,7 @@ def embed_rate(artifact: Path) -> Measure:
 
     def measure(texts: Path) -> float:
         with tempfile.TemporaryDirectory(dir=texts.parent) as out:
-            command = [sys.executable, "-m", "service", "embed", str(texts), "--artifact"]
+            command = [sys.executable, "-m", "s2sent.service", "embed", str(texts), "--artifact"]
             command += [str(artifact), "-o", out, "--progress", "json"]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
         return float(json.loads(done.stdout.splitlines()[-1])["rows_per_second"])
@@ -184,7 +184,7 @@ def measure_memory(texts: Path, artifact: Path, depth: int | None) -> tuple[floa
     child begins with the memory of the process that started it.
     """
     with tempfile.TemporaryDirectory(dir=texts.parent) as out:
-        command = [sys.executable, "-m", "service", "embed", str(texts), "--artifact"]
+        command = [sys.executable, "-m", "s2sent.service", "embed", str(texts), "--artifact"]
         command += [str(artifact), "-o", out, "--progress", "json"]
         command += ["--depth", str(depth)] if depth else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

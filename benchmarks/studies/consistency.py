@@ -49,9 +49,9 @@ def main() -> None:
 
 def embed_by_torch(checkpoint: Path, artifact: Path, texts: list[str]) -> Rows:
     """The texts' embeddings by torch, with the artifact's rounding of the weights."""
-    from model.artifact.reader import Artifact
-    from model.export.int8.rounding import round_weights
-    from model.network.encoder import load_encoder
+    from s2sent.model.artifact.reader import Artifact
+    from s2sent.model.export.int8.rounding import round_weights
+    from s2sent.model.network.encoder import load_encoder
 
     encoder = load_encoder(checkpoint)
     if Artifact.open(artifact).manifest.precision == "weight-int8":

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from benchmarks.load.texts import read_texts
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 
 def main() -> None:

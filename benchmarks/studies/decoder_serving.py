@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from benchmarks.load.texts import read_texts
 from benchmarks.systems.running import START_TIMEOUT_SECONDS, NotMeasured, free_port
-from model.network.encoder import load_encoder
+from s2sent.model.network.encoder import load_encoder
 
 SIZES = (1, 8, 32)  # texts at once
 CHECKED = 8  # texts whose embeddings are compared
@@ -80,7 +80,7 @@ def main() -> None:
 def served(artifact: Path, threads: int) -> Iterator[Embed]:
     """The service with an artifact, ready; it ends with the block. Raises `NotMeasured`."""
     port = free_port()
-    command = [sys.executable, "-m", "service", "serve", "--artifact", str(artifact)]
+    command = [sys.executable, "-m", "s2sent.service", "serve", "--artifact", str(artifact)]
     command += [f"--port={port}", f"--threads={threads}", "--no-log-requests"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120, trust_env=False)

@@ -15,9 +15,9 @@ from statistics import median, quantiles
 
 import numpy as np
 
-from model.artifact.manifest import MANIFEST
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.manifest import MANIFEST
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 Rows = list[list[int]]
 Run = Callable[[Rows], object]

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from benchmarks.systems.system import DEFAULT_ARTIFACT
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from service.api.encodings import Encoding, as_json_items, encode
-from service.api.vectors import truncate_and_normalize
-from training.evaluation.sts import DEV_FILE, distinct, read_sentence_pairs
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.service.api.encodings import Encoding, as_json_items, encode
+from s2sent.service.api.vectors import truncate_and_normalize
+from s2sent.training.evaluation.sts import DEV_FILE, distinct, read_sentence_pairs
 
 
 def main() -> None:

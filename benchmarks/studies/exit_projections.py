@@ -17,14 +17,14 @@ import typer
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import get_selector, load_encoder
-from model.network.selector_states import pool_tokens
-from training.corpus import read_corpus
-from training.evaluation.development import read_development_pairs
-from training.evaluation.retrieval import read_retrieval, retrieval_scores
-from training.evaluation.sts import spearman
-from training.loop.projections import least_squares
-from training.recipe.recipe import CorpusPart
+from s2sent.model.network.encoder import get_selector, load_encoder
+from s2sent.model.network.selector_states import pool_tokens
+from s2sent.training.corpus import read_corpus
+from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.retrieval import read_retrieval, retrieval_scores
+from s2sent.training.evaluation.sts import spearman
+from s2sent.training.loop.projections import least_squares
+from s2sent.training.recipe.recipe import CorpusPart
 
 SOURCES = ("wikisplit", "captions", "pan_paraphrase")
 SIDE_BY_SIDE = "all side by side"

@@ -31,11 +31,11 @@ from benchmarks.systems.ours import our_service
 from benchmarks.systems.raw_limit import RawLimit
 from benchmarks.systems.running import NotMeasured, Running, running
 from benchmarks.systems.worker import measure
-from model.artifact.manifest import TOKENIZER
-from model.artifact.reader import Artifact
-from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from model.runtime.sessions import open_sessions, run_bound
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from s2sent.model.runtime.sessions import open_sessions, run_bound
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 LOADS = (
     Load("c1", 1, 1),

@@ -25,9 +25,9 @@ from benchmarks.load.closed_loop import Load, prepare_bodies, run_load
 from benchmarks.load.texts import Texts, prepare_texts
 from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import NotMeasured, Running, running
-from model.artifact.manifest import TOKENIZER
-from model.artifact.reader import Artifact
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 LOAD = Load("large", 32, 32, "long")
 COMPARED = 64  # texts whose embeddings are compared

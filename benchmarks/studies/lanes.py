@@ -32,7 +32,7 @@ from benchmarks.studies.profile import read_totals
 from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import NotMeasured, running
 from benchmarks.systems.system import DEFAULT_ARTIFACT
-from service.lanes import HEADER, Lane
+from s2sent.service.lanes import HEADER, Lane
 
 BULK_CLIENTS, BULK_TEXTS = 4, 256
 PAUSE_SECONDS = 0.1  # between lone requests, on average

@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.load.texts import read_texts
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 Batch = list[list[int]]
 Group = tuple[Batch, Batch]  # the texts for a lower depth, and those for full depth

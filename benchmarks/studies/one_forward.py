@@ -78,11 +78,11 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, float]:
     """The median step of one process, and its peak memory above what it had before the first."""
     import torch
 
-    from training.corpus import read_corpus
-    from training.encoder import new_encoder
-    from training.objectives.families import make_loss
-    from training.objectives.loss_inputs import LossInputs
-    from training.recipe.recipe import recipe_from
+    from s2sent.training.corpus import read_corpus
+    from s2sent.training.encoder import new_encoder
+    from s2sent.training.objectives.families import make_loss
+    from s2sent.training.objectives.loss_inputs import LossInputs
+    from s2sent.training.recipe.recipe import recipe_from
 
     recipe = recipe_from(recipe_table(KINDS[kind], options), kind)
     encoder = new_encoder(recipe)

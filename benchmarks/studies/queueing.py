@@ -26,8 +26,8 @@ from benchmarks.load.closed_loop import summarise_ms
 from benchmarks.load.open_loop import schedule
 from benchmarks.load.texts import read_texts
 from benchmarks.systems.system import DEFAULT_ARTIFACT
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 LOADS = (0.5, 0.8, 0.95)  # of the capacity

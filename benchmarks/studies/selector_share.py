@@ -25,13 +25,13 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from benchmarks.systems.models import WEIGHTS
 from benchmarks.systems.system import ROOT
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
-from model.network.encoder import build_encoder
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
-from training.backbones import resolve
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.network.encoder import build_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.backbones import resolve
 
 WIDTH = 768
 BATCH_SIZE = 32

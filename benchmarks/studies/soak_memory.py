@@ -23,8 +23,8 @@ from benchmarks.systems.ours import our_service
 from benchmarks.systems.running import Running, running
 from benchmarks.systems.system import DEFAULT_ARTIFACT, ROOT, SERVICE_ROUTE
 from benchmarks.systems.usage import memory_mb
-from model.artifact.reader import Artifact
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 STEP_SECONDS = 3
 MAX_TOKENS = 256

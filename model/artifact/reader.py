@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from model.artifact.canary import Canary
-from model.artifact.errors import (
+from s2sent.model.artifact.canary import Canary
+from s2sent.model.artifact.errors import (
     REEXPORT,
     ArtifactError,
     ChecksumMismatch,
@@ -23,8 +23,8 @@ from model.artifact.errors import (
     MissingFile,
     UnsafeFile,
 )
-from model.artifact.graph_policy import GraphRefused, check_graph
-from model.artifact.manifest import (
+from s2sent.model.artifact.graph_policy import GraphRefused, check_graph
+from s2sent.model.artifact.manifest import (
     CANARY,
     CONFIG,
     MANIFEST,
@@ -36,8 +36,8 @@ from model.artifact.manifest import (
     Manifest,
     parse_object,
 )
-from model.artifact.sealed_file import MemoryFile
-from model.artifact.weights_file import weights_of
+from s2sent.model.artifact.sealed_file import MemoryFile
+from s2sent.model.artifact.weights_file import weights_of
 
 KEPT_FILES = (TOKENIZER, CONFIG, CANARY)  # small, and read again while the artifact is in use
 MAX_MANIFEST_BYTES = 16_777_216

@@ -9,7 +9,13 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from model.artifact.graph_policy import Fields, GraphRefused, Value, content_of, fields_by_number
+from s2sent.model.artifact.graph_policy import (
+    Fields,
+    GraphRefused,
+    Value,
+    content_of,
+    fields_by_number,
+)
 
 WEIGHTS_LOCATION = "model.onnx_data"  # as the graph names it, beside the graph
 DATA_TYPES: dict[Value, tuple[str, int]] = {  # TensorProto.DataType: numpy's name, and bytes

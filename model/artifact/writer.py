@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from model.artifact.errors import ArtifactError
-from model.artifact.manifest import MANIFEST, FileEntry, Manifest
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import MANIFEST, FileEntry, Manifest
+from s2sent.model.artifact.reader import Artifact
 
 _PARTIAL_MANIFEST = f".{MANIFEST}.partial"
 

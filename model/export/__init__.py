@@ -6,4 +6,4 @@ and the service runs it as a process of its own.
 """
 
 # ONNX Runtime must first be imported by this module, which switches its usage reports off.
-import model.runtime.sessions  # noqa: F401
+import s2sent.model.runtime.sessions  # noqa: F401

@@ -21,23 +21,23 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
-from model.artifact.reader import Artifact
-from model.artifact.writer import seal, staged
-from model.export.int8.rounding import round_weights
-from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
-from model.export.trace import backbone_config
-from model.export.written_graph import WrittenGraph, max_seq_length, write_graph
-from model.network.encoder import (
+from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
+from s2sent.model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
+from s2sent.model.export.trace import backbone_config
+from s2sent.model.export.written_graph import WrittenGraph, max_seq_length, write_graph
+from s2sent.model.network.encoder import (
     find_selector,
     find_template,
     load_encoder,
     pooling_modes,
 )
-from model.network.pooled import stopped_at
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.network.pooled import stopped_at
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 CANARY_TEXT = "A canary sings while the air is good."
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "optimum-onnx", "onnxruntime")

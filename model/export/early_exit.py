@@ -24,8 +24,8 @@ from itertools import chain, pairwise
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from model.export.cpu.packing import packed_state
-from model.export.graph import constants_of, dependents_of, makers_of, pick, replace_nodes
+from s2sent.model.export.cpu.packing import packed_state
+from s2sent.model.export.graph import constants_of, dependents_of, makers_of, pick, replace_nodes
 
 DEPTH_INPUT = "depth"  # int64 scalar
 NO_ROWS = "no_rows_of_"  # how the empty results begin of the poolings that are not run

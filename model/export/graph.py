@@ -22,7 +22,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_by_fusion
 
-from model.artifact.weights_file import WEIGHTS_LOCATION
+from s2sent.model.artifact.weights_file import WEIGHTS_LOCATION
 
 OPSET = 18
 LARGEST_GRAPH = 2_000_000_000  # bytes of weights in one file; a protocol buffer has at most 2 GiB

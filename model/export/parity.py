@@ -52,7 +52,9 @@ class ParityReport:
 def parity_sentences() -> tuple[str, ...]:
     """The sentences an export is checked on unless it is given others: short, long and foreign."""
     text = (
-        resources.files("model.export").joinpath("parity_sentences.txt").read_text(encoding="utf-8")
+        resources.files("s2sent.model.export")
+        .joinpath("parity_sentences.txt")
+        .read_text(encoding="utf-8")
     )
     return tuple(line for line in text.splitlines() if line)
 

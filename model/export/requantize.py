@@ -16,24 +16,24 @@ from pathlib import Path
 
 import onnx
 
-from model.artifact.errors import ArtifactError
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.artifact.writer import seal, staged
-from model.export import graph
-from model.export.cpu.packing import join_projections
-from model.export.early_exit import without_exits
-from model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
-from model.export.int8.products import multiply_as_int8
-from model.export.int8.storage import fold_int8
-from model.export.parity import (
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export import graph
+from s2sent.model.export.cpu.packing import join_projections
+from s2sent.model.export.early_exit import without_exits
+from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
+from s2sent.model.export.int8.products import multiply_as_int8
+from s2sent.model.export.int8.storage import fold_int8
+from s2sent.model.export.parity import (
     ParityError,
     ParityReport,
     check_parity,
     parity_by_depth,
     parity_sentences,
 )
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 
 class ConversionError(Exception):

@@ -22,21 +22,21 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, numpy_helper
 from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 
-from model.artifact.manifest import MODEL, Manifest
-from model.artifact.reader import Artifact
-from model.artifact.writer import staged
-from model.export.checkpoint import TRAINING_RECORD, encode
-from model.export.cpu.masked_attention import attend_by_standard_operator
-from model.export.cpu.packing import add_biases_in_products
-from model.export.int8.rounding import round_weights
-from model.export.int8.storage import fold_int8
-from model.export.options import ExportOptions
-from model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
-from model.export.written_graph import write_graph
-from model.network.checkpoint import MODULES_FILE
-from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.manifest import MODEL, Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import staged
+from s2sent.model.export.checkpoint import TRAINING_RECORD, encode
+from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
+from s2sent.model.export.cpu.packing import add_biases_in_products
+from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.int8.storage import fold_int8
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
+from s2sent.model.export.written_graph import write_graph
+from s2sent.model.network.checkpoint import MODULES_FILE
+from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 Array = NDArray[Any]
 Weights = dict[str, Array]

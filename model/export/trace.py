@@ -17,10 +17,10 @@ from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
-from model.export.graph import OPSET
-from model.export.packed.pooled import PooledPacked
-from model.network.pooled import PooledEncoder
-from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
+from s2sent.model.export.graph import OPSET
+from s2sent.model.export.packed.pooled import PooledPacked
+from s2sent.model.network.pooled import PooledEncoder
+from s2sent.model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _TRACED_TOKENS = 8  # of the longest row of a packed trace, behind a decoder's prefix

@@ -24,16 +24,16 @@ from onnx.compose import add_prefix_graph
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from model.artifact.manifest import CANARY, MODEL, WEIGHTS, Manifest
-from model.artifact.reader import Artifact
-from model.artifact.writer import seal, staged
-from model.export import graph
-from model.export.checkpoint import TRAINING_RECORD, encode, export_checkpoint, write_canary
-from model.export.int8.rounding import round_weights
-from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from model.export.parity import check_parity, parity_sentences
-from model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
-from model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
+from s2sent.model.artifact.manifest import CANARY, MODEL, WEIGHTS, Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export import graph
+from s2sent.model.export.checkpoint import TRAINING_RECORD, encode, export_checkpoint, write_canary
+from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
+from s2sent.model.export.parity import check_parity, parity_sentences
+from s2sent.model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
+from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
 
 OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 

@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.export import graph
-from model.export.cpu.long_attention import spare_scores
-from model.export.cpu.masked_attention import attend_by_standard_operator
-from model.export.cpu.packing import add_biases_in_products, pack
-from model.export.early_exit import OwnGates, add_depth_input
-from model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
-from model.export.int8.products import multiply_as_int8
-from model.export.int8.storage import store_int8
-from model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from model.export.packed.families import has_packed_form, is_only_packed
-from model.export.packed.read_early import read_early
-from model.export.parity import parity_sentences
-from model.export.trace import TracedEncoder, backbone_config, trace_encoder
-from model.network.encoder import find_selector, find_template
-from model.network.transformer import TemplateTransformer, is_causal
-from model.runtime.encoder import LONG_TEXT, padded_inputs
-from model.runtime.tokenizer import Tokenizer
+from s2sent.model.export import graph
+from s2sent.model.export.cpu.long_attention import spare_scores
+from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
+from s2sent.model.export.cpu.packing import add_biases_in_products, pack
+from s2sent.model.export.early_exit import OwnGates, add_depth_input
+from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
+from s2sent.model.export.int8.products import multiply_as_int8
+from s2sent.model.export.int8.storage import store_int8
+from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
+from s2sent.model.export.packed.families import has_packed_form, is_only_packed
+from s2sent.model.export.packed.read_early import read_early
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.trace import TracedEncoder, backbone_config, trace_encoder
+from s2sent.model.network.encoder import find_selector, find_template
+from s2sent.model.network.transformer import TemplateTransformer, is_causal
+from s2sent.model.runtime.encoder import LONG_TEXT, padded_inputs
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 PROJECTIONS = "pooling/selector.projections."  # how the names of exits' matrices begin
 

@@ -16,10 +16,10 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 from transformers import CONFIG_MAPPING
 
-from model.artifact.errors import RESTORE
-from model.artifact.manifest import MANIFEST
-from model.network.selector import S2SentSelector
-from model.network.transformer import TemplateTransformer, TokenPooling
+from s2sent.model.artifact.errors import RESTORE
+from s2sent.model.artifact.manifest import MANIFEST
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.transformer import TemplateTransformer, TokenPooling
 
 BACKBONES: tuple[type[Module], ...] = (Transformer, TemplateTransformer)
 POOLINGS: tuple[type[Module], ...] = (Pooling, TokenPooling)
@@ -27,8 +27,12 @@ HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the poo
 KNOWN: tuple[type[Module], ...] = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
 FORMER_NAMES = {  # what modules.json of older checkpoints has
     f"{package}.{name}": kind
-    for package in ("model.network.prompt", "training.prompts")
-    for name, kind in (("TemplateTransformer", TemplateTransformer), ("MaskPooling", TokenPooling))
+    for package in ("model.network.transformer", "model.network.prompt", "training.prompts")
+    for name, kind in (
+        ("TemplateTransformer", TemplateTransformer),
+        ("TokenPooling", TokenPooling),
+        ("MaskPooling", TokenPooling),
+    )
 }
 MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
 SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none

@@ -14,8 +14,8 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import nn
 
-from model.artifact.template import CleanUp, Template
-from model.network.checkpoint import (
+from s2sent.model.artifact.template import CleanUp, Template
+from s2sent.model.network.checkpoint import (
     SETTINGS_FILE,
     CheckpointError,
     first_line,
@@ -25,10 +25,10 @@ from model.network.checkpoint import (
     require_matching_tokenizer,
     require_vectors,
 )
-from model.network.selector import S2SentSelector
-from model.network.selector_config import SelectorConfig
-from model.network.template import Read, TemplateError, require_padding
-from model.network.transformer import (
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import Read, TemplateError, require_padding
+from s2sent.model.network.transformer import (
     TemplateTransformer,
     TokenPooling,
     first_position,

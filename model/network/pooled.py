@@ -11,18 +11,18 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import (
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import (
     find_head,
     find_selector,
     find_template,
     pooling_mode,
     pooling_modes,
 )
-from model.network.pooling import MAX, pool_states
-from model.network.selector import S2SentSelector
-from model.network.selector_states import normed, pool_tokens
-from model.network.transformer import read_positions
+from s2sent.model.network.pooling import MAX, pool_states
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.selector_states import normed, pool_tokens
+from s2sent.model.network.transformer import read_positions
 
 
 class PooledEncoder(nn.Module):

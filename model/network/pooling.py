@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from model.network.selector_states import pool_tokens
+from s2sent.model.network.selector_states import pool_tokens
 
 MAX = "max"  # the one mode that is no sum over tokens
 

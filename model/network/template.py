@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
-from model.artifact.template import CleanUp, Template
+from s2sent.model.artifact.template import CleanUp, Template
 
 SENTENCE, MASK, REP1 = "{}", "[MASK]", "[REP1]"
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from model.artifact.template import CLEAN_UPS, CleanUp, Template
-from model.network.selector_states import pool_tokens
-from model.network.template import READS, REP1, Read, TemplateError, parse_template
+from s2sent.model.artifact.template import CLEAN_UPS, CleanUp, Template
+from s2sent.model.network.selector_states import pool_tokens
+from s2sent.model.network.template import READS, REP1, Read, TemplateError, parse_template
 
 VIEWS = ("view_1", "view_2")  # the tasks that select template 1 or 2 in training
 

@@ -22,8 +22,8 @@ from sentence_transformers.base.modules.input_module import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import PreTrainedTokenizerBase
 
-from model.network.checkpoint import MODULES_FILE, CheckpointError, read_json
-from model.network.encoder import (
+from s2sent.model.network.checkpoint import MODULES_FILE, CheckpointError, read_json
+from s2sent.model.network.encoder import (
     assemble,
     find_selector,
     find_template,

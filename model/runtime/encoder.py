@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.manifest import TOKENIZER
-from model.artifact.reader import Artifact
-from model.runtime.providers import PROVIDERS, Device, TensorRTPlan
-from model.runtime.sessions import (
+from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.providers import PROVIDERS, Device, TensorRTPlan
+from s2sent.model.runtime.sessions import (
     memory_returning_options,
     open_sessions,
     outputs_of,
     run_bound,
 )
-from model.runtime.tokenizer import Tokenizer, UnusableInput
+from s2sent.model.runtime.tokenizer import Tokenizer, UnusableInput
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
 BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not in every graph

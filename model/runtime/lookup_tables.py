@@ -8,7 +8,7 @@ of one graph therefore share one copy (`model.runtime.sessions.open_sessions`).
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.graph_policy import content_of, fields_by_number
+from s2sent.model.artifact.graph_policy import content_of, fields_by_number
 
 LOOKUPS = frozenset({b"Gather", b"EmbedLayerNormalization"})
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from model.artifact.manifest import Manifest
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.artifact.reader import Artifact
 
 Device = Literal["cpu", "cuda", "tensorrt"]
 

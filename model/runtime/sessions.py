@@ -17,10 +17,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.artifact.weights_file import weights_of
-from model.runtime.lookup_tables import read_lookup_tables
-from model.runtime.providers import (
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.weights_file import weights_of
+from s2sent.model.runtime.lookup_tables import read_lookup_tables
+from s2sent.model.runtime.providers import (
     PROVIDERS,
     Device,
     ProviderUnavailable,

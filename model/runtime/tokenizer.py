@@ -12,9 +12,9 @@ from typing import Literal
 
 import tokenizers
 
-from model.artifact.template import Template
-from model.runtime.token_spans import TokenSpan, spans_of
-from model.runtime.windows import Windows, common_length
+from s2sent.model.artifact.template import Template
+from s2sent.model.runtime.token_spans import TokenSpan, spans_of
+from s2sent.model.runtime.windows import Windows, common_length
 
 TruncationDirection = Literal["left", "right"]
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from service.lanes import LANES, Lane
+from s2sent.service.lanes import LANES, Lane
 
 logger = logging.getLogger(__name__)
 

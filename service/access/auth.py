@@ -12,12 +12,12 @@ from typing import Self
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.access.api_keys import Key, KeyFile, UnusableKeys, digest_of
-from service.access.rate_limits import RateLimiter
-from service.errors import ServiceError, Unauthorized
-from service.http.context import context_of
-from service.http.error_responses import error_response
-from service.settings import Settings, SettingsError
+from s2sent.service.access.api_keys import Key, KeyFile, UnusableKeys, digest_of
+from s2sent.service.access.rate_limits import RateLimiter
+from s2sent.service.errors import ServiceError, Unauthorized
+from s2sent.service.http.context import context_of
+from s2sent.service.http.error_responses import error_response
+from s2sent.service.settings import Settings, SettingsError
 
 OPEN_PATHS = frozenset(
     {"/health", "/ping", "/ready", "/docs", "/docs/plain", "/openapi.json", "/playground"}

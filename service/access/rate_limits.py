@@ -9,9 +9,9 @@ import math
 import time
 from collections.abc import Callable
 
-from service.access.api_keys import Key
-from service.errors import QuotaExceeded
-from service.telemetry.metrics import Metrics
+from s2sent.service.access.api_keys import Key
+from s2sent.service.errors import QuotaExceeded
+from s2sent.service.telemetry.metrics import Metrics
 
 Clock = Callable[[], float]
 

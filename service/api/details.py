@@ -4,10 +4,10 @@ import orjson
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
-from service.api.embedding import service_of
-from service.api.partial import Errors
-from service.engine.types import EmbedResult
-from service.http.context import context_of
+from s2sent.service.api.embedding import service_of
+from s2sent.service.api.partial import Errors
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.http.context import context_of
 
 
 class TextDetails(BaseModel):

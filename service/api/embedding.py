@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
-from model.artifact.identity import vector_fingerprint
-from model.artifact.manifest import Manifest
-from model.runtime.windows import Windows
-from service.api.schemas.options import EmbedOptions
-from service.api.schemas.texts import Text
-from service.engine.types import EmbeddingEngine, EmbedResult, OtherTexts
-from service.errors import InvalidInput
-from service.http.body import BodyReader, unless_disconnected
-from service.http.context import context_of
-from service.http.tracing import trace_stages
-from service.lanes import HEADER as PRIORITY
-from service.lanes import lane_of
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.identity import vector_fingerprint
+from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.runtime.windows import Windows
+from s2sent.service.api.schemas.options import EmbedOptions
+from s2sent.service.api.schemas.texts import Text
+from s2sent.service.engine.types import EmbeddingEngine, EmbedResult, OtherTexts
+from s2sent.service.errors import InvalidInput
+from s2sent.service.http.body import BodyReader, unless_disconnected
+from s2sent.service.http.context import context_of
+from s2sent.service.http.tracing import trace_stages
+from s2sent.service.lanes import HEADER as PRIORITY
+from s2sent.service.lanes import lane_of
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

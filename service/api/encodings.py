@@ -7,10 +7,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from service.api.vectors import Embeddings
-from service.encodings import Numbers, int8_scale
-from service.encodings import encode as encode_numbers
-from service.errors import InvalidInput
+from s2sent.service.api.vectors import Embeddings
+from s2sent.service.encodings import Numbers, int8_scale
+from s2sent.service.encodings import encode as encode_numbers
+from s2sent.service.errors import InvalidInput
 
 Encoding = Literal["float", "base64", "float16", "int8", "binary", "ubinary"]
 

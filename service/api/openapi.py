@@ -11,18 +11,18 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 
-from service import errors
-from service.api.schemas.bodies import (
+from s2sent.service import errors
+from s2sent.service.api.schemas.bodies import (
     DecodeBody,
     EmbedBody,
     ExplainBody,
     OpenAIEmbeddingsBody,
     TokenizeBody,
 )
-from service.api.schemas.similarity import SimilarityBody
-from service.errors import ServiceError
-from service.lanes import HEADER as PRIORITY_HEADER
-from service.lanes import LANES
+from s2sent.service.api.schemas.similarity import SimilarityBody
+from s2sent.service.errors import ServiceError
+from s2sent.service.lanes import HEADER as PRIORITY_HEADER
+from s2sent.service.lanes import LANES
 
 _REFERENCE = "#/components/schemas/{model}"
 _BODIES = (

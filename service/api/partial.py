@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.api.vectors import (
+from s2sent.service.api.vectors import (
     Embeddings,
     have_direction,
     lengths_of,
     no_direction,
     truncate_and_normalize,
 )
-from service.engine.types import EmbedResult
-from service.errors import ServiceError
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.errors import ServiceError
 
 Errors = Mapping[int, ServiceError]  # of single texts, by position
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.api.embedding import service_of, written
-from service.engine.types import EmbedResult
-from service.http.context import RequestContext, context_of
-from service.http.tracing import trace_serialize
+from s2sent.service.api.embedding import service_of, written
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.http.context import RequestContext, context_of
+from s2sent.service.http.tracing import trace_serialize
 
 JSON = "application/json"
 RAW = "application/octet-stream"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import InferenceFailed
+from s2sent.service.errors import InferenceFailed
 
 Embeddings = NDArray[np.float32]  # [n, dim]
 UnitEmbeddings = NDArray[np.float64]  # [n, dim], every row of L2 norm 1

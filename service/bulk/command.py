@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from service.bulk.command_options import (
+from s2sent.service.bulk.command_options import (
     MAX_ROWS_PER_SHARD,
     MAX_THREADS,
     check_together,
@@ -18,7 +18,7 @@ from service.bulk.command_options import (
     read_key,
     within,
 )
-from service.bulk.job import (
+from s2sent.service.bulk.job import (
     BulkError,
     Dtype,
     Format,
@@ -28,14 +28,14 @@ from service.bulk.job import (
     Shard,
     Stopped,
 )
-from service.bulk.signals import StopSignals
-from service.settings import DEFAULT_ARTIFACT, environment_name
+from s2sent.service.bulk.signals import StopSignals
+from s2sent.service.settings import DEFAULT_ARTIFACT, environment_name
 
 if TYPE_CHECKING:
-    from service.bulk.input.files import InputFile
-    from service.bulk.job import Embedder
-    from service.bulk.output.folder import OutputFolder
-    from service.bulk.progress import Progress
+    from s2sent.service.bulk.input.files import InputFile
+    from s2sent.service.bulk.job import Embedder
+    from s2sent.service.bulk.output.folder import OutputFolder
+    from s2sent.service.bulk.progress import Progress
 
 ProgressKind = Literal["bar", "json", "none"]
 
@@ -133,7 +133,7 @@ def embed(
     with _errors_as_sentences() as signals:
         part = Shard.parse(shard)
         check_together(context, part)
-        from service.bulk.input.files import find_inputs
+        from s2sent.service.bulk.input.files import find_inputs
 
         names = tuple(find_inputs(inputs))
         named = is_named(context, "text_column")
@@ -180,7 +180,7 @@ class _Run:
         self._signals = signals
 
     def on_ray(self, address: str) -> None:
-        from service.bulk.ray_job import run_on_ray
+        from s2sent.service.bulk.ray_job import run_on_ray
 
         output = run_on_ray(
             self._job, address, self._progress, resume=self._resume, overwrite=self._overwrite
@@ -188,9 +188,9 @@ class _Run:
         _report(output)
 
     def here(self, server: str | None, key_file: Path | None) -> None:
-        from model.runtime.malloc import share_one_heap
-        from service.bulk.input.files import scan
-        from service.bulk.input.first_rows import check_first_rows
+        from s2sent.model.runtime.malloc import share_one_heap
+        from s2sent.service.bulk.input.files import scan
+        from s2sent.service.bulk.input.first_rows import check_first_rows
 
         share_one_heap()
         job = self._job
@@ -202,8 +202,8 @@ class _Run:
             self._embed(files, remote or self._local())
 
     def _embed(self, files: "list[InputFile]", embedder: "Embedder") -> None:
-        from service.bulk.output.folder import OutputFolder
-        from service.bulk.runner import Runner
+        from s2sent.service.bulk.output.folder import OutputFolder
+        from s2sent.service.bulk.runner import Runner
 
         job = self._job
         output = OutputFolder(job.output, embedder.model, job.options, files)
@@ -222,18 +222,18 @@ class _Run:
             output.close()
 
     def _remote(self, server: str, key_file: Path | None) -> "Embedder":
-        from service.bulk.embedders.remote import RemoteEmbedder
+        from s2sent.service.bulk.embedders.remote import RemoteEmbedder
 
         return RemoteEmbedder(server, self._job.options, key=read_key(key_file))
 
     def _local(self) -> "Embedder":
-        from service.bulk.embedders.local import LocalEmbedder
+        from s2sent.service.bulk.embedders.local import LocalEmbedder
 
         return LocalEmbedder(self._job.artifact, self._job.options, threads=self._job.threads)
 
 
 def _progress(kind: ProgressKind) -> "Progress":
-    from service.bulk.progress import BarProgress, JsonProgress, Progress
+    from s2sent.service.bulk.progress import BarProgress, JsonProgress, Progress
 
     kinds: dict[ProgressKind, type[Progress]] = {"bar": BarProgress, "json": JsonProgress}
     return kinds.get(kind, Progress)()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import typer
 
-from service.bulk.job import BulkError, Shard
+from s2sent.service.bulk.job import BulkError, Shard
 
 MAX_ROWS_PER_SHARD = 1_000_000_000
 MAX_THREADS = 512  # as the service's setting has it

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from service.bulk.embedders.local import LocalEmbedder, describe
-from service.bulk.input.files import scan
-from service.bulk.input.first_rows import check_first_rows
-from service.bulk.job import BulkError, Job, Shard
-from service.bulk.output.folder import OutputFolder
-from service.bulk.output.writers import prepare
-from service.bulk.progress import Progress
-from service.bulk.runner import Runner
+from s2sent.service.bulk.embedders.local import LocalEmbedder, describe
+from s2sent.service.bulk.input.files import scan
+from s2sent.service.bulk.input.first_rows import check_first_rows
+from s2sent.service.bulk.job import BulkError, Job, Shard
+from s2sent.service.bulk.output.folder import OutputFolder
+from s2sent.service.bulk.output.writers import prepare
+from s2sent.service.bulk.progress import Progress
+from s2sent.service.bulk.runner import Runner
 
 # More shards than actors, so that a slow node gets fewer of them.
 SHARDS_PER_ACTOR = 4

@@ -13,13 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from model.runtime.malloc import return_freed_memory
-from service.bulk.input.rows import InputRows
-from service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
-from service.bulk.output.atomic_files import file_sha256, writing
-from service.bulk.output.folder import OutputFolder, PartRecord
-from service.bulk.output.writers import Chunk, PartWriter, open_writer, prepare, to_stored
-from service.bulk.progress import Progress
+from s2sent.model.runtime.malloc import return_freed_memory
+from s2sent.service.bulk.input.rows import InputRows
+from s2sent.service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
+from s2sent.service.bulk.output.atomic_files import file_sha256, writing
+from s2sent.service.bulk.output.folder import OutputFolder, PartRecord
+from s2sent.service.bulk.output.writers import Chunk, PartWriter, open_writer, prepare, to_stored
+from s2sent.service.bulk.progress import Progress
 
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
 MAX_WINDOW_ROWS = 1_024

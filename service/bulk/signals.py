@@ -4,7 +4,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.bulk.job import Stopped
+from s2sent.service.bulk.job import Stopped
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 

@@ -5,21 +5,21 @@ from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
-from model.runtime.tokenizer import TokenizedText
-from service.engine.deadlines import InFlightRequests
-from service.engine.inference.batcher import Batcher
-from service.engine.inference.fair_queue import PendingRequest
-from service.engine.inference.throughput import ThroughputEstimate
-from service.errors import (
+from s2sent.model.runtime.tokenizer import TokenizedText
+from s2sent.service.engine.deadlines import InFlightRequests
+from s2sent.service.engine.inference.batcher import Batcher
+from s2sent.service.engine.inference.fair_queue import PendingRequest
+from s2sent.service.engine.inference.throughput import ThroughputEstimate
+from s2sent.service.errors import (
     EmptyInput,
     NotReady,
     Overloaded,
     PayloadTooLarge,
     check_text_count,
 )
-from service.lanes import Lane
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.service.lanes import Lane
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 State = Literal["starting", "serving", "draining", "failed"]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from service.engine.panics import PanicsAsErrors
+from s2sent.service.engine.panics import PanicsAsErrors
 
 Result = TypeVar("Result")
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 
-from service.errors import DeadlineExceeded, ServiceError
-from service.telemetry.metrics import Metrics
+from s2sent.service.errors import DeadlineExceeded, ServiceError
+from s2sent.service.telemetry.metrics import Metrics
 
 
 class InFlightRequests:

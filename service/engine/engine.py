@@ -14,24 +14,24 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TypeVar
 
-from model.artifact.reader import Artifact
-from model.runtime.token_spans import TokenSpan
-from model.runtime.tokenizer import TruncationDirection
-from model.runtime.windows import Windows
-from service.engine.admission import Admission, not_ready
-from service.engine.background import in_background
-from service.engine.inference.batcher import Batcher
-from service.engine.inference.fair_queue import BatchLimits
-from service.engine.inference.model import LoadedModel
-from service.engine.inference.parallelism import Parallelism
-from service.engine.inference.throughput import ThroughputEstimate
-from service.engine.inference.workers import InferenceWorkers
-from service.engine.submission import Part, Submission, stage_of
-from service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
-from service.engine.types import EmbedResult, OtherTexts, Readiness
-from service.lanes import Lane
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.token_spans import TokenSpan
+from s2sent.model.runtime.tokenizer import TruncationDirection
+from s2sent.model.runtime.windows import Windows
+from s2sent.service.engine.admission import Admission, not_ready
+from s2sent.service.engine.background import in_background
+from s2sent.service.engine.inference.batcher import Batcher
+from s2sent.service.engine.inference.fair_queue import BatchLimits
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.engine.inference.parallelism import Parallelism
+from s2sent.service.engine.inference.throughput import ThroughputEstimate
+from s2sent.service.engine.inference.workers import InferenceWorkers
+from s2sent.service.engine.submission import Part, Submission, stage_of
+from s2sent.service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
+from s2sent.service.engine.types import EmbedResult, OtherTexts, Readiness
+from s2sent.service.lanes import Lane
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from service.engine.admission import Admission
-from service.engine.cache import EmbeddingCache
-from service.engine.inference.batcher import Batcher
-from service.engine.inference.fair_queue import PendingRequest
-from service.engine.tokenization import Tokenized
-from service.engine.types import EmbedResult
-from service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
-from service.lanes import Lane
-from service.telemetry.metrics import Metrics
+from s2sent.service.engine.admission import Admission
+from s2sent.service.engine.cache import EmbeddingCache
+from s2sent.service.engine.inference.batcher import Batcher
+from s2sent.service.engine.inference.fair_queue import PendingRequest
+from s2sent.service.engine.tokenization import Tokenized
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.engine.windows import embeddings_of_texts, errors_of_texts, sequences_of
+from s2sent.service.lanes import Lane
+from s2sent.service.telemetry.metrics import Metrics
 
 
 class Part(NamedTuple):

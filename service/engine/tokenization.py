@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from model.runtime.tokenizer import TokenizedText, UnusableInput
-from service.engine.admission import empty_input, refuse_empty
-from service.engine.panics import PanicsAsErrors
-from service.engine.types import TextTokenizer
-from service.errors import InvalidInput, ServiceError
+from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
+from s2sent.service.engine.admission import empty_input, refuse_empty
+from s2sent.service.engine.panics import PanicsAsErrors
+from s2sent.service.engine.types import TextTokenizer
+from s2sent.service.errors import InvalidInput, ServiceError
 
 Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")

@@ -8,12 +8,12 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.token_spans import TokenSpan
-from model.runtime.tokenizer import TokenizedText, TruncationDirection
-from model.runtime.windows import Windows
-from service.errors import ServiceError
-from service.lanes import Lane
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.token_spans import TokenSpan
+from s2sent.model.runtime.tokenizer import TokenizedText, TruncationDirection
+from s2sent.model.runtime.windows import Windows
+from s2sent.service.errors import ServiceError
+from s2sent.service.lanes import Lane
 
 Result = TypeVar("Result")
 

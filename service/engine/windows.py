@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from model.runtime.tokenizer import TokenizedText
-from service.errors import InferenceFailed, ServiceError
+from s2sent.model.runtime.tokenizer import TokenizedText
+from s2sent.service.errors import InferenceFailed, ServiceError
 
 
 def sequences_of(rows: Sequence[TokenizedText]) -> list[list[int]]:

@@ -11,18 +11,18 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from service.errors import (
+from s2sent.service.errors import (
     DeadlineExceeded,
     MalformedRequest,
     PayloadTooLarge,
     UnsupportedMediaType,
 )
-from service.http.body_limits import JsonBudget
-from service.http.context import context_of
-from service.http.disconnect import DisconnectSignal
-from service.http.validation_errors import invalid_input
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.service.http.body_limits import JsonBudget
+from s2sent.service.http.context import context_of
+from s2sent.service.http.disconnect import DisconnectSignal
+from s2sent.service.http.validation_errors import invalid_input
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")

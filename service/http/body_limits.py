@@ -7,8 +7,8 @@ the GIL throughout, so a thread would not help; such a body has to be refused be
 
 from typing import Self
 
-from service.errors import PayloadTooLarge
-from service.settings import Settings
+from s2sent.service.errors import PayloadTooLarge
+from s2sent.service.settings import Settings
 
 # Strings, lists and objects allowed for each text of the largest request: a text may come with a
 # few fields that are ignored. OTHER_PARTS is for the request's own fields.

@@ -17,11 +17,11 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from service.errors import HeadTooLarge, MalformedRequest, ServiceError
-from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
-from service.http.error_responses import error_response
-from service.http.middleware import REQUEST_ID_FIELD, request_id_of
-from service.telemetry.metrics import Metrics
+from s2sent.service.errors import HeadTooLarge, MalformedRequest, ServiceError
+from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
+from s2sent.service.http.error_responses import error_response
+from s2sent.service.http.middleware import REQUEST_ID_FIELD, request_id_of
+from s2sent.service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

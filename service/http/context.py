@@ -7,9 +7,9 @@ from opentelemetry.trace import Span
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from service.engine.types import EmbedResult
-from service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
-from service.lanes import Lane
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
+from s2sent.service.lanes import Lane
 
 
 @dataclass(slots=True)

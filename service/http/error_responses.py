@@ -10,7 +10,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from service.errors import (
+from s2sent.service.errors import (
     InternalError,
     InvalidInput,
     MalformedRequest,

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from opentelemetry import trace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from service.engine.admission import not_ready
-from service.errors import InternalError
-from service.http.context import RequestContext
-from service.http.error_responses import CLIENT_CLOSED_REQUEST, error_response
-from service.http.tracing import trace_id_of
-from service.telemetry.logs import log_fields
-from service.telemetry.metrics import ROUTES, Metrics
+from s2sent.service.engine.admission import not_ready
+from s2sent.service.errors import InternalError
+from s2sent.service.http.context import RequestContext
+from s2sent.service.http.error_responses import CLIENT_CLOSED_REQUEST, error_response
+from s2sent.service.http.tracing import trace_id_of
+from s2sent.service.telemetry.logs import log_fields
+from s2sent.service.telemetry.metrics import ROUTES, Metrics
 
 logger = logging.getLogger(__name__)
 

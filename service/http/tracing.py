@@ -15,8 +15,8 @@ from opentelemetry import trace
 from opentelemetry.trace import Span
 from starlette.types import Scope
 
-from service.engine.types import EmbedResult
-from service.settings import Settings, SettingsError
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.settings import Settings, SettingsError
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -45,7 +45,7 @@ def open_provider(settings: Settings, *, version: str) -> "TracerProvider | None
         )
         raise SettingsError([problem])
     # Imported here because the packages are optional and slow to import.
-    from service.http.otlp import collector_provider
+    from s2sent.service.http.otlp import collector_provider
 
     return collector_provider(str(settings.otlp_endpoint), version=version)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from service.errors import InvalidInput
+from s2sent.service.errors import InvalidInput
 
 
 def invalid_input(error: ValidationError) -> InvalidInput:

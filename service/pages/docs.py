@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from service.api.embedding import service_of
-from service.api.responses import JSON
-from service.api.routing import RequestRoute
-from service.pages.html import page_headers, whole_page
+from s2sent.service.api.embedding import service_of
+from s2sent.service.api.responses import JSON
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.pages.html import page_headers, whole_page
 
 router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 

@@ -5,12 +5,12 @@ from html import escape
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.embedding import Service, service_of
-from service.api.responses import JSON
-from service.api.routing import RequestRoute
-from service.errors import NotReady
-from service.pages.html import page_headers, whole_page
-from service.telemetry.metrics import Metrics, package_version
+from s2sent.service.api.embedding import Service, service_of
+from s2sent.service.api.responses import JSON
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.errors import NotReady
+from s2sent.service.pages.html import page_headers, whole_page
+from s2sent.service.telemetry.metrics import Metrics, package_version
 
 router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 

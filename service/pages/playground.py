@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.embedding import service_of
-from service.api.routing import RequestRoute
-from service.errors import NotFound
-from service.pages.html import page_headers
+from s2sent.service.api.embedding import service_of
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.errors import NotFound
+from s2sent.service.pages.html import page_headers
 
 router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 
@@ -61,7 +61,7 @@ def _require_playground(request: Request) -> None:
 @cache
 def static_files() -> dict[str, StaticFile]:
     """Every file of `static/` by its name, which for a library's begins with ``vendor/``."""
-    folder = resources.files("service.pages") / "static"
+    folder = resources.files("s2sent.service.pages") / "static"
     found = {}
     for prefix, part in (("", folder), ("vendor/", folder / "vendor")):
         for file in part.iterdir():

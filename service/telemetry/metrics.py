@@ -24,8 +24,8 @@ from prometheus_client import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from service.lanes import LANES, Lane
-from service.telemetry.deferred import DeferredCalls
+from s2sent.service.lanes import LANES, Lane
+from s2sent.service.telemetry.deferred import DeferredCalls
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import edited_captions
-from training.caption_edits import table
-from training.caption_edits.table import make_pairs, split_pictures
-from training.evaluation.sts import Encode
+from s2sent.training.caption_edits import table
+from s2sent.training.caption_edits.table import make_pairs, split_pictures
+from s2sent.training.evaluation.sts import Encode
 
 
 @pytest.fixture

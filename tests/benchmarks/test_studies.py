@@ -25,9 +25,14 @@ from benchmarks.studies.unfetched_output import (
     open_session,
 )
 from benchmarks.systems.running import NotMeasured
-from model.artifact.reader import Artifact
-from model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, OnnxEncoder, padded_inputs
-from service.lanes import Lane
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import (
+    BLOCK_WEIGHTS_OUTPUT,
+    POOLED_OUTPUT,
+    OnnxEncoder,
+    padded_inputs,
+)
+from s2sent.service.lanes import Lane
 
 
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:

@@ -23,7 +23,7 @@ from benchmarks.systems.plain_fastapi import create_app
 from benchmarks.systems.raw_limit import RawLimit
 from benchmarks.systems.running import NotMeasured, installed_versions, running
 from benchmarks.systems.system import DEFAULT_ARTIFACT, ROOT, System
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 
 REFERENCE = np.array([[0.6, 0.8]], dtype=np.float32)
 

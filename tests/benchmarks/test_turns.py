@@ -25,7 +25,7 @@ def test_a_folder_is_a_checkout_whose_service_is_started(tmp_path: Path) -> None
     variant = Variant("a", str(ROOT), "--threads 1", {"S2SENT_PORT": "1"})
     system = variant.open(DEFAULT_ARTIFACT, tmp_path)
     assert system.folder == ROOT
-    assert system.command[1:4] == ("-m", "service", "serve")
+    assert system.command[1:4] == ("-m", "s2sent.service", "serve")
     assert system.command[-2:] == ("--threads", "1")
     assert system.environment == {"S2SENT_PORT": "1"}
 

@@ -18,10 +18,10 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from service.bulk.job import Job, Options, OutputError
-from service.bulk.progress import Progress
-from service.bulk.ray_job import run_on_ray
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.bulk.job import Job, Options, OutputError
+from s2sent.service.bulk.progress import Progress
+from s2sent.service.bulk.ray_job import run_on_ray
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.bulk_files import contents, write_texts
 
 ROWS, ROWS_PER_SHARD = 4_000, 100
@@ -41,7 +41,7 @@ def test_a_lost_node_costs_no_row_and_doubles_none(cluster: Cluster, tmp_path: P
     alone = tmp_path / "alone"
     command = ["embed", str(texts), "-o", str(alone), "--progress", "none"]
     command += ["--rows-per-shard", str(ROWS_PER_SHARD)]
-    subprocess.run([sys.executable, "-m", "service", *command], check=True)
+    subprocess.run([sys.executable, "-m", "s2sent.service", *command], check=True)
 
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     cluster.wait_for_nodes()

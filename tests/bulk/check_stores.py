@@ -25,7 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("corpus")
     write_texts(folder / "texts.txt", ROWS, random.Random(0))
     command = ["embed", "texts.txt", "-o", "embeddings", "--rows-per-shard", "120"]
-    subprocess.run([sys.executable, "-m", "service", *command], cwd=folder, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-m", "s2sent.service", *command], cwd=folder, check=True, timeout=120
+    )
     return folder
 
 

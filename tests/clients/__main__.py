@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from service.server import SEND_TIMEOUT_SECONDS
-from service.settings import Settings, environment_name
+from s2sent.service.server import SEND_TIMEOUT_SECONDS
+from s2sent.service.settings import Settings, environment_name
 from tests.deploy.test_images import tool
 
 ROOT = Path(__file__).parents[2]

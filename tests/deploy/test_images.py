@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from service.settings import Settings, environment_name
+from s2sent.service.settings import Settings, environment_name
 from tests.test_imports import BLOCK, SERVING_MODULES
 
 ROOT = Path(__file__).parents[2]
@@ -130,7 +130,7 @@ def test_service_needs_no_hub_client() -> None:
     assert left_out is not None
     assert len(left_out[1].split()) == len(HUB_CLIENT_MODULES)
     code = BLOCK.format(blocked=HUB_CLIENT_MODULES, modules=SERVING_MODULES) + (
-        "from pathlib import Path\nfrom model.runtime.tokenizer import Tokenizer\n"
+        "from pathlib import Path\nfrom s2sent.model.runtime.tokenizer import Tokenizer\n"
         "Tokenizer(Path('artifacts/default/tokenizer.json'), 16).tokenize(['a text'])\n"
     )
     done = subprocess.run(

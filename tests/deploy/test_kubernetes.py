@@ -20,12 +20,12 @@ import pytest
 import typer
 import yaml
 
-from service.__main__ import app
-from service.engine.engine import STOP_TIMEOUT_SECONDS
-from service.http.tracing import FLUSH_TIMEOUT_SECONDS
-from service.server import SEND_TIMEOUT_SECONDS
-from service.settings import ENV_PREFIX, Settings, load_settings
-from service.telemetry.metrics import ROUTES, Metrics
+from s2sent.service.__main__ import app
+from s2sent.service.engine.engine import STOP_TIMEOUT_SECONDS
+from s2sent.service.http.tracing import FLUSH_TIMEOUT_SECONDS
+from s2sent.service.server import SEND_TIMEOUT_SECONDS
+from s2sent.service.settings import ENV_PREFIX, Settings, load_settings
+from s2sent.service.telemetry.metrics import ROUTES, Metrics
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="not installed: dev extra")
 

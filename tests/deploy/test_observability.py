@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 from tests.support.monitored_service import as_table, ask, monitored_service
 from tests.support.monitoring import (
     Query,

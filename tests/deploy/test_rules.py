@@ -8,7 +8,7 @@ import promql_parser as promql
 import pytest
 import yaml
 
-from service.telemetry.metrics import DURATION_BUCKETS, Metrics
+from s2sent.service.telemetry.metrics import DURATION_BUCKETS, Metrics
 from tests.support import prometheus_process
 from tests.support.monitoring import (
     DEPLOY,

@@ -20,9 +20,9 @@ from typing import Any
 
 import httpx
 
-from model.artifact.reader import Artifact
-from model.runtime.tokenizer import Tokenizer
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.tokenizer import Tokenizer
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
 HERE = Path(__file__).parent

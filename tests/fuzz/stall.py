@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
 LIMIT = 8_388_608

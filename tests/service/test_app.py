@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.errors import MissingFile
-from service.app import create_app
-from service.engine.types import Readiness
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.errors import MissingFile
+from s2sent.service.app import create_app
+from s2sent.service.engine.types import Readiness
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, client_of
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from service.__main__ import app
-from service.server import listen
-from service.settings_reference import describe_fields, settings_table
+from s2sent.service.__main__ import app
+from s2sent.service.server import listen
+from s2sent.service.settings_reference import describe_fields, settings_table
 from tests.support.serving import serving
 
 run = CliRunner().invoke
@@ -79,7 +79,7 @@ def test_a_start_that_fails_while_the_model_is_opened_is_a_sentence_and_its_exit
             (["--port", str(port)], 1, f"127.0.0.1:{port}"),
             (["--port", "0", "--api-keys-file", "/nowhere"], 2, "/nowhere"),
         ):
-            command = [sys.executable, "-m", "service", "serve", *flags]
+            command = [sys.executable, "-m", "s2sent.service", "serve", *flags]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == code
             assert part in done.stderr
@@ -90,11 +90,11 @@ def test_what_is_logged_while_the_model_is_opened_is_a_line_of_json(tmp_path: Pa
     (tmp_path / "file").touch()
     cache = str(tmp_path / "file" / "cache")  # which cannot be made
     flags = ["--precision", "auto", "--int8-cache", cache, "--default-depth", "1000", "--port", "0"]
-    command = [sys.executable, "-m", "service", "serve", *flags]
+    command = [sys.executable, "-m", "s2sent.service", "serve", *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {"level": "warning", "logger": "service.engine.inference.served_artifact"} in [
+    assert {"level": "warning", "logger": "s2sent.service.engine.inference.served_artifact"} in [
         {name: line[name] for name in ("level", "logger")} for line in lines
     ]
 
@@ -125,7 +125,7 @@ def test_healthcheck_waits_for_some_time(seconds: str) -> None:
 
 
 def test_a_key_of_standard_input_that_is_closed_is_a_sentence() -> None:
-    command = [sys.executable, "-m", "service", "hash-key", "alice", "--from-stdin"]
+    command = [sys.executable, "-m", "s2sent.service", "hash-key", "alice", "--from-stdin"]
     done = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, check=False
     )

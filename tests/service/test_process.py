@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from model.artifact.reader import Artifact
-from service.app import create_app
-from service.process import GARBAGE_THRESHOLDS, tune_garbage_collector, tune_process
-from service.settings import Settings
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.app import create_app
+from s2sent.service.process import GARBAGE_THRESHOLDS, tune_garbage_collector, tune_process
+from s2sent.service.settings import Settings
 
 
 @pytest.fixture

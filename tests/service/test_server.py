@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.server import CannotListen, Process, listen
-from service.settings import Settings
+from s2sent.service.server import CannotListen, Process, listen
+from s2sent.service.settings import Settings
 from tests.support.fake_engine import FakeEngine
 
 
@@ -65,7 +65,7 @@ async def test_an_answer_that_is_being_written_at_sigterm_is_finished_and_closes
 async def test_a_request_whose_body_never_ends_is_told_that_the_server_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("service.server.SEND_TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("s2sent.service.server.SEND_TIMEOUT_SECONDS", 0.05)
     running = Running(FakeEngine())
     url = running.client.base_url
     reader, writer = await asyncio.open_connection(url.host, url.port)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from service.engine.inference.parallelism import Parallelism
-from service.settings import Settings, SettingsError, environment_name, load_settings
-from service.settings_reference import describe_fields, settings_table
+from s2sent.service.engine.inference.parallelism import Parallelism
+from s2sent.service.settings import Settings, SettingsError, environment_name, load_settings
+from s2sent.service.settings_reference import describe_fields, settings_table
 
 SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from model.artifact.reader import Artifact
-from model.artifact.template import Template
-from model.runtime.encoder import OnnxEncoder
-from service.__main__ import app
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.template import Template
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.service.__main__ import app
 from tests.support.server_process import ServerProcess, running_server
 
 TEXTS = ["no", "A man plays the guitar", 'is it "red"? ']

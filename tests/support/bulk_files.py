@@ -40,7 +40,15 @@ def start_embed(*arguments: object, **options: Any) -> "subprocess.Popen[str]":
     """`s2sent embed` as a process of its own, with pipes for what it writes."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("S2SENT_")}
     return subprocess.Popen(
-        [sys.executable, "-m", "service", "embed", *map(str, arguments), "--progress", "none"],
+        [
+            sys.executable,
+            "-m",
+            "s2sent.service",
+            "embed",
+            *map(str, arguments),
+            "--progress",
+            "none",
+        ],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,

@@ -25,8 +25,8 @@ import httpx
 import numpy as np
 import psutil
 
-from model.artifact.reader import Artifact
-from service.access.api_keys import key_line, new_key
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.access.api_keys import key_line, new_key
 from tests.support.chaos_clients import (
     PATIENCE_SECONDS,
     PROBE_STATUSES,

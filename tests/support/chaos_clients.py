@@ -18,8 +18,8 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 TOLERANCE = 1e-5
 PATIENCE_SECONDS = 60.0

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from model.network.encoder import build_prompt_encoder, get_selector
-from model.network.selector_config import SelectorConfig
+from s2sent.model.network.encoder import build_prompt_encoder, get_selector
+from s2sent.model.network.selector_config import SelectorConfig
 from tests.support.tiny import tiny_decoder
 
 WIDTH, LAYERS = 32, 4

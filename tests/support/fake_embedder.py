@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from service.bulk.input.files import scan
-from service.bulk.job import Embedded, Model, Options, Pending, Shard
-from service.bulk.output.folder import OutputFolder
-from service.bulk.progress import Progress
-from service.bulk.runner import Runner
+from s2sent.service.bulk.input.files import scan
+from s2sent.service.bulk.job import Embedded, Model, Options, Pending, Shard
+from s2sent.service.bulk.output.folder import OutputFolder
+from s2sent.service.bulk.progress import Progress
+from s2sent.service.bulk.runner import Runner
 
 DIM = 16
 FAKE_MODEL = Model("fake", "f" * 64, DIM, (2, 4), {"query": "query: "})

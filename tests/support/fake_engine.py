@@ -13,17 +13,17 @@ import numpy as np
 from fastapi import FastAPI
 from numpy.typing import NDArray
 
-from model.artifact.manifest import Manifest
-from model.artifact.reader import Artifact
-from model.runtime.token_spans import TokenSpan
-from model.runtime.tokenizer import TruncationDirection
-from model.runtime.windows import Windows
-from service.app import create_app
-from service.engine.types import EmbedResult, OtherTexts, Readiness
-from service.errors import NotReady, ServiceError
-from service.lanes import Lane
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.token_spans import TokenSpan
+from s2sent.model.runtime.tokenizer import TruncationDirection
+from s2sent.model.runtime.windows import Windows
+from s2sent.service.app import create_app
+from s2sent.service.engine.types import EmbedResult, OtherTexts, Readiness
+from s2sent.service.errors import NotReady, ServiceError
+from s2sent.service.lanes import Lane
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.token_spans import TokenSpan
-from model.runtime.tokenizer import InputTooLong, TokenizedText
-from model.runtime.windows import Windows
-from service.engine.engine import Engine
-from service.engine.inference.model import LoadedModel
-from service.engine.types import EmbedResult, TextTokenizer
-from service.errors import ServiceError
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.token_spans import TokenSpan
+from s2sent.model.runtime.tokenizer import InputTooLong, TokenizedText
+from s2sent.model.runtime.windows import Windows
+from s2sent.service.engine.engine import Engine
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.engine.types import EmbedResult, TextTokenizer
+from s2sent.service.errors import ServiceError
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 Result = TypeVar("Result")
 

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.inference.model import LoadedModel
-from service.engine.types import TokenEncoder
-from service.server import serve
-from service.settings import load_settings
-from service.telemetry.logs import logging_to
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.engine.types import TokenEncoder
+from s2sent.service.server import serve
+from s2sent.service.settings import load_settings
+from s2sent.service.telemetry.logs import logging_to
 from tests.support.wrapped_encoder import WrappedEncoder
 
 # Runs of a thousand that go wrong in each way, at --faults 1. A thread that dies four times in a

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from training.loop.trainer import Trainer
+from s2sent.training.loop.trainer import Trainer
 
 
 @contextmanager

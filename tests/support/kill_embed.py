@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.bulk.output.folder import MANIFEST, PARTS, SUCCESS
+from s2sent.service.bulk.output.folder import MANIFEST, PARTS, SUCCESS
 from tests.support.bulk_files import contents, start_embed, write_texts
 
 LOOK_SECONDS = 0.001

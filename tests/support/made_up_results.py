@@ -5,11 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from training.evaluation.sts import TASKS
-from training.experiments.paper.plan.configurations import S2SENT
-from training.experiments.paper.plan.experiments import EXPERIMENTS
-from training.experiments.paper.results import Results, read_results
-from training.files.jsonl import append_line
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments.paper.plan.configurations import S2SENT
+from s2sent.training.experiments.paper.plan.experiments import EXPERIMENTS
+from s2sent.training.experiments.paper.results import Results, read_results
+from s2sent.training.files.jsonl import append_line
 
 NOTHING: dict[str, float | None] = {}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.monitoring import Query, in_table, panel_queries
 from tests.support.prometheus_process import Prometheus, running_prometheus
 from tests.support.server_process import ServerProcess, running_server

@@ -4,7 +4,7 @@ from collections import Counter
 
 from onnx import GraphProto, NodeProto, helper
 
-from model.export.early_exit import DEPTH_INPUT
+from s2sent.model.export.early_exit import DEPTH_INPUT
 
 
 def operators_run(graph: GraphProto, depth: int) -> Counter[str]:

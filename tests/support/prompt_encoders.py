@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.network.encoder import find_selector
-from model.network.selector_config import SelectorConfig
-from model.network.transformer import view_tasks
+from s2sent.model.network.encoder import find_selector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.transformer import view_tasks
 
 FAMILIES = ("bert", "roberta")
 TEMPLATES = ('This sentence of "{}" means [MASK].', 'This sentence : "{}" means [MASK].')

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import promql_parser as promql
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.telemetry.metrics import Metrics
+from s2sent.service.telemetry.metrics import Metrics
 from tests.support.monitoring import is_scalar, rules
 
 Labels = frozenset[str]

@@ -3,7 +3,7 @@
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from model.export.graph import replace_nodes, with_branches
+from s2sent.model.export.graph import replace_nodes, with_branches
 
 
 def separate_projections(graph: GraphProto) -> int:

@@ -20,8 +20,8 @@ STOP_TIMEOUT_SECONDS = 120
 class ServerProcess:
     """A running `s2sent serve`; ``log`` holds its lines so far."""
 
-    def __init__(self, artifact: Path, *flags: str, module: str = "service") -> None:
-        command = [sys.executable, "-m", module, *(["serve"] if module == "service" else [])]
+    def __init__(self, artifact: Path, *flags: str, module: str = "s2sent.service") -> None:
+        command = [sys.executable, "-m", module, *(["serve"] if module == "s2sent.service" else [])]
         command += ["--artifact", str(artifact)]
         environment = {k: v for k, v in os.environ.items() if not k.startswith("S2SENT_")}
         self.process = subprocess.Popen(
@@ -62,7 +62,9 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(artifact: Path, *flags: str, module: str = "service") -> Iterator[ServerProcess]:
+def running_server(
+    artifact: Path, *flags: str, module: str = "s2sent.service"
+) -> Iterator[ServerProcess]:
     """A server that is ready, ended at the latest when the block ends."""
     server = ServerProcess(artifact, *flags, module=module)
     try:

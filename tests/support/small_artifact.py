@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from model.artifact.manifest import MODEL, REQUIRED_FILES, Manifest
-from model.artifact.reader import Artifact
-from model.artifact.writer import seal, staged
+from s2sent.model.artifact.manifest import MODEL, REQUIRED_FILES, Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal, staged
 
 CANARY = {"text": "hello", "embedding": [0.6, 0.8]}
 GRAPH = b"\x08\x08\x3a\x00"  # ir_version 8 and a graph without nodes, as protocol buffers write it

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from model.network.encoder import build_encoder, get_selector
-from model.network.selector_config import SelectorConfig
+from s2sent.model.network.encoder import build_encoder, get_selector
+from s2sent.model.network.selector_config import SelectorConfig
 from tests.support.tiny import tiny_backbone
 
 WIDTH, NUM_BLOCKS, EXITS = 32, 4, (2, 3)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from training.recipe.objectives import (
+from s2sent.training.recipe.objectives import (
     Distillation,
     Objective,
     PairDistillation,
@@ -11,7 +11,7 @@ from training.recipe.objectives import (
     SimCSE,
     SupervisedSimCSE,
 )
-from training.recipe.recipe import CorpusPart, Recipe, TrainingConfig
+from s2sent.training.recipe.recipe import CorpusPart, Recipe, TrainingConfig
 
 QUICK = TrainingConfig(steps=7, batch_size=8, eval_every=2, learning_rate=1e-3)
 

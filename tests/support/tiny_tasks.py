@@ -3,8 +3,8 @@
 import itertools
 from pathlib import Path
 
+from s2sent.training.evaluation.sts import TASKS
 from tests.support.tiny_data import SENTENCES, write_table
-from training.evaluation.sts import TASKS
 
 STS_HEADER = ("subset", "score", "sentence1", "sentence2")
 

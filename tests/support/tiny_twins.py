@@ -6,9 +6,9 @@ from typing import Literal
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
-from model.network.selector_config import SelectorConfig
-from model.network.twins import TOWERS, join_towers
+from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.twins import TOWERS, join_towers
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.types import TokenEncoder
+from s2sent.service.engine.types import TokenEncoder
 
 
 class WrappedEncoder:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from s2sent.training.__main__ import main
+from s2sent.training.evaluation import transfer
+from s2sent.training.recipe.objectives import SimCSE
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_recipes import QUICK
-from training.__main__ import main
-from training.evaluation import transfer
-from training.recipe.objectives import SimCSE
-from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 
 
 @pytest.fixture(scope="session")

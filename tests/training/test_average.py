@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.network.encoder import find_selector, load_encoder
+from s2sent.model.network.encoder import find_selector, load_encoder
+from s2sent.training.average import average_checkpoints, interpolate_to_backbone
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.encoders import open_torch
+from s2sent.training.experiments.twins.join import join_checkpoints
+from s2sent.training.recipe.objectives import SimCSE
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
+from s2sent.training.train import train
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
-from training.average import average_checkpoints, interpolate_to_backbone
-from training.errors import ConfigError, EncoderError
-from training.evaluation.encoders import open_torch
-from training.experiments.twins.join import join_checkpoints
-from training.recipe.objectives import SimCSE
-from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
-from training.train import train
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny import tiny_backbone
-from training.backbones import (
+from s2sent.training.backbones import (
     PACKAGES,
     checkpoint_folder,
     origin,
@@ -16,8 +15,9 @@ from training.backbones import (
     unpack,
     width_of,
 )
-from training.errors import EncoderError
-from training.evaluation.encoders import open_encoder
+from s2sent.training.errors import EncoderError
+from s2sent.training.evaluation.encoders import open_encoder
+from tests.support.tiny import tiny_backbone
 
 
 def cut_archive(folder: Path, pieces: int) -> list[Path]:

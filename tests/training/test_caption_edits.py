@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from training.__main__ import main
-from training.caption_edits import edits, table
-from training.caption_edits.edits import ADDED, EDITS, Edit
-from training.caption_edits.table import (
+from s2sent.training.__main__ import main
+from s2sent.training.caption_edits import edits, table
+from s2sent.training.caption_edits.edits import ADDED, EDITS, Edit
+from s2sent.training.caption_edits.table import (
     Sentences,
     make_pairs,
     split_pictures,
     write_caption_edits,
 )
-from training.corpus import read_corpus
-from training.errors import ConfigError, DataError
-from training.recipe.recipe import CorpusPart
+from s2sent.training.corpus import read_corpus
+from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.recipe.recipe import CorpusPart
 
 CAPTION = "A young man is riding a bike near the river"
 

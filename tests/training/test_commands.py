@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from model.network.template import TemplateError
-from tests.support.interruption import interrupted_at
-from training.__main__ import main
-from training.commands.options import positive_numbers
-from training.encoder import new_encoder
-from training.errors import failure
-from training.evaluation.sts import TASKS
-from training.recipe.recipe import (
+from s2sent.model.network.template import TemplateError
+from s2sent.training.__main__ import main
+from s2sent.training.commands.options import positive_numbers
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import failure
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.recipe.recipe import (
     Recipe,
 )
+from tests.support.interruption import interrupted_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +29,7 @@ def test_help_imports_no_training_library() -> None:
     """So that help is instant."""
     code = (
         "import sys; sys.argv = ['s2sent-train', 'fit', '--help']\n"
-        "from training.__main__ import main\n"
+        "from s2sent.training.__main__ import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"

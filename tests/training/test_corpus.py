@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from s2sent.training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
+from s2sent.training.errors import DataError
+from s2sent.training.recipe.objectives import ExampleKind
+from s2sent.training.recipe.recipe import CorpusPart
 from tests.support.tiny_data import tiny_data, write_table
-from training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
-from training.errors import DataError
-from training.recipe.objectives import ExampleKind
-from training.recipe.recipe import CorpusPart
 
 SPLIT = ("complex", "simple1", "simple2")
 PAN = ("label", "sentence1", "sentence2")

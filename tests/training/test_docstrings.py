@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from training.__main__ import main
-from training.corpus import read_corpus
-from training.docstrings import read_docstrings, split_docstring, write_docstrings
-from training.errors import ConfigError, DataError
-from training.recipe.recipe import CorpusPart
+from s2sent.training.__main__ import main
+from s2sent.training.corpus import read_corpus
+from s2sent.training.docstrings import read_docstrings, split_docstring, write_docstrings
+from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.recipe.recipe import CorpusPart
 
 SUMMARY = "Return the mean of the numbers."
 DESCRIPTION = "Numbers that are missing count as zero, and an empty list has no mean at all."

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import get_selector, load_encoder
-from tests.support.tiny import tiny_decoder
-from tests.support.tiny_recipes import QUICK
-from training.encoder import new_encoder
-from training.errors import ConfigError, EncoderError
-from training.evaluation.encoders import open_encoder
-from training.recipe.elastic import Elastic
-from training.recipe.recipe import (
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import get_selector, load_encoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.recipe.elastic import Elastic
+from s2sent.training.recipe.recipe import (
     BackboneConfig,
     Recipe,
 )
-from training.train import train
+from s2sent.training.train import train
+from tests.support.tiny import tiny_decoder
+from tests.support.tiny_recipes import QUICK
 
 
 @pytest.mark.parametrize(("kind", "distinct"), [("blocks", 3), ("features", 96)])

@@ -11,10 +11,10 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 
+from s2sent.training import gguf
+from s2sent.training.backbones import resolve, width_of
+from s2sent.training.errors import EncoderError
 from tests.support.tiny import tiny_decoder
-from training import gguf
-from training.backbones import resolve, width_of
-from training.errors import EncoderError
 
 TENSORS = {  # GGUF's names of the parts of a llama block
     "input_layernorm": "attn_norm",

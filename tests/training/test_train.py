@@ -12,20 +12,20 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from model.network.encoder import find_selector, load_encoder, max_positions
+from s2sent.model.network.encoder import find_selector, load_encoder, max_positions
+from s2sent.training.bfloat16 import NO_BFLOAT16
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, DataError, Interrupted, TrainingError
+from s2sent.training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
+from s2sent.training.evaluation.sts import read_sentence_pairs, spearman
+from s2sent.training.files.record import source_sha256
+from s2sent.training.loop.trainer import Trainer
+from s2sent.training.recipe.objectives import PromptBERT, SimCSE
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
+from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 from tests.support.tiny_recipes import QUICK, every_objective, with_objective
-from training.bfloat16 import NO_BFLOAT16
-from training.encoder import new_encoder
-from training.errors import ConfigError, DataError, Interrupted, TrainingError
-from training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
-from training.evaluation.sts import read_sentence_pairs, spearman
-from training.files.record import source_sha256
-from training.loop.trainer import Trainer
-from training.recipe.objectives import PromptBERT, SimCSE
-from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from training.train import train
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_two_runs_cannot_train_in_one_folder(
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
             for resume in (False, True):
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("training.train.require_free", lambda *_, **__: None)
+                    patch.setattr("s2sent.training.train.require_free", lambda *_, **__: None)
                     with pytest.raises(ConfigError) as caught:
                         train(recipe, data, tmp_path / "out", resume=resume)
                 said.append(str(caught.value))
@@ -140,7 +140,7 @@ def test_two_runs_cannot_train_in_one_folder(
     assert [line.split(":")[0] for line in said] == [
         f"{tmp_path / 'out.partial'} is in use by another process, which trains there"
     ] * 2
-    monkeypatch.setattr("training.train.require_free", lambda *_, **__: None)
+    monkeypatch.setattr("s2sent.training.train.require_free", lambda *_, **__: None)
     with pytest.raises(ConfigError, match="out exists already"):  # one that comes to it later
         train(recipe, data, tmp_path / "out")
 
@@ -158,7 +158,7 @@ def test_a_score_that_is_no_number_is_null_in_the_record(
     recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = chain([50.0, 60.0, *[math.nan] * 3], repeat(60.0))  # of the saved one too
-    monkeypatch.setattr("training.loop.trainer.spearman", lambda *_: next(scores))
+    monkeypatch.setattr("s2sent.training.loop.trainer.spearman", lambda *_: next(scores))
     train(recipe, data, tmp_path / "out")
     text = (tmp_path / "out" / "training.json").read_text()
     record = json.loads(text, parse_constant=lambda name: pytest.fail(name))
@@ -177,7 +177,7 @@ def test_a_start_above_every_step_is_warned_of(
     warned: bool,
 ) -> None:
     scores = chain([start, 60.0, 65.0], repeat(65.0))
-    monkeypatch.setattr("training.loop.trainer.spearman", lambda *_: next(scores))
+    monkeypatch.setattr("s2sent.training.loop.trainer.spearman", lambda *_: next(scores))
     outcome = train(recipe, data, tmp_path / "out")
     assert (outcome.step, outcome.dev) == (4, 65)
     said = "STS-B dev was 70.00 before the first step and is 65.00 at step 4"
@@ -268,7 +268,7 @@ def test_bf16_on_a_processor_without_it_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("training.train.has_bfloat16", lambda: False)
+    monkeypatch.setattr("s2sent.training.train.has_bfloat16", lambda: False)
     for precision in ("fp32", "bf16"):
         caplog.clear()
         of_it = replace(recipe, training=replace(recipe.training, precision=precision))

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
 
-from training.caption_edits.edits import edit
-from training.corpus import SOURCES, read_table
-from training.errors import DataError
-from training.evaluation.sts import read_sentence_pairs
-from training.files.tables import Pair, require_new_table, write_table
+from s2sent.training.caption_edits.edits import edit
+from s2sent.training.corpus import SOURCES, read_table
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation.sts import read_sentence_pairs
+from s2sent.training.files.tables import Pair, require_new_table, write_table
 
 HEADER = ("sentence1", "sentence2")
 WORDS = range(4, 17)  # of a caption that is edited

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands.options import Data, some_whole_numbers
+from s2sent.training.commands.options import Data, some_whole_numbers
 
 
 def chain(
@@ -26,9 +26,9 @@ def chain(
     scored without --tests. What has its checkpoint or its result is skipped: give the same command
     again after an interruption.
     """
-    from training.evaluation.results.output import require_writable
-    from training.experiments.chain.experiment import RESULTS_FILE, ChainSeries, run_chain
-    from training.experiments.chain.plan import read_chain
+    from s2sent.training.evaluation.results.output import require_writable
+    from s2sent.training.experiments.chain.experiment import RESULTS_FILE, ChainSeries, run_chain
+    from s2sent.training.experiments.chain.plan import read_chain
 
     chosen = some_whole_numbers(seeds, "seeds")
     require_writable(output / RESULTS_FILE)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from training.commands.options import Data
+from s2sent.training.commands.options import Data
 
 Table = Annotated[Path, typer.Argument(help="The .tsv file to write.")]
 
@@ -18,8 +18,8 @@ def docstrings(
     ] = None,
 ) -> None:
     """Write summaries and descriptions of Python docstrings to a table of related pairs."""
-    from training.docstrings import write_docstrings
-    from training.evaluation.results.output import require_writable
+    from s2sent.training.docstrings import write_docstrings
+    from s2sent.training.evaluation.results.output import require_writable
 
     require_writable(output)
     count = write_docstrings(output, folders or [])
@@ -28,8 +28,8 @@ def docstrings(
 
 def caption_edits(output: Table, data: Data) -> None:
     """Write captions of pictures and edits of them to a table of related pairs."""
-    from training.caption_edits.table import write_caption_edits
-    from training.evaluation.results.output import require_writable
+    from s2sent.training.caption_edits.table import write_caption_edits
+    from s2sent.training.evaluation.results.output import require_writable
 
     require_writable(output)
     count = write_caption_edits(output, data)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from model.artifact.reader import Artifact
-from training.commands.options import Data
+from s2sent.model.artifact.reader import Artifact
+from s2sent.training.commands.options import Data
 
 
 def depths(
@@ -37,8 +37,8 @@ def depths(
     ] = False,
 ) -> None:
     """Score an artifact at each depth and width, on the seven STS tests, and time each depth."""
-    from training.evaluation.depths.by_depth import evaluate_by_depth
-    from training.evaluation.depths.pairs import evaluate_depth_pairs
+    from s2sent.training.evaluation.depths.by_depth import evaluate_by_depth
+    from s2sent.training.evaluation.depths.pairs import evaluate_depth_pairs
 
     _require_compatible(
         {"--only-table": only_table, "--pairs": pairs, "--dev-only": dev_only, "--record": record}
@@ -65,8 +65,8 @@ def _require_compatible(options: Mapping[str, bool]) -> None:
 
 def _recorded_table(model: Path) -> str:
     """The table in an artifact's manifest. Raises `EncoderError` where there is none."""
-    from training.errors import EncoderError
-    from training.evaluation.depths.by_depth import by_depth_table
+    from s2sent.training.errors import EncoderError
+    from s2sent.training.evaluation.depths.by_depth import by_depth_table
 
     if table := by_depth_table(Artifact.open(model).manifest.by_depth):
         return table

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from training.commands.options import Data, positive_numbers, some_whole_numbers
+from s2sent.training.commands.options import Data, positive_numbers, some_whole_numbers
 
 if TYPE_CHECKING:
-    from training.frozen.experiment import Plan
-    from training.frozen.setting import Reading, Setting
+    from s2sent.training.frozen.experiment import Plan
+    from s2sent.training.frozen.setting import Reading, Setting
 
 
 Template = Annotated[
@@ -54,15 +54,15 @@ def frozen(
 
     No test task is scored without --tests. A run that is in the file is not run again.
     """
-    from training.frozen.tables import frozen_tables
+    from s2sent.training.frozen.tables import frozen_tables
 
     if not only_tables:
-        from training.backbones import resolve
-        from training.evaluation.results.output import require_writable
-        from training.experiments.paper.cells import size_of
-        from training.frozen.experiment import run_plan
-        from training.frozen.opening import open_tests
-        from training.frozen.setting import Reading
+        from s2sent.training.backbones import resolve
+        from s2sent.training.evaluation.results.output import require_writable
+        from s2sent.training.experiments.paper.cells import size_of
+        from s2sent.training.frozen.experiment import run_plan
+        from s2sent.training.frozen.opening import open_tests
+        from s2sent.training.frozen.setting import Reading
 
         require_writable(output)
         depths, chosen = some_whole_numbers(exits, "exits"), some_whole_numbers(seeds, "seeds")
@@ -88,14 +88,14 @@ def _plan(
     reading: "Reading | None",
 ) -> "Plan":
     """Which runs there are; a decoder has arms of its own, as far as it has blocks for them."""
-    from training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
-    from training.frozen.experiment import (
+    from s2sent.training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
+    from s2sent.training.frozen.experiment import (
         ENCODER_OBJECTIVES,
         Plan,
         checked_arms,
         checked_objectives,
     )
-    from training.frozen.train import Schedule
+    from s2sent.training.frozen.train import Schedule
 
     every = [*ENCODER_ARMS]
     if reading is not None:
@@ -114,7 +114,7 @@ def _require_possible(
     plan: "Plan", blocks: int, reading: "Reading | None", teacher: str | None
 ) -> None:
     """Refuse a plan before any state is computed."""
-    from training.frozen.experiment import require_possible
+    from s2sent.training.frozen.experiment import require_possible
 
     kept = blocks if reading is None else reading.num_blocks
     require_possible(
@@ -135,8 +135,8 @@ def _setting(
     teacher: str | None,
 ) -> "Setting":
     """The texts and their states; those of a decoder are short, as it reads each in a template."""
-    from training.experiments.decoders.plan import BUDGETS, corpus_of
-    from training.frozen.setting import CORPUS, read_setting
+    from s2sent.training.experiments.decoders.plan import BUDGETS, corpus_of
+    from s2sent.training.frozen.setting import CORPUS, read_setting
 
     return read_setting(
         backbone,

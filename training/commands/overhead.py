@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from training.commands.options import some_whole_numbers
+from s2sent.training.commands.options import some_whole_numbers
 
 
 def overhead(
@@ -33,10 +33,10 @@ def overhead(
 
     Results named overhead.json in the folder of a backbone's results appear in their tables.
     """
-    from training.evaluation.overhead import measurement
-    from training.evaluation.overhead.rounds import Protocol
-    from training.evaluation.results.output import require_writable
-    from training.files.record import write_json
+    from s2sent.training.evaluation.overhead import measurement
+    from s2sent.training.evaluation.overhead.rounds import Protocol
+    from s2sent.training.evaluation.results.output import require_writable
+    from s2sent.training.files.record import write_json
 
     require_writable(output)
     protocol = Protocol(

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from training.commands.options import Data, whole_numbers
+from s2sent.training.commands.options import Data, whole_numbers
 
 if TYPE_CHECKING:
-    from training.experiments.paper.cells import Series
+    from s2sent.training.experiments.paper.cells import Series
 
 TWINS = "jtcse"  # the table of twin encoders, which has runs of its own
 DECODERS = "sfp"  # the table of CSE-SFP on decoders, likewise
@@ -45,11 +45,11 @@ def reproduce(
     updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
     --control x4 trains exits. Give the same command again after an interruption: it goes on.
     """
-    from training.evaluation.results.output import require_writable
-    from training.experiments.paper.cells import Series
-    from training.experiments.paper.plan.experiments import chosen
-    from training.experiments.paper.reproduce import reproduce_paper
-    from training.experiments.paper.tables import TABLES_FILE
+    from s2sent.training.evaluation.results.output import require_writable
+    from s2sent.training.experiments.paper.cells import Series
+    from s2sent.training.experiments.paper.plan.experiments import chosen
+    from s2sent.training.experiments.paper.reproduce import reproduce_paper
+    from s2sent.training.experiments.paper.tables import TABLES_FILE
 
     keys = _experiments(table, figure, control)
     chosen(keys)  # an unknown one is refused before the first run
@@ -83,20 +83,20 @@ def _run_others(
     """Run the experiments with runs of their own that were asked for; whether there were any."""
     asked = {*(table or []), *(name.lower() for name in control or [])}
     if TWINS in asked:
-        from training.experiments.twins.experiment import (
+        from s2sent.training.experiments.twins.experiment import (
             reproduce_twins,  # imports torch, which takes seconds
         )
 
         typer.echo(reproduce_twins(series, only_tables=only_tables))
     if DECODERS in asked:
-        from training.experiments.decoders.experiment import reproduce_decoders  # likewise
+        from s2sent.training.experiments.decoders.experiment import reproduce_decoders  # likewise
 
         tables = reproduce_decoders(
             series, test_pairs=test_pairs, arms=arms or (), only_tables=only_tables
         )
         typer.echo(tables)
     if EXITS in asked:
-        from training.experiments.exits.experiment import reproduce_exits  # likewise
+        from s2sent.training.experiments.exits.experiment import reproduce_exits  # likewise
 
         depths = whole_numbers(exits, "exits")
         typer.echo(reproduce_exits(series, depths, arms=arms or (), only_tables=only_tables))

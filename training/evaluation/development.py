@@ -11,8 +11,8 @@ import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.evaluation.retrieval import score_retrieval
-from training.evaluation.sts import (
+from s2sent.training.evaluation.retrieval import score_retrieval
+from s2sent.training.evaluation.sts import (
     DEV_FILE,
     TASKS,
     Encode,

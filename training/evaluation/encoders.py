@@ -12,9 +12,9 @@ from urllib.parse import SplitResult, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from training.backbones import MODULES_FILE, refuse_missing, resolve
-from training.errors import EncoderError
-from training.evaluation.sts import Encode
+from s2sent.training.backbones import MODULES_FILE, refuse_missing, resolve
+from s2sent.training.errors import EncoderError
+from s2sent.training.evaluation.sts import Encode
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -57,9 +57,9 @@ def is_artifact(path: Path) -> bool:
 
 
 def _open_artifact(path: Path) -> Encode:
-    from model.artifact.errors import ArtifactError
-    from model.artifact.reader import Artifact
-    from model.runtime.encoder import OnnxEncoder
+    from s2sent.model.artifact.errors import ArtifactError
+    from s2sent.model.artifact.reader import Artifact
+    from s2sent.model.runtime.encoder import OnnxEncoder
 
     try:
         encoder = OnnxEncoder(Artifact.open(path))
@@ -75,10 +75,10 @@ def open_torch(name: str) -> "SentenceTransformer":
     """
     from sentence_transformers import SentenceTransformer
 
-    from model.network.checkpoint import CheckpointError, has_template
-    from model.network.selector import MODULE_FILE
-    from model.network.template import PaddingError, require_padding
-    from model.network.twins import is_twin_checkpoint
+    from s2sent.model.network.checkpoint import CheckpointError, has_template
+    from s2sent.model.network.selector import MODULE_FILE
+    from s2sent.model.network.template import PaddingError, require_padding
+    from s2sent.model.network.twins import is_twin_checkpoint
 
     refuse_missing(name)
     path = Path(resolve(name))
@@ -106,8 +106,8 @@ def open_torch(name: str) -> "SentenceTransformer":
 
 def load_checkpoint(folder: Path) -> "SentenceTransformer":
     """The encoder that training saved, whatever its objective; raises `CheckpointError`."""
-    from model.network.encoder import load_encoder
-    from model.network.twins import is_twin_checkpoint, load_twin_encoder
+    from s2sent.model.network.encoder import load_encoder
+    from s2sent.model.network.twins import is_twin_checkpoint, load_twin_encoder
 
     return load_twin_encoder(folder) if is_twin_checkpoint(folder) else load_encoder(folder)
 

@@ -5,17 +5,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from model.artifact.reader import Artifact
-from model.artifact.writer import record_scores
-from training.errors import ConfigError
-from training.evaluation.development import read_development_pairs, score_development
-from training.evaluation.encoders import is_url, open_encoder
-from training.evaluation.geometry import geometry
-from training.evaluation.results.markdown import markdown_head, markdown_row
-from training.evaluation.results.openings import note_opening
-from training.evaluation.results.output import require_writable
-from training.evaluation.retrieval import read_retrieval
-from training.evaluation.sts import (
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import record_scores
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.development import read_development_pairs, score_development
+from s2sent.training.evaluation.encoders import is_url, open_encoder
+from s2sent.training.evaluation.geometry import geometry
+from s2sent.training.evaluation.results.markdown import markdown_head, markdown_row
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.evaluation.results.output import require_writable
+from s2sent.training.evaluation.retrieval import read_retrieval
+from s2sent.training.evaluation.sts import (
     AVERAGE,
     DEV_FILE,
     TASKS,
@@ -25,9 +25,9 @@ from training.evaluation.sts import (
     score,
     with_average,
 )
-from training.evaluation.transfer import TASKS as TRANSFER_TASKS
-from training.evaluation.transfer import score_transfer
-from training.files.record import write_json
+from s2sent.training.evaluation.transfer import TASKS as TRANSFER_TASKS
+from s2sent.training.evaluation.transfer import score_transfer
+from s2sent.training.files.record import write_json
 
 Show = Callable[[str], None]
 Found = dict[str, dict[str, dict[str, float]]]  # encoder, kind of score, task

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import DataError
-from training.evaluation.encoders import BATCH_SIZE
-from training.evaluation.sts import (
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation.encoders import BATCH_SIZE
+from s2sent.training.evaluation.sts import (
     TASKS,
     Encode,
     SentencePairs,
@@ -154,7 +154,7 @@ def block_weights(
     """
     import torch
 
-    from model.network.encoder import find_selector
+    from s2sent.model.network.encoder import find_selector
 
     selector = find_selector(encoder)
     if selector is None:

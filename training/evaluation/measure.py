@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from training.evaluation.geometry import Group, geometry, groups_by_gold
-from training.evaluation.sts import Encode, Remembered, score, with_average
-from training.evaluation.transfer import score_transfer
+from s2sent.training.evaluation.geometry import Group, geometry, groups_by_gold
+from s2sent.training.evaluation.sts import Encode, Remembered, score, with_average
+from s2sent.training.evaluation.transfer import score_transfer
 
 Scores = dict[str, float]  # score by task, and the average of the tasks
 

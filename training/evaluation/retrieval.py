@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.corpus import read_table
-from training.errors import DataError, EncoderError
-from training.evaluation.sts import Encode
+from s2sent.training.corpus import read_table
+from s2sent.training.errors import DataError, EncoderError
+from s2sent.training.evaluation.sts import Encode
 
 COLUMNS = ("query", "document")
 PACKAGES = Path("retrieval", "packages-dev.tsv")  # in the data; left out where it is not there

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from training.corpus import read_table
-from training.errors import DataError
+from s2sent.training.corpus import read_table
+from s2sent.training.errors import DataError
 
 TASKS = {
     "STS12": "sts12.tsv",

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.corpus import read_table
-from training.errors import DataError
-from training.evaluation.sts import Encode, distinct
+from s2sent.training.corpus import read_table
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation.sts import Encode, distinct
 
 SEED = 1111  # SentEval's
 FOLDS = 10

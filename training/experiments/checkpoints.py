@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.errors import ConfigError, Interrupted
-from training.evaluation.results.openings import note_opening
-from training.experiments.locks import claim, lock_of
-from training.files.jsonl import append_line, read_lines
-from training.files.record import read_record
-from training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.experiments.locks import claim, lock_of
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import read_record
+from s2sent.training.recipe.recipe import Recipe, recipe_from
 
 log = logging.getLogger(__name__)
 

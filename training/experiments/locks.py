@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from training.files.locks import try_lock
+from s2sent.training.files.locks import try_lock
 
 log = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from training.errors import ConfigError
-from training.files.locks import try_lock
+from s2sent.training.errors import ConfigError
+from s2sent.training.files.locks import try_lock
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:

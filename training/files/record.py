@@ -14,10 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from training.errors import DataError
+from s2sent.training.errors import DataError
 
 RECORD_FILE = "training.json"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FOLDERS = ("model", "training")  # the code that decides what a run gives
 ANCESTRY = ("began_from", "teachers", "second_tower", "average_of")  # records in a record
 _CURE = "restore it, or delete it to go on without a record"

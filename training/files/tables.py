@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.errors import ConfigError
+from s2sent.training.errors import ConfigError
 
 Pair = tuple[str, str]
 

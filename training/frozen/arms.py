@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from model.network.selector_config import SelectorConfig
-from training.frozen.heads import (
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.frozen.heads import (
     BlockMean,
     LastBlock,
     LowRankHead,

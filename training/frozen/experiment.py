@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_model
 
-from training.errors import ConfigError
-from training.files.jsonl import append_line, read_lines
-from training.files.record import provenance
-from training.frozen.arms import ARMS, ENCODER_ARMS, Arm, blocks_of
-from training.frozen.setting import Setting
-from training.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
+from s2sent.training.errors import ConfigError
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import provenance
+from s2sent.training.frozen.arms import ARMS, ENCODER_ARMS, Arm, blocks_of
+from s2sent.training.frozen.setting import Setting
+from s2sent.training.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
 
 log = logging.getLogger(__name__)
 

@@ -6,10 +6,10 @@ Shapes: B texts, N blocks, D features.
 import torch
 from torch import Tensor, nn
 
-from model.network.selector import S2SentSelector
-from model.network.selector_config import SelectorConfig
-from model.network.selector_states import normed
-from training.frozen.states import require_cacheable
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.selector_states import normed
+from s2sent.training.frozen.states import require_cacheable
 
 
 class SelectorHead(nn.Module):

@@ -20,10 +20,10 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
-from model.network.encoder import get_selector
-from training.files.locks import try_lock
-from training.files.record import write_json
-from training.frozen.states import MAX_BYTES, depth_of
+from s2sent.model.network.encoder import get_selector
+from s2sent.training.files.locks import try_lock
+from s2sent.training.files.record import write_json
+from s2sent.training.frozen.states import MAX_BYTES, depth_of
 
 log = logging.getLogger(__name__)
 

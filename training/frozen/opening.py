@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_model
 
-from training.errors import ConfigError
-from training.evaluation.geometry import geometry_of
-from training.evaluation.sts import (
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.geometry import geometry_of
+from s2sent.training.evaluation.sts import (
     TASKS,
     Encode,
     SentencePairs,
@@ -26,12 +26,12 @@ from training.evaluation.sts import (
     thinned,
     with_average,
 )
-from training.files.jsonl import read_lines
-from training.frozen.arms import ARMS, blocks_of
-from training.frozen.experiment import HEADS, head_file
-from training.frozen.selection import PAIRS, TESTS, counts
-from training.frozen.setting import Setting, frozen_encoder, states_of
-from training.frozen.states import BlockStates
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.arms import ARMS, blocks_of
+from s2sent.training.frozen.experiment import HEADS, head_file
+from s2sent.training.frozen.selection import PAIRS, TESTS, counts
+from s2sent.training.frozen.setting import Setting, frozen_encoder, states_of
+from s2sent.training.frozen.states import BlockStates
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from training.frozen.arms import ARMS
-from training.frozen.experiment import TUNING_SEED
-from training.frozen.train import CHOSEN_ON
+from s2sent.training.frozen.arms import ARMS
+from s2sent.training.frozen.experiment import TUNING_SEED
+from s2sent.training.frozen.train import CHOSEN_ON
 
 TESTS = "tests"  # in a run's line: task or measure to value
 PAIRS = "pairs_per_task"  # among them, where the tests were thinned

@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from model.artifact.template import CleanUp
-from model.network.encoder import build_plain_encoder, build_prompt_encoder
-from model.network.selector_config import SelectorConfig
-from model.network.template import REP1, require_padding, template_text
-from training.backbones import resolve
-from training.bfloat16 import has_bfloat16
-from training.corpus import Corpus, read_corpus
-from training.evaluation.development import read_development_pairs
-from training.evaluation.retrieval import read_retrieval
-from training.evaluation.sts import SentencePairs, distinct
-from training.frozen.arms import MOST_BLOCKS
-from training.frozen.states import BlockStates, cached_states, depth_of
-from training.objectives.teacher import teachers_embeddings
-from training.recipe.recipe import CorpusPart
+from s2sent.model.artifact.template import CleanUp
+from s2sent.model.network.encoder import build_plain_encoder, build_prompt_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import REP1, require_padding, template_text
+from s2sent.training.backbones import resolve
+from s2sent.training.bfloat16 import has_bfloat16
+from s2sent.training.corpus import Corpus, read_corpus
+from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.retrieval import read_retrieval
+from s2sent.training.evaluation.sts import SentencePairs, distinct
+from s2sent.training.frozen.arms import MOST_BLOCKS
+from s2sent.training.frozen.states import BlockStates, cached_states, depth_of
+from s2sent.training.objectives.teacher import teachers_embeddings
+from s2sent.training.recipe.recipe import CorpusPart
 
 CORPUS = (
     CorpusPart(source="wikisplit", limit=5000),

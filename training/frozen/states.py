@@ -23,13 +23,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 from torch import Tensor
 
-from model.network.encoder import find_template
-from model.network.selector_config import SelectorConfig
-from model.network.selector_squeeze import FrequencySelection
-from model.network.selector_states import pool_tokens, scope_mask
-from model.network.transformer import VIEWS
-from training.errors import ConfigError
-from training.files.locks import try_lock
+from s2sent.model.network.encoder import find_template
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.selector_squeeze import FrequencySelection
+from s2sent.model.network.selector_states import pool_tokens, scope_mask
+from s2sent.model.network.transformer import VIEWS
+from s2sent.training.errors import ConfigError
+from s2sent.training.files.locks import try_lock
 
 log = logging.getLogger(__name__)
 

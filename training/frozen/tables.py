@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from training.errors import ConfigError
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import (
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.statistics import (
     LEAST_MOVEMENT,
     LEVEL,
     PairedDifference,
@@ -17,11 +17,11 @@ from training.evaluation.results.statistics import (
     paired,
     verdict,
 )
-from training.evaluation.sts import AVERAGE
-from training.files.jsonl import read_lines
-from training.frozen.arms import ARMS, ENCODER_ARMS
-from training.frozen.selection import TESTS, Line, Setting, comparable, setting_of
-from training.frozen.train import CHOSEN_ON
+from s2sent.training.evaluation.sts import AVERAGE
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.arms import ARMS, ENCODER_ARMS
+from s2sent.training.frozen.selection import TESTS, Line, Setting, comparable, setting_of
+from s2sent.training.frozen.train import CHOSEN_ON
 
 STS = "STS-7"  # the mean of the seven tests
 # Where a run has them, in this order; the last one is what arms are compared in, because no step

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
 
-from training.evaluation.retrieval import retrieval_scores
-from training.evaluation.sts import spearman
-from training.frozen.setting import PairRows, Setting
-from training.objectives.cosine import cosine
-from training.objectives.distillation import pair_distillation_loss
+from s2sent.training.evaluation.retrieval import retrieval_scores
+from s2sent.training.evaluation.sts import spearman
+from s2sent.training.frozen.setting import PairRows, Setting
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.distillation import pair_distillation_loss
 
 Objective = Literal["contrastive", "distillation", "sfp", "teacher"]
 Scores = dict[str, float]

@@ -13,8 +13,8 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
 
-from model.network.encoder import find_selector
-from training.recipe.recipe import TrainingConfig
+from s2sent.model.network.encoder import find_selector
+from s2sent.training.recipe.recipe import TrainingConfig
 
 # In the trainer's own checkpoints: what is trained, and nothing else.
 TRAINED_FILE = "trained.safetensors"

@@ -5,11 +5,11 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import get_selector
-from training.corpus import Corpus
-from training.evaluation.depths.embeddings import encode_exits
-from training.loop.trainer import reading
-from training.recipe.recipe import Recipe
+from s2sent.model.network.encoder import get_selector
+from s2sent.training.corpus import Corpus
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.loop.trainer import reading
+from s2sent.training.recipe.recipe import Recipe
 
 RIDGE = 1e-3  # of the mean square of a feature
 MOST_TEXTS = 16_384  # to which projections are fitted

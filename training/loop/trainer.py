@@ -27,20 +27,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PrinterCallback, TrainerState
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_NAME
 
-from model.network.encoder import max_positions
-from training.backbones import MODULES_FILE
-from training.corpus import Corpus
-from training.errors import ConfigError
-from training.evaluation.depths.embeddings import encode_exits
-from training.evaluation.encoders import load_checkpoint, torch_encode
-from training.evaluation.sts import SentencePairs, spearman
-from training.loop.batches import LengthBatches
-from training.loop.callbacks import LastStep, Progress
-from training.loop.low_rank import TRAINED_FILE, has_updates, load_trained, save_trained
-from training.loop.processes import num_processes
-from training.loop.unfinished import folder_of, saving
-from training.objectives.families import family_of
-from training.recipe.recipe import Recipe
+from s2sent.model.network.encoder import max_positions
+from s2sent.training.backbones import MODULES_FILE
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
+from s2sent.training.evaluation.sts import SentencePairs, spearman
+from s2sent.training.loop.batches import LengthBatches
+from s2sent.training.loop.callbacks import LastStep, Progress
+from s2sent.training.loop.low_rank import TRAINED_FILE, has_updates, load_trained, save_trained
+from s2sent.training.loop.processes import num_processes
+from s2sent.training.loop.unfinished import folder_of, saving
+from s2sent.training.objectives.families import family_of
+from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

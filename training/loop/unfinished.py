@@ -16,12 +16,12 @@ from safetensors import SafetensorError
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from training.corpus import Corpus
-from training.errors import ConfigError, TrainingError
-from training.files.locks import try_lock
-from training.files.record import write_json
-from training.loop.processes import num_processes, process_rank
-from training.recipe.recipe import Recipe
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError, TrainingError
+from s2sent.training.files.locks import try_lock
+from s2sent.training.files.record import write_json
+from s2sent.training.loop.processes import num_processes, process_rank
+from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

@@ -16,16 +16,16 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.network import encoder as network
-from model.network.selector_config import SelectorConfig
-from model.network.template import TemplateError, template_text
-from model.network.transformer import padding_id
-from training.corpus import Corpus
-from training.errors import ConfigError
-from training.objectives.cosine import cosine
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import SimCSE, SupervisedSimCSE
-from training.recipe.recipe import Recipe
+from s2sent.model.network import encoder as network
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TemplateError, template_text
+from s2sent.model.network.transformer import padding_id
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.objectives import SimCSE, SupervisedSimCSE
+from s2sent.training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

@@ -10,16 +10,21 @@ from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.network.transformer import padding_id
-from training.corpus import Corpus
-from training.errors import ConfigError
-from training.objectives import contrastive
-from training.objectives.contrastive import Features, embed_together, refuse_pieces, text_columns
-from training.objectives.cosine import cosine
-from training.objectives.loss_inputs import LossInputs
-from training.objectives.teacher import teachers_embeddings
-from training.recipe.objectives import Distillation, PairDistillation
-from training.recipe.recipe import Recipe
+from s2sent.model.network.transformer import padding_id
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError
+from s2sent.training.objectives import contrastive
+from s2sent.training.objectives.contrastive import (
+    Features,
+    embed_together,
+    refuse_pieces,
+    text_columns,
+)
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.objectives.teacher import teachers_embeddings
+from s2sent.training.recipe.objectives import Distillation, PairDistillation
+from s2sent.training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

@@ -13,10 +13,10 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.network.pooled import embed_exits
-from training.objectives.contrastive import Features, join_columns
-from training.objectives.inside_forward import inside_forward
-from training.recipe.elastic import Elastic
+from s2sent.model.network.pooled import embed_exits
+from s2sent.training.objectives.contrastive import Features, join_columns
+from s2sent.training.objectives.inside_forward import inside_forward
+from s2sent.training.recipe.elastic import Elastic
 
 Views = list[Tensor]  # the embeddings [B, D] of each column
 Exits = dict[int, Views]  # by depth, full depth last

@@ -7,15 +7,15 @@ from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.encoder import find_selector
-from model.network.selector_config import SelectorConfig
-from model.network.transformer import padding_id
-from training.corpus import Corpus
-from training.errors import ConfigError
-from training.objectives import contrastive, distillation, jtcse, prompt, sfp
-from training.objectives.elastic import BaseLoss, ElasticLoss
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import (
+from s2sent.model.network.encoder import find_selector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.transformer import padding_id
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError
+from s2sent.training.objectives import contrastive, distillation, jtcse, prompt, sfp
+from s2sent.training.objectives.elastic import BaseLoss, ElasticLoss
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.objectives import (
     JTCSE,
     SFP,
     Distillation,
@@ -24,7 +24,7 @@ from training.recipe.objectives import (
     SimCSE,
     SupervisedSimCSE,
 )
-from training.recipe.recipe import Recipe
+from s2sent.training.recipe.recipe import Recipe
 
 
 class Family(Protocol):

@@ -22,20 +22,25 @@ from sentence_transformers.util import all_gather_with_grad
 from torch import Tensor, nn
 from torch.nn import functional
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import find_selector, load_encoder, pooling_mode
-from model.network.selector_config import SelectorConfig
-from model.network.selector_states import pool_tokens
-from model.network.transformer import padding_id
-from model.network.twins import get_twins, join_towers
-from training.backbones import resolve
-from training.corpus import Corpus
-from training.errors import ConfigError, DataError
-from training.objectives.contrastive import Features, join_columns, refuse_pieces, text_columns
-from training.objectives.cosine import cosine
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import JTCSE
-from training.recipe.recipe import Recipe
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import find_selector, load_encoder, pooling_mode
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.selector_states import pool_tokens
+from s2sent.model.network.transformer import padding_id
+from s2sent.model.network.twins import get_twins, join_towers
+from s2sent.training.backbones import resolve
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.objectives.contrastive import (
+    Features,
+    join_columns,
+    refuse_pieces,
+    text_columns,
+)
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.objectives import JTCSE
+from s2sent.training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = {}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from training.corpus import Corpus
-from training.recipe.recipe import Recipe
+from s2sent.training.corpus import Corpus
+from s2sent.training.recipe.recipe import Recipe
 
 
 @dataclass(frozen=True)

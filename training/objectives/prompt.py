@@ -16,21 +16,21 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
-from model.artifact.template import Template
-from model.network.selector_config import SelectorConfig
-from model.network.transformer import TemplateTransformer, view_tasks
-from training.corpus import Corpus
-from training.errors import EncoderError
-from training.objectives.contrastive import (
+from s2sent.model.artifact.template import Template
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.transformer import TemplateTransformer, view_tasks
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import EncoderError
+from s2sent.training.objectives.contrastive import (
     COLUMNS,
     build_template_encoder,
     refuse_pieces,
     text_columns,
 )
-from training.objectives.cosine import cosine
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import PromptBERT
-from training.recipe.recipe import Recipe
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.objectives import PromptBERT
+from s2sent.training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = False  # the loss subtracts vectors that still have their length
 COLUMN_TASKS = view_tasks(COLUMNS[:2])  # the template of each column

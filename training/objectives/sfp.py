@@ -16,24 +16,24 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
 
-from model.network.encoder import find_selector
-from model.network.template import REP1, parse_template
-from model.network.transformer import VIEWS, TemplateTransformer, padding_id, read_positions
-from training.corpus import Corpus
-from training.errors import ConfigError
-from training.objectives import contrastive
-from training.objectives.contrastive import (
+from s2sent.model.network.encoder import find_selector
+from s2sent.model.network.template import REP1, parse_template
+from s2sent.model.network.transformer import VIEWS, TemplateTransformer, padding_id, read_positions
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import ConfigError
+from s2sent.training.objectives import contrastive
+from s2sent.training.objectives.contrastive import (
     COLUMNS,
     Features,
     join_columns,
     refuse_pieces,
     text_columns,
 )
-from training.objectives.cosine import cosine
-from training.objectives.inside_forward import inside_forward
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.objectives import SFP
-from training.recipe.recipe import Recipe
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.inside_forward import inside_forward
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.objectives import SFP
+from s2sent.training.recipe.recipe import Recipe
 
 ENDS_IN_NORMALIZE = True
 COLUMN_TASKS: Mapping[str, str] = dict.fromkeys(COLUMNS, VIEWS[0])  # the template as it is written

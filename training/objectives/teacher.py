@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from training.corpus import Corpus
-from training.errors import DataError
-from training.evaluation.encoders import open_encoder
-from training.evaluation.sts import Encode
-from training.files.record import written_whole
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.evaluation.sts import Encode
+from s2sent.training.files.record import written_whole
 
 log = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from training.recipe.toml_tables import require
+from s2sent.training.recipe.toml_tables import require
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from training.recipe.toml_tables import require, require_above_0, require_least
+from s2sent.training.recipe.toml_tables import require, require_above_0, require_least
 
 ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
 

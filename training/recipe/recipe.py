@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from model.artifact.template import CleanUp
-from model.network.selector_config import SelectorConfig
-from training.errors import ConfigError
-from training.recipe.elastic import Elastic
-from training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
-from training.recipe.toml_tables import build, require, require_above_0, require_least
+from s2sent.model.artifact.template import CleanUp
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.errors import ConfigError
+from s2sent.training.recipe.elastic import Elastic
+from s2sent.training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
+from s2sent.training.recipe.toml_tables import build, require, require_above_0, require_least
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
 MAX_BIAS = 1_000  # of a gate's first logits; far less leaves a softmax one block

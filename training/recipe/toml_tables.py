@@ -8,7 +8,7 @@ import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from training.errors import ConfigError, InvalidValue
+from s2sent.training.errors import ConfigError, InvalidValue
 
 T = TypeVar("T")
 

@@ -11,18 +11,28 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from training.backbones import resolve
-from training.evaluation.encoders import is_artifact, is_url, open_encoder, open_torch
-from training.evaluation.geometry import GEOMETRY_FILE, BlockWeights, block_weights, describe_groups
-from training.evaluation.measure import Measured, Scores, measure
-from training.evaluation.results.openings import note_opening
-from training.evaluation.results.output import require_writable
-from training.evaluation.results.published import PAPER, STS_COLUMNS, best_sts_rows, transfer_rows
-from training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
-from training.evaluation.transfer import TASKS as TRANSFER_TASKS
-from training.files.record import read_record
-from training.report.figures import plot_curve, plot_densities, plot_scores, plot_weights
-from training.report.html import absent, figure, page, section, table
+from s2sent.training.backbones import resolve
+from s2sent.training.evaluation.encoders import is_artifact, is_url, open_encoder, open_torch
+from s2sent.training.evaluation.geometry import (
+    GEOMETRY_FILE,
+    BlockWeights,
+    block_weights,
+    describe_groups,
+)
+from s2sent.training.evaluation.measure import Measured, Scores, measure
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.evaluation.results.output import require_writable
+from s2sent.training.evaluation.results.published import (
+    PAPER,
+    STS_COLUMNS,
+    best_sts_rows,
+    transfer_rows,
+)
+from s2sent.training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
+from s2sent.training.evaluation.transfer import TASKS as TRANSFER_TASKS
+from s2sent.training.files.record import read_record
+from s2sent.training.report.figures import plot_curve, plot_densities, plot_scores, plot_weights
+from s2sent.training.report.html import absent, figure, page, section, table
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +77,7 @@ def training_record(name: str) -> dict[str, Any]:
         return {}
     path = Path(resolve(name))
     if is_artifact(path):
-        from model.artifact.reader import Artifact
+        from s2sent.model.artifact.reader import Artifact
 
         return Artifact.open(path).manifest.training
     return read_record(path)

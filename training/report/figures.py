@@ -14,7 +14,7 @@ import numpy as np
 from cycler import cycler
 from matplotlib.figure import Figure
 
-from training.evaluation.geometry import GRID, BlockWeights, Group
+from s2sent.training.evaluation.geometry import GRID, BlockWeights, Group
 
 INK = "#010203"  # replaced by the page's text colour in the SVG
 COLORS = ("#d1495b", "#e08e1b", "#3f8f6b", "#2e86c1", "#8e5bb5", "#808890", "#b07d4f")

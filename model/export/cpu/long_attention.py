@@ -12,9 +12,9 @@ always takes the same branch, whatever stands beside it.
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from model.export.cpu.packing import MASK
-from model.export.graph import choose, exchange, replace_nodes
-from model.runtime.encoder import LONG_TEXT
+from s2sent.model.export.cpu.packing import MASK
+from s2sent.model.export.graph import choose, exchange, replace_nodes
+from s2sent.model.runtime.encoder import LONG_TEXT
 
 LONG_UNPADDED = "long/unpadded"  # true for a long batch without padding
 _BIAS = 5  # the place of an attention's bias among its inputs, the last one here

@@ -14,9 +14,9 @@ from collections.abc import Collection
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
-from model.export.cpu.long_attention import LONG_UNPADDED
-from model.export.cpu.packing import MASK
-from model.export.graph import choose, drop_unread, exchange, replace_nodes
+from s2sent.model.export.cpu.long_attention import LONG_UNPADDED
+from s2sent.model.export.cpu.packing import MASK
+from s2sent.model.export.graph import choose, drop_unread, exchange, replace_nodes
 
 OPSET = 23  # the first with Attention
 _IR_VERSION = 11  # the format's version that came with it

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from model.export.graph import drop_unread, replace_nodes, with_branches
+from s2sent.model.export.graph import drop_unread, replace_nodes, with_branches
 
 MASK = "attention_mask"  # int64 [batch, length] of 0 and 1, one of the encoder's inputs
 

@@ -18,9 +18,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from model.export.graph import POOLING
-from model.export.int8.pairs import quantize_in_pairs
-from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
+from s2sent.model.export.graph import POOLING
+from s2sent.model.export.int8.pairs import quantize_in_pairs
+from s2sent.model.export.int8.storage import MIN_ROUNDED_ELEMENTS, quantize_channels
 
 MEASURED_AT_ONCE = 32  # sentences
 

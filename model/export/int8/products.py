@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
-from model.export.graph import drop_unread, replace_nodes, with_branches
-from model.export.int8.calibration import (
+from s2sent.model.export.graph import drop_unread, replace_nodes, with_branches
+from s2sent.model.export.int8.calibration import (
     ONE_SIDED_STEPS,
     ONE_SIDED_ZERO,
     SYMMETRIC_STEPS,
@@ -43,7 +43,7 @@ from model.export.int8.calibration import (
     is_product,
     matrices_of,
 )
-from model.export.packed.read_early import READ
+from s2sent.model.export.packed.read_early import READ
 
 _ONE, _LAST_AXIS = "int8/one", "int8/last_axis"
 

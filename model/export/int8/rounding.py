@@ -6,8 +6,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers.pytorch_utils import Conv1D
 
-from model.export.int8.storage import MIN_ROUNDED_ELEMENTS, round_channels
-from model.network.encoder import find_selector
+from s2sent.model.export.int8.storage import MIN_ROUNDED_ELEMENTS, round_channels
+from s2sent.model.network.encoder import find_selector
 
 
 def round_weights(

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from model.export.graph import GraphError, replace_nodes
+from s2sent.model.export.graph import GraphError, replace_nodes
 
 # A weight [in, out] has its output channels on axis 1, a table its rows on axis 0.
 _CHANNEL_AXIS = {

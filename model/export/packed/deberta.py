@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.export.packed.attention import PackedRows
-from model.export.packed.encoder import ByDistance, PackedEncoder, distances
-from model.export.packed.simplify import join_linears
+from s2sent.model.export.packed.attention import PackedRows
+from s2sent.model.export.packed.encoder import ByDistance, PackedEncoder, distances
+from s2sent.model.export.packed.simplify import join_linears
 
 
 class PackedDeberta(PackedEncoder):

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from model.export.packed.attention import MASKED, PackedRows, attend
-from model.export.packed.simplify import simplify
+from s2sent.model.export.packed.attention import MASKED, PackedRows, attend
+from s2sent.model.export.packed.simplify import simplify
 
 ATTENTION = "s2sent_packed"  # its name in transformers' registry
 

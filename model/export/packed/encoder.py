@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.export.packed.attention import PackedRows, attend
+from s2sent.model.export.packed.attention import PackedRows, attend
 
 
 class PackedEncoder(nn.Module, ABC):

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from model.export.packed.deberta import PackedDeberta
-from model.export.packed.decoder import PackedDecoder
-from model.export.packed.encoder import PackedEncoder
-from model.export.packed.modernbert import PackedModernBert
-from model.export.packed.mpnet import PackedMPNet
-from model.export.packed.t5 import PackedT5
-from model.network.transformer import is_causal
+from s2sent.model.export.packed.deberta import PackedDeberta
+from s2sent.model.export.packed.decoder import PackedDecoder
+from s2sent.model.export.packed.encoder import PackedEncoder
+from s2sent.model.export.packed.modernbert import PackedModernBert
+from s2sent.model.export.packed.mpnet import PackedMPNet
+from s2sent.model.export.packed.t5 import PackedT5
+from s2sent.model.network.transformer import is_causal
 
 ENCODERS: dict[str, type[PackedEncoder]] = {
     "deberta-v2": PackedDeberta,  # DeBERTa v3 too

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from model.export.packed.attention import PackedRows
-from model.export.packed.encoder import PackedEncoder
-from model.export.packed.windows import Windows
+from s2sent.model.export.packed.attention import PackedRows
+from s2sent.model.export.packed.encoder import PackedEncoder
+from s2sent.model.export.packed.windows import Windows
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines [1, T, head]
 

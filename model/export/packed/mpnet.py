@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from model.export.packed.attention import PackedRows
-from model.export.packed.encoder import ByDistance, PackedEncoder, distances
-from model.export.packed.simplify import join_linears
+from s2sent.model.export.packed.attention import PackedRows
+from s2sent.model.export.packed.encoder import ByDistance, PackedEncoder, distances
+from s2sent.model.export.packed.simplify import join_linears
 
 FARTHEST = 128  # `MPNetEncoder.relative_position_bucket` has one bucket for all beyond
 

@@ -9,8 +9,8 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from model.export.packed.families import pack_backbone
-from model.network.pooled import PooledEncoder
+from s2sent.model.export.packed.families import pack_backbone
+from s2sent.model.network.pooled import PooledEncoder
 
 
 class PooledPacked(PooledEncoder):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 
 from onnx import GraphProto, NodeProto, helper
 
-from model.export.graph import constants_of, replace_nodes
+from s2sent.model.export.graph import constants_of, replace_nodes
 
 READ = "/read"  # what the names of values of the chosen tokens end with
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.export.packed.attention import MASKED, PackedRows, attend
+from s2sent.model.export.packed.attention import MASKED, PackedRows, attend
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service.api.embedding import Service, embed, remaining_seconds, service_of, written
-from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from service.api.responses import embedding_response
-from service.api.routing import RequestRoute
-from service.api.schemas.bodies import ExplainBody
-from service.engine.types import EmbedResult
-from service.errors import InvalidInput
-from service.http.body import unless_disconnected
-from service.http.context import context_of
+from s2sent.service.api.embedding import Service, embed, remaining_seconds, service_of, written
+from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from s2sent.service.api.responses import embedding_response
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.api.schemas.bodies import ExplainBody
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.errors import InvalidInput
+from s2sent.service.http.body import unless_disconnected
+from s2sent.service.http.context import context_of
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 

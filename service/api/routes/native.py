@@ -9,24 +9,24 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
-from service.api.details import DetailedEmbeddings, details_as_json
-from service.api.embedding import embed, service_of, written
-from service.api.encodings import as_json_items, check_scale, encode, encoding_headers
-from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from service.api.partial import usable_embeddings, with_nulls
-from service.api.responses import RAW, embedding_response, list_as_json, prefers_raw
-from service.api.routing import RequestRoute
-from service.api.schemas.bodies import EmbedBody, RootBody
-from service.api.schemas.similarity import RankedDocument, RankingForm, SimilarityBody
-from service.api.vectors import (
+from s2sent.service.api.details import DetailedEmbeddings, details_as_json
+from s2sent.service.api.embedding import embed, service_of, written
+from s2sent.service.api.encodings import as_json_items, check_scale, encode, encoding_headers
+from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from s2sent.service.api.partial import usable_embeddings, with_nulls
+from s2sent.service.api.responses import RAW, embedding_response, list_as_json, prefers_raw
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.api.schemas.bodies import EmbedBody, RootBody
+from s2sent.service.api.schemas.similarity import RankedDocument, RankingForm, SimilarityBody
+from s2sent.service.api.vectors import (
     UnitEmbeddings,
     paired_cosines,
     ranked_cosines,
     to_unit,
 )
-from service.engine.types import EmbedResult, OtherTexts
-from service.errors import InvalidInput
-from service.http.context import context_of
+from s2sent.service.engine.types import EmbedResult, OtherTexts
+from s2sent.service.errors import InvalidInput
+from s2sent.service.http.context import context_of
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 

@@ -10,15 +10,15 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from service import errors
-from service.api.details import Details, details_as_json
-from service.api.embedding import embed, service_of
-from service.api.encodings import as_json_items, encode, encoding_headers
-from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from service.api.partial import usable_embeddings, with_nulls
-from service.api.responses import JSON, embedding_response, list_as_json
-from service.api.routing import RequestRoute
-from service.api.schemas.bodies import OpenAIEmbeddingsBody
+from s2sent.service import errors
+from s2sent.service.api.details import Details, details_as_json
+from s2sent.service.api.embedding import embed, service_of
+from s2sent.service.api.encodings import as_json_items, encode, encoding_headers
+from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from s2sent.service.api.partial import usable_embeddings, with_nulls
+from s2sent.service.api.responses import JSON, embedding_response, list_as_json
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.api.schemas.bodies import OpenAIEmbeddingsBody
 
 router = APIRouter(tags=["openai"], route_class=RequestRoute)
 

@@ -7,13 +7,13 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, ConfigDict, Field
 
-from service import errors
-from service.api.embedding import Service, service_of
-from service.api.openapi import failures, success
-from service.api.responses import JSON
-from service.api.routing import RequestRoute
-from service.errors import NotReady
-from service.telemetry.metrics import package_version
+from s2sent.service import errors
+from s2sent.service.api.embedding import Service, service_of
+from s2sent.service.api.openapi import failures, success
+from s2sent.service.api.responses import JSON
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.errors import NotReady
+from s2sent.service.telemetry.metrics import package_version
 
 router = APIRouter(tags=["operations"], route_class=RequestRoute)
 

@@ -3,14 +3,14 @@
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from model.runtime.token_spans import TokenSpan
-from service import errors
-from service.api.embedding import remaining_seconds, service_of
-from service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from service.api.responses import JSON, list_as_json
-from service.api.routing import RequestRoute
-from service.api.schemas.bodies import DecodeBody, TokenizeBody
-from service.http.body import unless_disconnected
+from s2sent.model.runtime.token_spans import TokenSpan
+from s2sent.service import errors
+from s2sent.service.api.embedding import remaining_seconds, service_of
+from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from s2sent.service.api.responses import JSON, list_as_json
+from s2sent.service.api.routing import RequestRoute
+from s2sent.service.api.schemas.bodies import DecodeBody, TokenizeBody
+from s2sent.service.http.body import unless_disconnected
 
 TOKENIZING_ERRORS = tuple(kind for kind in EMBEDDING_ERRORS if kind is not errors.InferenceFailed)
 

@@ -4,15 +4,15 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, RootModel, Tag
 
-from service.api.encodings import Encoding
-from service.api.schemas.options import (
+from s2sent.service.api.encodings import Encoding
+from s2sent.service.api.schemas.options import (
     AnswerOptions,
     Body,
     EmbedOptions,
     PromptName,
 )
-from service.api.schemas.similarity import SimilarityBody
-from service.api.schemas.texts import Inputs, OpenAIInput, Strings, TokenIds
+from s2sent.service.api.schemas.similarity import SimilarityBody
+from s2sent.service.api.schemas.texts import Inputs, OpenAIInput, Strings, TokenIds
 
 _ENCODING_DESCRIPTION = (
     "float: numbers. base64, float16: base64 of little-endian float32 or float16."

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from model.runtime.tokenizer import TruncationDirection
-from service.http.validation_errors import whole
+from s2sent.model.runtime.tokenizer import TruncationDirection
+from s2sent.service.http.validation_errors import whole
 
 
 def _lower_case(value: object) -> object:

@@ -15,10 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from service.api.schemas.options import Body, EmbedOptions, Positive
-from service.api.schemas.texts import TEXT_SCHEMA, check_count, checked_text
-from service.errors import EmptyInput, PayloadTooLarge
-from service.http.validation_errors import whole
+from s2sent.service.api.schemas.options import Body, EmbedOptions, Positive
+from s2sent.service.api.schemas.texts import TEXT_SCHEMA, check_count, checked_text
+from s2sent.service.errors import EmptyInput, PayloadTooLarge
+from s2sent.service.http.validation_errors import whole
 
 MAX_RANKED = 65_536  # documents in the answers to all queries of a request, some 2 MB
 MAX_INTEGER = 2**63 - 1  # orjson may parse a larger integer as a float

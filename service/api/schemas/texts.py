@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from service.errors import EmptyInput, InvalidInput, check_text_count
-from service.http.validation_errors import described, whole
+from s2sent.service.errors import EmptyInput, InvalidInput, check_text_count
+from s2sent.service.http.validation_errors import described, whole
 
 Text = str | list[int]  # a text, or the token ids of one
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.errors import ArtifactError
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from model.runtime.providers import ProviderUnavailable
-from service.bulk.job import BulkError, Embedded, Model, Options, Pending
-from service.engine.inference.model import EngineStartFailed, LoadedModel, open_encoder
-from service.engine.inference.parallelism import usable_cpus
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.model.runtime.providers import ProviderUnavailable
+from s2sent.service.bulk.job import BulkError, Embedded, Model, Options, Pending
+from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel, open_encoder
+from s2sent.service.engine.inference.parallelism import usable_cpus
 
 BATCH_TOKENS = 512  # padded, in one run; 1,024 take 40 MB more on two cores
 BATCH_TEXTS = 128

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import orjson
 
-from service.bulk.job import BulkError, Embedded, Model, Options, Pending
-from service.lanes import HEADER as PRIORITY
+from s2sent.service.bulk.job import BulkError, Embedded, Model, Options, Pending
+from s2sent.service.lanes import HEADER as PRIORITY
 
 TEXTS_PER_REQUEST = 256
 BODY_BYTES = 1 << 20

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from itertools import islice
 
-from service.bulk.job import InputError, Options
+from s2sent.service.bulk.job import InputError, Options
 
 NAMED_COLUMNS = 10  # in an error; a table may have thousands
 

@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Self, cast, get_args
 
-from service.bulk.input.formats import (
+from s2sent.service.bulk.input.formats import (
     BadRow,
     Opened,
     Record,
@@ -29,9 +29,9 @@ from service.bulk.input.formats import (
     open_lines,
     open_table,
 )
-from service.bulk.input.parquet import ParquetRecords, open_parquet
-from service.bulk.input.standard_input import READ_BYTES, guess_format, making_room, spool
-from service.bulk.job import InputError, InputFormat, InputRow, Options
+from s2sent.service.bulk.input.parquet import ParquetRecords, open_parquet
+from s2sent.service.bulk.input.standard_input import READ_BYTES, guess_format, making_room, spool
+from s2sent.service.bulk.job import InputError, InputFormat, InputRow, Options
 
 SUFFIXES: dict[str, InputFormat] = {
     **{f".{name}": name for name in get_args(InputFormat)},

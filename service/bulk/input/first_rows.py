@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from service.bulk.input.columns import refuse_columns
-from service.bulk.input.files import InputFile, RowReader
-from service.bulk.input.formats import NO_KEY
-from service.bulk.job import InputError, Job
+from s2sent.service.bulk.input.columns import refuse_columns
+from s2sent.service.bulk.input.files import InputFile, RowReader
+from s2sent.service.bulk.input.formats import NO_KEY
+from s2sent.service.bulk.job import InputError, Job
 
 FIRST_ROWS = 100  # of a file that are looked at
 

@@ -11,8 +11,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import orjson
 
-from service.bulk.input.columns import find_columns, first_names, refuse_columns
-from service.bulk.job import InputError, Options
+from s2sent.service.bulk.input.columns import find_columns, first_names, refuse_columns
+from s2sent.service.bulk.job import InputError, Options
 
 if TYPE_CHECKING:
     import _csv

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import IO, Any
 
-from service.bulk.input.columns import find_columns
-from service.bulk.input.formats import Opened, Record, require_string
-from service.bulk.job import InputError, Options
+from s2sent.service.bulk.input.columns import find_columns
+from s2sent.service.bulk.input.formats import Opened, Record, require_string
+from s2sent.service.bulk.job import InputError, Options
 
 PARQUET_BATCH_ROWS = 2_048
 

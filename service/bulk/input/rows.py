@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
-from service.bulk.input.files import InputFile, RowReader
-from service.bulk.job import InputError, InputRow, Options
+from s2sent.service.bulk.input.files import InputFile, RowReader
+from s2sent.service.bulk.job import InputError, InputRow, Options
 
 
 class InputRows:

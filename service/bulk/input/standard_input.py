@@ -11,8 +11,8 @@ from pathlib import Path
 
 import orjson
 
-from service.bulk.input.formats import without_mark
-from service.bulk.job import InputError, InputFormat
+from s2sent.service.bulk.input.formats import without_mark
+from s2sent.service.bulk.job import InputError, InputFormat
 
 READ_BYTES = 1 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -24,11 +24,11 @@ from typing import Any
 
 import orjson
 
-from service.bulk.input.files import InputFile
-from service.bulk.job import Model, Options, OutputError, Shard
-from service.bulk.output.atomic_files import flush_folder, temporary, write_file, writing
-from service.bulk.output.locks import LOCK, FolderLocks
-from service.bulk.output.manifest import describe_run, require_same
+from s2sent.service.bulk.input.files import InputFile
+from s2sent.service.bulk.job import Model, Options, OutputError, Shard
+from s2sent.service.bulk.output.atomic_files import flush_folder, temporary, write_file, writing
+from s2sent.service.bulk.output.locks import LOCK, FolderLocks
+from s2sent.service.bulk.output.manifest import describe_run, require_same
 
 MANIFEST, SUCCESS, PARTS = "_manifest.json", "_SUCCESS", "_parts"
 EMBEDDINGS = "embeddings.npy"

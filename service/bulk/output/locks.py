@@ -7,8 +7,8 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from service.bulk.job import OutputError, Shard
-from service.bulk.output.atomic_files import writing
+from s2sent.service.bulk.job import OutputError, Shard
+from s2sent.service.bulk.output.atomic_files import writing
 
 LOCK = ".lock"
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # file systems without flock(2)

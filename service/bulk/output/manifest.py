@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from service.bulk.input.files import InputFile
-from service.bulk.job import Model, Options, OutputError
+from s2sent.service.bulk.input.files import InputFile
+from s2sent.service.bulk.job import Model, Options, OutputError
 
 FORMAT_VERSION = 1
 

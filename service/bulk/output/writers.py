@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from service.bulk.job import Dtype, Model, Options, OutputError
-from service.bulk.output.atomic_files import rename_into_place, temporary, writing
-from service.bulk.output.folder import EMBEDDINGS, OutputFolder
-from service.encodings import encode, int8_scale
+from s2sent.service.bulk.job import Dtype, Model, Options, OutputError
+from s2sent.service.bulk.output.atomic_files import rename_into_place, temporary, writing
+from s2sent.service.bulk.output.folder import EMBEDDINGS, OutputFolder
+from s2sent.service.encodings import encode, int8_scale
 
 # The type of a stored number, and what a missing embedding is made of.
 STORED_TYPES: dict[Dtype, tuple[type[np.generic], float]] = {

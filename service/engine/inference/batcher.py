@@ -13,8 +13,13 @@ from collections.abc import Callable
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from service.engine.inference.fair_queue import BatchLimits, FairQueue, PendingRequest, QueuedText
-from service.lanes import Lane
+from s2sent.service.engine.inference.fair_queue import (
+    BatchLimits,
+    FairQueue,
+    PendingRequest,
+    QueuedText,
+)
+from s2sent.service.lanes import Lane
 
 # So many texts are not split while nothing runs. Runs side by side do not end together: from then
 # on each client's next text would find one core taken.

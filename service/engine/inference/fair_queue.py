@@ -22,9 +22,9 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from service.errors import ServiceError
-from service.lanes import Lane
-from service.settings import Settings
+from s2sent.service.errors import ServiceError
+from s2sent.service.lanes import Lane
+from s2sent.service.settings import Settings
 
 Shape = tuple[int | None, bool, int]  # depth, whether for block weights, and length
 

@@ -11,17 +11,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.errors import ArtifactError
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from model.runtime.providers import ProviderUnavailable, TensorRTPlan
-from service.engine.background import in_background
-from service.engine.inference.parallelism import Parallelism
-from service.engine.inference.served_artifact import int8_obstacle, open_artifact
-from service.engine.panics import PanicsAsErrors
-from service.engine.types import Run, TextTokenizer, TokenEncoder
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.model.runtime.providers import ProviderUnavailable, TensorRTPlan
+from s2sent.service.engine.background import in_background
+from s2sent.service.engine.inference.parallelism import Parallelism
+from s2sent.service.engine.inference.served_artifact import int8_obstacle, open_artifact
+from s2sent.service.engine.panics import PanicsAsErrors
+from s2sent.service.engine.types import Run, TextTokenizer, TokenEncoder
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 

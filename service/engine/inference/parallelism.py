@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from service.settings import Settings
+from s2sent.service.settings import Settings
 
 CGROUP_MOUNT = "sys/fs/cgroup"
 

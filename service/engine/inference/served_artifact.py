@@ -15,16 +15,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TextIO
 
-from model.artifact.errors import ArtifactError
-from model.artifact.manifest import Manifest
-from model.artifact.reader import Artifact
-from service.settings import Settings
+import s2sent
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-CONVERTER = "model.export.requantize"
+CONVERTER = "s2sent.model.export.requantize"
 CONVERSION = 3  # goes up when the converter makes something else of the same artifact
-CODE = Path(__file__).resolve().parents[3]  # where the converter is that belongs to this code
+CODE = Path(s2sent.__file__).parents[1]  # where the converter is that belongs to this code
 
 
 class Int8Unavailable(ArtifactError):

@@ -1,6 +1,6 @@
 """How fast texts are embedded, measured on the batches that were run."""
 
-from service.engine.inference.fair_queue import BatchLimits
+from s2sent.service.engine.inference.fair_queue import BatchLimits
 
 # Weight of the past in the measured throughput, per batch: about the last ten batches count.
 THROUGHPUT_DECAY = 0.9

@@ -15,12 +15,12 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from service.engine.inference.batcher import NO_BATCH, Batch, Batcher
-from service.engine.inference.fair_queue import PendingRequest, QueuedText
-from service.engine.inference.model import EngineStartFailed, LoadedModel, WrongShape
-from service.engine.inference.throughput import ThroughputEstimate
-from service.errors import InferenceFailed, NotReady, ServiceError
-from service.telemetry.metrics import FULL_DEPTH, Metrics
+from s2sent.service.engine.inference.batcher import NO_BATCH, Batch, Batcher
+from s2sent.service.engine.inference.fair_queue import PendingRequest, QueuedText
+from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel, WrongShape
+from s2sent.service.engine.inference.throughput import ThroughputEstimate
+from s2sent.service.errors import InferenceFailed, NotReady, ServiceError
+from s2sent.service.telemetry.metrics import FULL_DEPTH, Metrics
 
 logger = logging.getLogger(__name__)
 

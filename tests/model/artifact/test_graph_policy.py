@@ -8,9 +8,9 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from model.artifact.graph_policy import ALLOWED_DOMAINS, MESSAGES, GraphRefused, check_graph
-from model.artifact.manifest import MODEL
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.model.artifact.graph_policy import ALLOWED_DOMAINS, MESSAGES, GraphRefused, check_graph
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.service.settings import DEFAULT_ARTIFACT
 
 X = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])

@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from model.artifact.identity import vector_fingerprint
-from model.artifact.manifest import CONFIG, MODEL, TOKENIZER, WEIGHTS, FileEntry, Manifest
-from model.artifact.template import Template
+from s2sent.model.artifact.identity import vector_fingerprint
+from s2sent.model.artifact.manifest import CONFIG, MODEL, TOKENIZER, WEIGHTS, FileEntry, Manifest
+from s2sent.model.artifact.template import Template
 from tests.support.small_artifact import a_manifest
 
 FILES = {name: FileEntry(name, 1) for name in (MODEL, TOKENIZER, CONFIG)}

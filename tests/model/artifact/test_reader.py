@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.errors import (
+from s2sent.model.artifact.errors import (
     ChecksumMismatch,
     MalformedManifest,
     MissingFile,
     UnsafeFile,
     UnsupportedSchema,
 )
-from model.artifact.manifest import MANIFEST, MODEL, REQUIRED_FILES, Manifest
-from model.artifact.reader import MAX_MANIFEST_BYTES, Artifact
-from model.artifact.template import Template
-from model.artifact.writer import seal
+from s2sent.model.artifact.manifest import MANIFEST, MODEL, REQUIRED_FILES, Manifest
+from s2sent.model.artifact.reader import MAX_MANIFEST_BYTES, Artifact
+from s2sent.model.artifact.template import Template
+from s2sent.model.artifact.writer import seal
 from tests.support.small_artifact import GRAPH, a_manifest, write_artifact
 
 

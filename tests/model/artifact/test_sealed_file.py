@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact import sealed_file as memory_file
-from model.artifact.sealed_file import OPEN_FILES, MemoryFile
+from s2sent.model.artifact import sealed_file as memory_file
+from s2sent.model.artifact.sealed_file import OPEN_FILES, MemoryFile
 
 CONTENT = bytes(range(256)) * 40_000
 

@@ -7,14 +7,14 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from model.artifact.errors import ChecksumMismatch, MissingFile, UnsafeFile
-from model.artifact.graph_policy import GraphRefused, check_graph
-from model.artifact.manifest import MODEL, WEIGHTS
-from model.artifact.reader import Artifact
-from model.artifact.weights_file import WEIGHTS_LOCATION, weights_of
-from model.artifact.writer import seal, staged
-from model.export import graph
-from model.runtime.sessions import open_sessions
+from s2sent.model.artifact.errors import ChecksumMismatch, MissingFile, UnsafeFile
+from s2sent.model.artifact.graph_policy import GraphRefused, check_graph
+from s2sent.model.artifact.manifest import MODEL, WEIGHTS
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.weights_file import WEIGHTS_LOCATION, weights_of
+from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export import graph
+from s2sent.model.runtime.sessions import open_sessions
 from tests.support.small_artifact import a_manifest, fill
 
 WEIGHT = np.arange(1024, dtype=np.float32).reshape(32, 32)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from model.artifact.errors import ArtifactError, MissingFile
-from model.artifact.manifest import MODEL, REQUIRED_FILES
-from model.artifact.reader import Artifact
-from model.artifact.writer import record_scores, seal, staged
+from s2sent.model.artifact.errors import ArtifactError, MissingFile
+from s2sent.model.artifact.manifest import MODEL, REQUIRED_FILES
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import record_scores, seal, staged
 from tests.support.small_artifact import GRAPH, a_manifest, fill, write_artifact
 
 
@@ -159,7 +159,8 @@ def test_an_artifact_that_cannot_be_replaced_stays(
 def test_a_killed_export_leaves_no_folder_that_opens(tmp_path: Path) -> None:
     """SIGKILL before the manifest is written: what remains on disk does not open."""
     code = (
-        "import os, signal, sys; from pathlib import Path; from model.artifact.writer import *\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from s2sent.model.artifact.writer import *\n"
         "with staged(Path(sys.argv[1]) / 'artifact') as folder:\n"
         "    (folder / 'config.json').write_text('{}')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -16,15 +16,15 @@ from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportError, ExportOptions
-from model.export.parity import parity_sentences
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import build_encoder, load_encoder, pooling_mode
-from model.network.pooled import PooledEncoder
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportError, ExportOptions
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import build_encoder, load_encoder, pooling_mode
+from s2sent.model.network.pooled import PooledEncoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
 WIDTH, DIM = 32, 8

@@ -7,11 +7,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
-from model.network.encoder import build_plain_encoder, get_selector, load_encoder
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.network.encoder import build_plain_encoder, get_selector, load_encoder
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "if no"]

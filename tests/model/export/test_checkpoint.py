@@ -12,18 +12,18 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact.errors import ArtifactError
-from model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, WEIGHTS
-from model.artifact.reader import Artifact
-from model.export import graph as graphs
-from model.export.checkpoint import TRAINING_RECORD, export_checkpoint
-from model.export.graph import GraphError
-from model.export.options import ExportError, ExportOptions, Precision
-from model.export.parity import ParityError, parity_sentences
-from model.export.requantize import ConversionError, convert_to_int8
-from model.network.encoder import build_encoder, load_encoder
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import CONFIG, MANIFEST, MODEL, TOKENIZER, WEIGHTS
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export import graph as graphs
+from s2sent.model.export.checkpoint import TRAINING_RECORD, export_checkpoint
+from s2sent.model.export.graph import GraphError
+from s2sent.model.export.options import ExportError, ExportOptions, Precision
+from s2sent.model.export.parity import ParityError, parity_sentences
+from s2sent.model.export.requantize import ConversionError, convert_to_int8
+from s2sent.model.network.encoder import build_encoder, load_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32
@@ -325,7 +325,9 @@ def test_a_graph_that_differs_from_torch_never_becomes_an_artifact(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a bound that nothing can meet, the export fails and leaves no folder."""
-    monkeypatch.setattr("model.export.parity.MAX_ABS_DIFF", 0.0)  # nothing is equal to the last bit
+    monkeypatch.setattr(
+        "s2sent.model.export.parity.MAX_ABS_DIFF", 0.0
+    )  # nothing is equal to the last bit
     with pytest.raises(ParityError, match="ONNX differs from torch by"):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
     assert list(tmp_path.iterdir()) == []

@@ -16,22 +16,22 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.artifact.writer import seal
-from model.export.checkpoint import export_checkpoint
-from model.export.int8.rounding import round_weights
-from model.export.options import ExportError, ExportOptions, Precision
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import build_encoder, find_selector, get_selector, load_encoder
-from model.network.pooled import stopped_at
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.options import ExportError, ExportOptions, Precision
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import build_encoder, find_selector, get_selector, load_encoder
+from s2sent.model.network.pooled import stopped_at
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.__main__ import main
 from tests.support.operators_run import operators_run
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_elastic import elastic_checkpoint
-from training.__main__ import main
 
 Rows = NDArray[np.float32]
 

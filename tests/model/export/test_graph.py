@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from model.export import graph
-from model.export.graph import GraphError
+from s2sent.model.export import graph
+from s2sent.model.export.graph import GraphError
 
 
 def test_a_missing_fused_attention_is_refused() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.export.parity import (
+from s2sent.model.export.parity import (
     MIN_COSINE,
     ParityError,
     check_parity,

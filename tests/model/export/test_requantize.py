@@ -9,21 +9,21 @@ import numpy as np
 import onnx
 import pytest
 
-from model.artifact.errors import ArtifactError
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.artifact.writer import seal, staged
-from model.export import requantize
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions, Precision
-from model.export.requantize import ConversionError, convert_to_int8
-from model.network.encoder import build_encoder
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export import requantize
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.requantize import ConversionError, convert_to_int8
+from s2sent.model.network.encoder import build_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.__main__ import main
 from tests.support.operators_run import operators_run
 from tests.support.separate_projections import separate_projections
 from tests.support.tiny import tiny_backbone
-from training.__main__ import main
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
 

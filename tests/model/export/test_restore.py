@@ -12,29 +12,29 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 
-from model.artifact.errors import ArtifactError
-from model.artifact.manifest import CONFIG
-from model.artifact.reader import Artifact
-from model.artifact.template import Template
-from model.export import written_graph
-from model.export.checkpoint import encode, export_checkpoint
-from model.export.graph import with_branches
-from model.export.int8.rounding import round_weights
-from model.export.options import ExportOptions, Precision
-from model.export.restore import RestoreError, restore_checkpoint
-from model.network.encoder import (
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import CONFIG
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.template import Template
+from s2sent.model.export import written_graph
+from s2sent.model.export.checkpoint import encode, export_checkpoint
+from s2sent.model.export.graph import with_branches
+from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.restore import RestoreError, restore_checkpoint
+from s2sent.model.network.encoder import (
     build_plain_encoder,
     find_selector,
     get_selector,
     load_encoder,
 )
+from s2sent.training.__main__ import main
+from s2sent.training.backbones import width_of
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import EncoderError
+from s2sent.training.files.record import write_record
+from s2sent.training.recipe.recipe import recipe_from
 from tests.support.tiny import tiny_backbone
-from training.__main__ import main
-from training.backbones import width_of
-from training.encoder import new_encoder
-from training.errors import EncoderError
-from training.files.record import write_record
-from training.recipe.recipe import recipe_from
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night"]
 # Of transformers' module of ModernBERT.

@@ -9,18 +9,18 @@ import onnx
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from model.artifact.manifest import MANIFEST, MODEL, Manifest
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportError, ExportOptions
-from model.export.parity import parity_sentences
-from model.export.requantize import convert_to_int8
-from model.export.twins import export_twins
-from model.network.twins import get_twins, load_twin_encoder
-from model.runtime.encoder import LONG_TEXT, OnnxEncoder
-from model.runtime.lookup_tables import read_lookup_tables
+from s2sent.model.artifact.manifest import MANIFEST, MODEL, Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportError, ExportOptions
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.requantize import convert_to_int8
+from s2sent.model.export.twins import export_twins
+from s2sent.model.network.twins import get_twins, load_twin_encoder
+from s2sent.model.runtime.encoder import LONG_TEXT, OnnxEncoder
+from s2sent.model.runtime.lookup_tables import read_lookup_tables
+from s2sent.training.files.record import write_record
 from tests.support.tiny_twins import WIDTH, tiny_twins
-from training.files.record import write_record
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
 

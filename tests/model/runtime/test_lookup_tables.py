@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from model.artifact.graph_policy import GraphRefused
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.runtime.lookup_tables import LOOKUPS, read_lookup_tables
+from s2sent.model.artifact.graph_policy import GraphRefused
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.lookup_tables import LOOKUPS, read_lookup_tables
 
 TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
 IDS = helper.make_tensor_value_info("ids", TensorProto.INT64, [2])

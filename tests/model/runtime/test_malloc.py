@@ -8,7 +8,7 @@ import threading
 import psutil
 import pytest
 
-from model.runtime.malloc import PROBE_BYTES, TRIM_THRESHOLD_BYTES, return_freed_memory
+from s2sent.model.runtime.malloc import PROBE_BYTES, TRIM_THRESHOLD_BYTES, return_freed_memory
 
 LIBC = ctypes.CDLL(None)
 BLOCK_BYTES = 64_000  # small enough for the thread's own heap
@@ -66,7 +66,7 @@ def test_threads_share_one_heap_when_told() -> None:
     """In a process of its own, because there is no way back."""
     code = """
 import ctypes, threading
-from model.runtime.malloc import share_one_heap
+from s2sent.model.runtime.malloc import share_one_heap
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 heap = next(line.split()[0] for line in open("/proc/self/maps") if line.rstrip().endswith("[heap]"))

@@ -12,14 +12,14 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from model.artifact.reader import Artifact
-from model.runtime import providers, sessions
-from model.runtime.encoder import OnnxEncoder
-from model.runtime.lookup_tables import read_lookup_tables
-from model.runtime.providers import Device, ProviderUnavailable, TensorRTPlan
-from model.runtime.sessions import open_sessions
-from service.engine.inference.model import LoadedModel
-from service.settings import load_settings
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime import providers, sessions
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.model.runtime.lookup_tables import read_lookup_tables
+from s2sent.model.runtime.providers import Device, ProviderUnavailable, TensorRTPlan
+from s2sent.model.runtime.sessions import open_sessions
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.settings import load_settings
 from tests.support.fake_runtime import FakeRuntime
 
 CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
@@ -29,8 +29,8 @@ TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a
 @pytest.fixture(scope="module")
 def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The tiny encoder, fp16, in operators of the ONNX standard."""
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
 
     target = tmp_path_factory.mktemp("standard") / "artifact"
     options = ExportOptions(precision="fp16", standard_operators=True)
@@ -40,8 +40,8 @@ def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="module")
 def stopping_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The tiny encoder, which can also stop after its third block."""
-    from model.export.checkpoint import export_checkpoint
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import export_checkpoint
+    from s2sent.model.export.options import ExportOptions
 
     target = tmp_path_factory.mktemp("stopping") / "artifact"
     options = ExportOptions(depths=(3,), standard_operators=True)

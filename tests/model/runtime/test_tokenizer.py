@@ -8,14 +8,14 @@ import pytest
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
-from model.artifact.template import Template
-from model.runtime.tokenizer import (
+from s2sent.model.artifact.template import Template
+from s2sent.model.runtime.tokenizer import (
     MAX_CHARACTERS_PER_TOKEN,
     InputTooLong,
     InvalidTokenIds,
     Tokenizer,
 )
-from model.runtime.windows import Windows
+from s2sent.model.runtime.windows import Windows
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "##x", "query", ":"]
 A, B, C, D, E = range(4, 9)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from service.__main__ import app
-from service.access.api_keys import (
+from s2sent.service.__main__ import app
+from s2sent.service.access.api_keys import (
     CHECK_INTERVAL_SECONDS,
     MAX_FILE_BYTES,
     Key,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from service.access.api_keys import key_line
-from service.access.auth import ApiKeys
-from service.settings import SettingsError
+from s2sent.service.access.api_keys import key_line
+from s2sent.service.access.auth import ApiKeys
+from s2sent.service.settings import SettingsError
 from tests.support.fake_engine import FakeEngine, client_of
 
 PROTECTED = ["/info", "/v1/models", "/nope", "/v1/nope", "/docs/nope", "/playground/nope"]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from service.access.api_keys import Key, digest_of
-from service.access.rate_limits import RateLimiter, TokenBucket
-from service.errors import QuotaExceeded
-from service.telemetry.metrics import Metrics
+from s2sent.service.access.api_keys import Key, digest_of
+from s2sent.service.access.rate_limits import RateLimiter, TokenBucket
+from s2sent.service.errors import QuotaExceeded
+from s2sent.service.telemetry.metrics import Metrics
 from tests.service.access.test_api_keys import Clock
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
-from service.engine.inference.model import EngineStartFailed, LoadedModel
-from service.settings import Settings
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
+from s2sent.service.settings import Settings
 from tests.support.fake_engine import DIM, FakeEngine, client_of, vector_of
 from tests.support.small_artifact import a_manifest
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
 from tests.support.fake_engine import MAX_TOKENS, FakeEngine, client_of
 
 LONG = "word " * MAX_TOKENS

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from service.api.encodings import Encoding, encode
-from service.encodings import INT8_RANGE, int8_scale
-from service.errors import InvalidInput
+from s2sent.service.api.encodings import Encoding, encode
+from s2sent.service.encodings import INT8_RANGE, int8_scale
+from s2sent.service.errors import InvalidInput
 from tests.support.fake_engine import DIM, FakeEngine, client_of
 
 TYPES = {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from model.runtime.windows import Windows
+from s2sent.model.runtime.windows import Windows
 from tests.support.fake_engine import MAX_TOKENS, FakeEngine, client_of
 
 ASKED = {"long_texts": "mean_of_windows"}

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import InferenceFailed, InvalidInput
+from s2sent.service.errors import InferenceFailed, InvalidInput
 from tests.support.fake_engine import DIM, FakeEngine, client_of
 
 TOO_LONG = InvalidInput("Input 1 is too long.")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from service import errors
-from service.api.openapi import EMBEDDING_ERRORS
+from s2sent.service import errors
+from s2sent.service.api.openapi import EMBEDDING_ERRORS
 from tests.support.fake_engine import FakeEngine, client_of
 
 NATIVE = ["/embed", "/similarity"]

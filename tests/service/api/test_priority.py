@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.access.api_keys import key_line
+from s2sent.service.access.api_keys import key_line
 from tests.support.fake_engine import FakeEngine, client_of
 
 FEW, MANY = ["a", "b"], ["a", "b", "c"]

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from service.api.schemas.bodies import EmbedBody, OpenAIEmbeddingsBody
-from service.api.schemas.similarity import PairsForm, RankingForm, SimilarityBody, SourceForm
-from service.errors import EmptyInput, InvalidInput, ServiceError
-from service.http.validation_errors import invalid_input
+from s2sent.service.api.schemas.bodies import EmbedBody, OpenAIEmbeddingsBody
+from s2sent.service.api.schemas.similarity import PairsForm, RankingForm, SimilarityBody, SourceForm
+from s2sent.service.errors import EmptyInput, InvalidInput, ServiceError
+from s2sent.service.http.validation_errors import invalid_input
 from tests.support.fake_engine import FakeEngine, client_of
 
 JSON_VALUES = st.recursive(

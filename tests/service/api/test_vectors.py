@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from service.api.vectors import (
+from s2sent.service.api.vectors import (
     paired_cosines,
     ranked_cosines,
     to_unit,
     truncate_and_normalize,
 )
-from service.errors import InferenceFailed
+from s2sent.service.errors import InferenceFailed
 
 MATRICES = npst.arrays(
     np.float32,

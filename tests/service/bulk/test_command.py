@@ -8,11 +8,11 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from model.artifact.reader import Artifact
-from service.__main__ import app
-from service.bulk.embedders import local
-from service.bulk.embedders.local import LocalEmbedder
-from service.bulk.job import BulkError, Options
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.__main__ import app
+from s2sent.service.bulk.embedders import local
+from s2sent.service.bulk.embedders.local import LocalEmbedder
+from s2sent.service.bulk.job import BulkError, Options
 from tests.support.small_artifact import write_artifact
 
 run = CliRunner().invoke

@@ -11,8 +11,8 @@ from typing import IO
 
 import pytest
 
-from service.bulk import progress
-from service.bulk.progress import BarProgress, JsonProgress, Progress
+from s2sent.service.bulk import progress
+from s2sent.service.bulk.progress import BarProgress, JsonProgress, Progress
 from tests.support.fake_embedder import embed_files
 
 

@@ -17,13 +17,18 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from model.runtime.tokenizer import TokenizedText
-from service.__main__ import app
-from service.bulk.embedders.local import BATCH_TEXTS, BATCH_TOKENS, LocalEmbedder, make_batches
-from service.bulk.job import Options, Pending, Stopped
-from service.bulk.signals import StopSignals
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.model.runtime.tokenizer import TokenizedText
+from s2sent.service.__main__ import app
+from s2sent.service.bulk.embedders.local import (
+    BATCH_TEXTS,
+    BATCH_TOKENS,
+    LocalEmbedder,
+    make_batches,
+)
+from s2sent.service.bulk.job import Options, Pending, Stopped
+from s2sent.service.bulk.signals import StopSignals
 from tests.support.bulk_files import contents, make_texts, start_embed, write_texts
 from tests.support.fake_embedder import FakeEmbedder, embed_files
 from tests.support.server_process import running_server
@@ -173,7 +178,7 @@ def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    "place", ["service.bulk.runner.open_writer", "service.bulk.output.folder.os.link"]
+    "place", ["s2sent.service.bulk.runner.open_writer", "s2sent.service.bulk.output.folder.os.link"]
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_in_the_middle_of_a_part_leaves_no_half_of_it(

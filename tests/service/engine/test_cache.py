@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.cache import ENTRY_BYTES, Embedding, EmbeddingCache
+from s2sent.service.engine.cache import ENTRY_BYTES, Embedding, EmbeddingCache
 
 
 def embedding(sequence: list[int]) -> Embedding:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from service.engine.deadlines import InFlightRequests
-from service.errors import DeadlineExceeded, NotReady
-from service.telemetry.metrics import Metrics
+from s2sent.service.engine.deadlines import InFlightRequests
+from s2sent.service.errors import DeadlineExceeded, NotReady
+from s2sent.service.telemetry.metrics import Metrics
 
 
 async def stay(in_flight: InFlightRequests, seconds: float) -> None:

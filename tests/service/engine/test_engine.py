@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from model.artifact.manifest import TOKENIZER, Manifest
-from model.artifact.reader import Artifact
-from service.engine.engine import Engine
-from service.engine.inference import workers as worker
-from service.engine.inference.fair_queue import PendingRequest
-from service.engine.inference.model import EngineStartFailed, LoadedModel
-from service.engine.panics import Panic
-from service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
-from service.engine.types import EmbedResult, OtherTexts
-from service.errors import (
+from s2sent.model.artifact.manifest import TOKENIZER, Manifest
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.engine.engine import Engine
+from s2sent.service.engine.inference import workers as worker
+from s2sent.service.engine.inference.fair_queue import PendingRequest
+from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
+from s2sent.service.engine.panics import Panic
+from s2sent.service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
+from s2sent.service.engine.types import EmbedResult, OtherTexts
+from s2sent.service.errors import (
     DeadlineExceeded,
     EmptyInput,
     InferenceFailed,
@@ -35,8 +35,8 @@ from service.errors import (
     PayloadTooLarge,
     ServiceError,
 )
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 from tests.support.fake_model import (
     DIM,
     FOREVER_SECONDS,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from service.engine.types import EmbedResult
-from service.errors import EmptyInput, InferenceFailed, InvalidInput
+from s2sent.service.engine.types import EmbedResult
+from s2sent.service.errors import EmptyInput, InferenceFailed, InvalidInput
 from tests.support.fake_model import (
     MISSHAPEN,
     NOT_A_NUMBER,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from model.runtime.windows import Windows
-from service.errors import InferenceFailed, PayloadTooLarge
+from s2sent.model.runtime.windows import Windows
+from s2sent.service.errors import InferenceFailed, PayloadTooLarge
 from tests.support.fake_model import POISON, serving, vector
 
 LONG = "abcdefgh" * 10  # 80 tokens of the fake tokenizer, whose windows have 32

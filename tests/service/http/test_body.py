@@ -9,9 +9,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
-from service.api.embedding import Service
-from service.app import create_app
-from service.settings import Settings
+from s2sent.service.api.embedding import Service
+from s2sent.service.app import create_app
+from s2sent.service.settings import Settings
 from tests.support.fake_engine import FakeEngine
 
 

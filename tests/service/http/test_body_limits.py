@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.errors import PayloadTooLarge
-from service.http.body_limits import JsonBudget
-from service.settings import Settings
+from s2sent.service.errors import PayloadTooLarge
+from s2sent.service.http.body_limits import JsonBudget
+from s2sent.service.settings import Settings
 
 TEXTS = st.text(alphabet='a"\\[]{},:\n😀', max_size=6)
 VALUES = st.recursive(

@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service.http.connection import LINGER_SECONDS, HttpConnection
-from service.server import listen
+from s2sent.service.http.connection import LINGER_SECONDS, HttpConnection
+from s2sent.service.server import listen
 from tests.support.wire import request
 
 KEEP_ALIVE_SECONDS = 0.2

@@ -1,6 +1,6 @@
 """Callbacks run once when the client disconnects, at once if it has disconnected already."""
 
-from service.http.disconnect import DisconnectSignal
+from s2sent.service.http.disconnect import DisconnectSignal
 
 
 def test_callbacks_are_called_once() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service import errors
-from service.app import create_app
-from service.errors import ServiceError
-from service.settings import Settings
+from s2sent.service import errors
+from s2sent.service.app import create_app
+from s2sent.service.errors import ServiceError
+from s2sent.service.settings import Settings
 from tests.support.fake_engine import FakeEngine, client_of
 
 JSON = {"Content-Type": "application/json"}

@@ -8,11 +8,11 @@ from httpx import AsyncClient
 from prometheus_client import CollectorRegistry
 from starlette.types import Message
 
-from service.api.embedding import Service
-from service.app import create_app
-from service.http.connection import METRICS_STATE
-from service.settings import Settings
-from service.telemetry.metrics import Metrics
+from s2sent.service.api.embedding import Service
+from s2sent.service.app import create_app
+from s2sent.service.http.connection import METRICS_STATE
+from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, client_of
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from model.artifact.reader import Artifact
-from service.app import create_app
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.app import create_app
 from tests.support.fake_engine import manifest
 from tests.support.fake_model import DIM, POISON, FakeEncoder, FakeTokenizer, serving
 

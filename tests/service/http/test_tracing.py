@@ -20,13 +20,13 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from model.artifact.reader import Artifact
-from service.app import create_app
-from service.errors import Overloaded
-from service.http.otlp import HideQuery, collector_provider
-from service.http.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
-from service.settings import Settings, SettingsError, load_settings
-from service.telemetry.logs import logging_to
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.app import create_app
+from s2sent.service.errors import Overloaded
+from s2sent.service.http.otlp import HideQuery, collector_provider
+from s2sent.service.http.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
+from s2sent.service.settings import Settings, SettingsError, load_settings
+from s2sent.service.telemetry.logs import logging_to
 from tests.support.fake_engine import FakeEngine, InProcess
 from tests.support.server_process import running_server
 from tests.support.serving import serving
@@ -172,7 +172,8 @@ async def test_off_means_that_nothing_is_traced() -> None:
 
 def test_off_means_that_the_sdk_is_not_imported_whatever_the_environment_says() -> None:
     code = (
-        "import sys; from service.app import create_app; from service.settings import Settings;"
+        "import sys; from s2sent.service.app import create_app\n"
+        "from s2sent.service.settings import Settings\n"
         "from fastapi.testclient import TestClient\n"
         "from tests.support.fake_engine import FakeEngine, InProcess\n"
         "with TestClient(create_app(Settings(), engine=FakeEngine())) as c: c.get('/info')\n"

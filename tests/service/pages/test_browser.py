@@ -15,9 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page, Route, expect
 
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
 from tests.support.browser import (
     WAIT_MILLISECONDS,
     clean_page,

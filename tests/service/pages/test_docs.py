@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from service.pages.docs import api_page
+from s2sent.service.pages.docs import api_page
 from tests.support.fake_engine import FakeEngine, client_of
 
 PAGES = ["/", "/docs", "/docs/plain", "/openapi.json"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from service.engine.types import Readiness
-from service.pages.playground import static_files
+from s2sent.service.engine.types import Readiness
+from s2sent.service.pages.playground import static_files
 from tests.support.fake_engine import FakeEngine, client_of
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def test_a_library_is_as_its_maker_published_it_with_its_licence(folder: Path) -
 
 def test_the_wheel_takes_every_file_along() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = project["tool"]["setuptools"]["package-data"]["service.pages"]
+    patterns = project["tool"]["setuptools"]["package-data"]["s2sent.service.pages"]
     for file in (file for file in STATIC.rglob("*") if file.is_file()):
         name = file.relative_to(PAGES).as_posix()
         assert any(

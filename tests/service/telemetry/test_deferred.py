@@ -2,8 +2,8 @@
 
 import asyncio
 
-from service.telemetry.deferred import DELAY_SECONDS, DeferredCalls
-from service.telemetry.metrics import Metrics
+from s2sent.service.telemetry.deferred import DELAY_SECONDS, DeferredCalls
+from s2sent.service.telemetry.metrics import Metrics
 
 
 async def test_calls_are_made_together_in_their_order() -> None:

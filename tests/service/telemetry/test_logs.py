@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.telemetry.logs import log_fields, logging_to
+from s2sent.service.telemetry.logs import log_fields, logging_to
 
 logger = logging.getLogger("service.test")
 

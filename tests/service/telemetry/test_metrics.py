@@ -2,8 +2,8 @@
 
 import pytest
 
-from service.lanes import LANES
-from service.telemetry.metrics import (
+from s2sent.service.lanes import LANES
+from s2sent.service.telemetry.metrics import (
     FAILURE_REASONS,
     REJECTION_REASONS,
     ROUTES,

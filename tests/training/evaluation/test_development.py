@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from tests.support.tiny_data import write_table
-from tests.support.tiny_tasks import tiny_tasks
-from training.__main__ import main
-from training.errors import DataError, EncoderError
-from training.evaluation.development import (
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.__main__ import main
+from s2sent.training.errors import DataError, EncoderError
+from s2sent.training.evaluation.development import (
     ALL_PAIRS,
     OVERLAPPING,
     WITHOUT_OVERLAP,
@@ -25,11 +23,13 @@ from training.evaluation.development import (
     read_development_pairs,
     score_development,
 )
-from training.evaluation.encoders import open_encoder
-from training.evaluation.results.openings import OPENINGS_FILE, note_opening
-from training.evaluation.retrieval import retrieval_scores, score_retrieval
-from training.evaluation.sts import DEV_FILE, TASKS, Remembered, score, spearman
-from training.files.record import RECORD_FILE
+from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE, note_opening
+from s2sent.training.evaluation.retrieval import retrieval_scores, score_retrieval
+from s2sent.training.evaluation.sts import DEV_FILE, TASKS, Remembered, score, spearman
+from s2sent.training.files.record import RECORD_FILE
+from tests.support.tiny_data import write_table
+from tests.support.tiny_tasks import tiny_tasks
 
 HEADER = ("subset", "score", "sentence1", "sentence2")
 ROOT = Path(__file__).parents[3]

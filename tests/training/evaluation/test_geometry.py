@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.tiny_data import write_table
-from tests.support.tiny_tasks import STS_HEADER
-from training.errors import DataError
-from training.evaluation.geometry import (
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation.geometry import (
     GEOMETRY_FILE,
     GRID,
     Group,
@@ -20,6 +18,8 @@ from training.evaluation.geometry import (
     geometry,
     groups_by_gold,
 )
+from tests.support.tiny_data import write_table
+from tests.support.tiny_tasks import STS_HEADER
 
 ANGLES = {"east": 0, "also east": 0, "north": 90, "west": 180}
 TEXTS = ["a dog eats", "the cat sings in the city", "two birds", "a man plays the guitar at night"]
@@ -106,8 +106,8 @@ def test_block_weights_are_the_mean_of_each_sentences_own(
     """Sentence by sentence without padding gives the same as batches: [blocks, features]."""
     import torch
 
-    from model.network.encoder import build_encoder, get_selector
-    from model.network.selector_config import SelectorConfig
+    from s2sent.model.network.encoder import build_encoder, get_selector
+    from s2sent.model.network.selector_config import SelectorConfig
 
     config = SelectorConfig(width=32, reduction=4, **options)  # type: ignore[arg-type]  # ints
     encoder = build_encoder(tiny_checkpoint.parent / "backbone", config)
@@ -131,9 +131,9 @@ def test_block_weights_are_the_mean_of_each_sentences_own(
 def test_a_plain_average_weighs_every_block_alike_and_no_selector_weighs_nothing(
     tiny_checkpoint: Path,
 ) -> None:
-    from model.network.encoder import build_encoder
-    from model.network.selector_config import SelectorConfig
-    from training.evaluation.encoders import open_torch
+    from s2sent.model.network.encoder import build_encoder
+    from s2sent.model.network.selector_config import SelectorConfig
+    from s2sent.training.evaluation.encoders import open_torch
 
     backbone = tiny_checkpoint.parent / "backbone"
     average = SelectorConfig(width=32, num_blocks=2, spatial_selection="avg")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.training.__main__ import main
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.overhead.measurement import measure_artifacts
+from s2sent.training.evaluation.overhead.rounds import Protocol, cell, orders, take_turns
 from tests.support.tiny import tiny_backbone
-from training.__main__ import main
-from training.errors import ConfigError, EncoderError
-from training.evaluation.overhead.measurement import measure_artifacts
-from training.evaluation.overhead.rounds import Protocol, cell, orders, take_turns
 
 QUICK = Protocol(batch_sizes=(1, 3), lengths=(4, 8), warm_ups=1, repeats=4)
 
@@ -143,7 +143,7 @@ def test_what_the_command_cannot_measure_is_one_sentence(
 ) -> None:
     """And nothing is measured before it is said."""
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    module = "training.evaluation.overhead.measurement.take_turns"
+    module = "s2sent.training.evaluation.overhead.measurement.take_turns"
     monkeypatch.setattr(module, lambda *_: pytest.fail("measured"))
     backbone = tiny_backbone(tmp_path / "tiny", width=48)
     given = [option.replace("{folder}", str(tmp_path)) for option in options]

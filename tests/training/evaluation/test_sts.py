@@ -14,23 +14,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.network.encoder import build_encoder
-from model.network.selector_config import SelectorConfig
-from tests.support.server_process import running_server
-from tests.support.serving import serving
-from tests.support.tiny import tiny_backbone
-from tests.support.tiny_data import SENTENCES, write_table
-from tests.support.tiny_tasks import tiny_tasks
-from training.__main__ import main
-from training.errors import DataError, EncoderError
-from training.evaluation.encoders import (
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.network.encoder import build_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.__main__ import main
+from s2sent.training.errors import DataError, EncoderError
+from s2sent.training.evaluation.encoders import (
     API_KEY_VARIABLE,
     BYTES_PER_REQUEST,
     in_requests,
     open_encoder,
 )
-from training.evaluation.sts import (
+from s2sent.training.evaluation.sts import (
     TASKS,
     Remembered,
     average,
@@ -39,6 +34,11 @@ from training.evaluation.sts import (
     spearman,
     with_average,
 )
+from tests.support.server_process import running_server
+from tests.support.serving import serving
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import SENTENCES, write_table
+from tests.support.tiny_tasks import tiny_tasks
 
 HEADER = ("subset", "score", "sentence1", "sentence2")
 REAL = Path(__file__).parents[4] / "shared" / "data" / "sts"

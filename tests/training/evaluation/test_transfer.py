@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from tests.support.tiny_data import write_table
-from tests.support.tiny_tasks import tiny_tasks
-from training.errors import DataError
-from training.evaluation import transfer
-from training.evaluation.transfer import (
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation import transfer
+from s2sent.training.evaluation.transfer import (
     FOLDS,
     SEED,
     STRENGTHS,
@@ -25,6 +23,8 @@ from training.evaluation.transfer import (
     read_labelled_texts,
     score_transfer,
 )
+from tests.support.tiny_data import write_table
+from tests.support.tiny_tasks import tiny_tasks
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "transfer"
 HEADER = ("label", "text")

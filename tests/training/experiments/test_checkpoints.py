@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from training.errors import ConfigError, Interrupted, failure
-from training.evaluation.results.openings import OPENINGS_FILE
-from training.experiments.checkpoints import ensure_checkpoint, leave_scored, run_missing
-from training.experiments.locks import claimed, lock_of
-from training.files.jsonl import append_line, read_lines
-from training.files.record import write_record
-from training.frozen.lookup import RememberedStates
-from training.recipe.recipe import Recipe
+from s2sent.training.errors import ConfigError, Interrupted, failure
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.experiments.checkpoints import ensure_checkpoint, leave_scored, run_missing
+from s2sent.training.experiments.locks import claimed, lock_of
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import write_record
+from s2sent.training.frozen.lookup import RememberedStates
+from s2sent.training.recipe.recipe import Recipe
 
 
 def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import DataError
-from training.files.record import (
+from s2sent.training.errors import DataError
+from s2sent.training.files.record import (
     ROOT,
     commit,
     provenance,

@@ -12,29 +12,29 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from model.network.encoder import build_encoder, build_plain_encoder, get_selector
-from model.network.pooled import stopped_at
-from model.network.selector_config import SelectorConfig
-from tests.support.tiny_data import SENTENCES, write_table
-from training.errors import ConfigError
-from training.evaluation.development import OVERLAPPING
-from training.evaluation.sts import TASKS
-from training.files.jsonl import read_lines
-from training.frozen.arms import ARMS
-from training.frozen.experiment import Plan, run_plan
-from training.frozen.heads import (
+from s2sent.model.network.encoder import build_encoder, build_plain_encoder, get_selector
+from s2sent.model.network.pooled import stopped_at
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.development import OVERLAPPING
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.arms import ARMS
+from s2sent.training.frozen.experiment import Plan, run_plan
+from s2sent.training.frozen.heads import (
     LowRankHead,
     SelectorHead,
     StaticHead,
     num_parameters,
     rank_with,
 )
-from training.frozen.setting import Setting, read_setting
-from training.frozen.states import DESCRIPTION, BlockStates, cached_states
-from training.frozen.tables import frozen_tables
-from training.frozen.train import Schedule, batch_loss, train_head
-from training.objectives.contrastive import ContrastiveLoss
-from training.recipe.recipe import CorpusPart
+from s2sent.training.frozen.setting import Setting, read_setting
+from s2sent.training.frozen.states import DESCRIPTION, BlockStates, cached_states
+from s2sent.training.frozen.tables import frozen_tables
+from s2sent.training.frozen.train import Schedule, batch_loss, train_head
+from s2sent.training.objectives.contrastive import ContrastiveLoss
+from s2sent.training.recipe.recipe import CorpusPart
+from tests.support.tiny_data import SENTENCES, write_table
 
 WIDTH = 32
 TEXTS = [*SENTENCES[:6], "a dog", SENTENCES[7] + " and " + SENTENCES[8]]
@@ -131,7 +131,9 @@ def test_states_are_computed_once_for_a_backbone_texts_length_and_frequencies(
     assert made() == 1
     assert isinstance(first.pooled, np.memmap)
     with monkeypatch.context() as patched:
-        patched.setattr("training.frozen.states.block_states", lambda *_: pytest.fail("again"))
+        patched.setattr(
+            "s2sent.training.frozen.states.block_states", lambda *_: pytest.fail("again")
+        )
         again = states_of(backbone, SelectorConfig(width=WIDTH, num_blocks=2), tmp_path)
     np.testing.assert_array_equal(first.pooled, again.pooled)
     states_of(backbone, SelectorConfig(width=WIDTH, num_frequencies=8), tmp_path)
@@ -241,7 +243,9 @@ def test_runs_are_lines_and_are_not_run_again(
     settings = 3  # exit 3 with both objectives, exit 4 with one
     assert len(lines) == settings * (1 + 2 * len(rates) + 2 * 2)
     assert {line["schedule"]["learning_rate"] for line in lines} == {0.0, *rates}
-    monkeypatch.setattr("training.frozen.experiment.train_head", lambda *_: pytest.fail("again"))
+    monkeypatch.setattr(
+        "s2sent.training.frozen.experiment.train_head", lambda *_: pytest.fail("again")
+    )
     run_plan(setting, plan, file)
     assert read_lines(file) == lines
 

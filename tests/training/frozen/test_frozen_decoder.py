@@ -11,25 +11,25 @@ import pytest
 import torch
 from torch import nn
 
-from model.network.encoder import build_prompt_encoder, find_template, get_selector
-from model.network.selector_config import SelectorConfig
-from model.network.template import TEMPLATES
+from s2sent.model.network.encoder import build_prompt_encoder, find_template, get_selector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TEMPLATES
+from s2sent.training.__main__ import main
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.arms import ARMS, DECODER_ARMS, blocks_of
+from s2sent.training.frozen.experiment import Plan, run_plan
+from s2sent.training.frozen.heads import SelectorHead
+from s2sent.training.frozen.opening import TestStates, open_tests
+from s2sent.training.frozen.selection import TESTS
+from s2sent.training.frozen.setting import Reading, Setting, frozen_encoder, read_setting, states_of
+from s2sent.training.frozen.tables import frozen_tables
+from s2sent.training.frozen.train import Schedule, batch_loss
+from s2sent.training.objectives.sfp import TwoStageLoss
+from s2sent.training.recipe.recipe import CorpusPart
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES, write_table
-from training.__main__ import main
-from training.errors import ConfigError
-from training.evaluation.sts import TASKS
-from training.files.jsonl import read_lines
-from training.frozen.arms import ARMS, DECODER_ARMS, blocks_of
-from training.frozen.experiment import Plan, run_plan
-from training.frozen.heads import SelectorHead
-from training.frozen.opening import TestStates, open_tests
-from training.frozen.selection import TESTS
-from training.frozen.setting import Reading, Setting, frozen_encoder, read_setting, states_of
-from training.frozen.tables import frozen_tables
-from training.frozen.train import Schedule, batch_loss
-from training.objectives.sfp import TwoStageLoss
-from training.recipe.recipe import CorpusPart
 
 WIDTH = 32
 TEXTS = [*SENTENCES[:6], "a dog", SENTENCES[7] + " and " + SENTENCES[8]]

@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from model.network.encoder import load_encoder
+from s2sent.model.network.encoder import load_encoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.frozen.lookup import remembered
+from s2sent.training.objectives.sfp import TwoStageLoss
+from s2sent.training.recipe.elastic import Elastic
+from s2sent.training.recipe.objectives import SFP, Distillation, PairDistillation, SimCSE
+from s2sent.training.recipe.recipe import BackboneConfig, Recipe
+from s2sent.training.train import train
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK, with_objective
-from training.encoder import new_encoder
-from training.evaluation.depths.embeddings import encode_exits
-from training.frozen.lookup import remembered
-from training.objectives.sfp import TwoStageLoss
-from training.recipe.elastic import Elastic
-from training.recipe.objectives import SFP, Distillation, PairDistillation, SimCSE
-from training.recipe.recipe import BackboneConfig, Recipe
-from training.train import train
 
 TEXTS = [*SENTENCES[:6], "a dog"]
 FROZEN = replace(QUICK, freeze_backbone=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from training.errors import ConfigError
-from training.frozen.tables import frozen_tables
-from training.frozen.train import CHOSEN_ON
+from s2sent.training.errors import ConfigError
+from s2sent.training.frozen.tables import frozen_tables
+from s2sent.training.frozen.train import CHOSEN_ON
 
 FIXED = ("last", "mean")
 

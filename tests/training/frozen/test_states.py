@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.network.encoder import build_plain_encoder
-from model.network.selector_config import SelectorConfig
-from model.network.template import TemplateError
+from s2sent.model.network.encoder import build_plain_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TemplateError
+from s2sent.training.frozen import states
+from s2sent.training.frozen.setting import frozen_encoder
+from s2sent.training.frozen.states import BlockStates, cached_states
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
-from training.frozen import states
-from training.frozen.setting import frozen_encoder
-from training.frozen.states import BlockStates, cached_states
 
 
 def states_of(backbone: Path, cache: Path) -> BlockStates:
@@ -28,7 +28,7 @@ def test_an_exit_is_refused_before_any_state_is_computed(
     backbone: Path, tmp_path: Path, refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "training.frozen.setting.read_setting", lambda *_, **__: pytest.fail("computed")
+        "s2sent.training.frozen.setting.read_setting", lambda *_, **__: pytest.fail("computed")
     )
     where = ["--data", tmp_path, "--cache", tmp_path / "cache", "--backbone", backbone]
     said = refusal("frozen", *where, "--exits", 9, "--output", tmp_path / "out.jsonl")

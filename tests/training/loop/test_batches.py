@@ -3,7 +3,7 @@
 import torch
 from datasets import Dataset
 
-from training.loop.batches import LengthBatches
+from s2sent.training.loop.batches import LengthBatches
 
 ROWS = Dataset.from_dict({"anchor": ["x" * (1 + row * 7 % 97) for row in range(330)]})
 

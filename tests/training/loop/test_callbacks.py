@@ -5,7 +5,7 @@ import logging
 import pytest
 from transformers import TrainerControl, TrainerState
 
-from training.loop.callbacks import Progress
+from s2sent.training.loop.callbacks import Progress
 
 
 def test_a_line_before_the_first_step_says_what_is_known(caplog: pytest.LogCaptureFixture) -> None:

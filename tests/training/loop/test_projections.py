@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from model.network.encoder import get_selector, load_encoder
+from s2sent.model.network.encoder import get_selector, load_encoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.loop.projections import least_squares, start_projections
+from s2sent.training.recipe.elastic import Elastic
+from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.train import train
 from tests.support.interruption import interrupted_at
-from training.encoder import new_encoder
-from training.errors import ConfigError, Interrupted
-from training.evaluation.depths.embeddings import encode_exits
-from training.loop.projections import least_squares, start_projections
-from training.recipe.elastic import Elastic
-from training.recipe.recipe import Recipe
-from training.train import train
 
 LAST = {"num_blocks": 1, "spatial_selection": "avg"}
 TEXTS = [f"text {number} of {number % 7} and {number % 5} more" for number in range(300)]

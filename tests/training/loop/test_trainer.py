@@ -13,18 +13,18 @@ import pytest
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from model.network.encoder import load_encoder
+from s2sent.model.network.encoder import load_encoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.encoders import torch_encode
+from s2sent.training.evaluation.sts import read_sentence_pairs, spearman
+from s2sent.training.loop.trainer import MAX_GRADIENT_NORM, Trainer
+from s2sent.training.recipe.objectives import Objective, PromptBERT, SimCSE
+from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.train import PRECISION_VARIABLE, train
 from tests.support.gradients_of_two import write_gradients
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK, with_objective
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.encoders import torch_encode
-from training.evaluation.sts import read_sentence_pairs, spearman
-from training.loop.trainer import MAX_GRADIENT_NORM, Trainer
-from training.recipe.objectives import Objective, PromptBERT, SimCSE
-from training.recipe.recipe import Recipe
-from training.train import PRECISION_VARIABLE, train
 
 ROOT = Path(__file__).parents[3]
 SHARED = ("supervised", "distillation", "pair_distillation", "elastic", "sfp")  # they compare rows

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from s2sent.training.errors import ConfigError, DataError, Interrupted, TrainingError
+from s2sent.training.loop.unfinished import RECIPE_FILE
+from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
-from training.errors import ConfigError, DataError, Interrupted, TrainingError
-from training.loop.unfinished import RECIPE_FILE
-from training.recipe.recipe import Recipe
-from training.train import train
 
 STATE = "trainer_state.json"
 
@@ -91,7 +91,7 @@ def test_a_run_that_was_killed_after_its_last_step_is_not_trained_further(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("training.train._save", killed)
+        patch.setattr("s2sent.training.train._save", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, data, tmp_path / "out")
     train(recipe, data, tmp_path / "out", resume=True)
@@ -141,7 +141,7 @@ def test_another_number_of_processes_is_refused(
     recipe: Recipe, data: Path, partial: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each has a state of its own, and the rows of a batch are shared among them."""
-    monkeypatch.setattr("training.loop.unfinished.num_processes", lambda: 2)
+    monkeypatch.setattr("s2sent.training.loop.unfinished.num_processes", lambda: 2)
     with pytest.raises(ConfigError, match="another recipe, corpus or number of processes"):
         train(recipe, data, partial.with_name("out"), resume=True)
 

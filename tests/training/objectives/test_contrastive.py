@@ -9,18 +9,18 @@ import pytest
 import torch
 from sentence_transformers.util import cos_sim
 
-from tests.support.tiny_recipes import QUICK
-from training.corpus import Corpus
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.sts import read_sentence_pairs
-from training.objectives.contrastive import embed_together
-from training.objectives.cosine import cosine
-from training.objectives.families import family_of, make_loss
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.recipe import (
+from s2sent.training.corpus import Corpus
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.sts import read_sentence_pairs
+from s2sent.training.objectives.contrastive import embed_together
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.families import family_of, make_loss
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.recipe import (
     Recipe,
 )
+from tests.support.tiny_recipes import QUICK
 
 
 def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: Path) -> None:

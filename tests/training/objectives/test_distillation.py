@@ -10,22 +10,22 @@ import torch
 from numpy.typing import NDArray
 from sentence_transformers.util import cos_sim
 
-from model.network.encoder import build_plain_encoder
-from tests.support.tiny import tiny_backbone
-from tests.support.tiny_recipes import with_objective
-from training.corpus import Corpus, read_corpus
-from training.encoder import new_encoder
-from training.errors import ConfigError, DataError
-from training.evaluation.encoders import open_encoder
-from training.objectives.distillation import (
+from s2sent.model.network.encoder import build_plain_encoder
+from s2sent.training.corpus import Corpus, read_corpus
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.objectives.distillation import (
     PairDistillationLoss,
     SimilarityDistillationLoss,
     make_loss,
 )
-from training.objectives.loss_inputs import LossInputs
-from training.objectives.teacher import teachers_embeddings
-from training.recipe.objectives import Distillation, PairDistillation
-from training.recipe.recipe import CorpusPart, Recipe
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.objectives.teacher import teachers_embeddings
+from s2sent.training.recipe.objectives import Distillation, PairDistillation
+from s2sent.training.recipe.recipe import CorpusPart, Recipe
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_recipes import with_objective
 
 
 def divergence_by_hand(teacher: NDArray[np.float64], student: NDArray[np.float64]) -> float:

@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from model.export.int8.rounding import round_weights
-from model.network.encoder import get_selector, load_encoder
-from model.network.pooled import stopped_at
-from training.corpus import read_corpus
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.depths.embeddings import encode_exits
-from training.objectives.contrastive import ContrastiveLoss
-from training.objectives.elastic import (
+from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.network.encoder import get_selector, load_encoder
+from s2sent.model.network.pooled import stopped_at
+from s2sent.training.corpus import read_corpus
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.objectives.contrastive import ContrastiveLoss
+from s2sent.training.objectives.elastic import (
     ElasticLoss,
     Exits,
     Views,
@@ -31,12 +31,12 @@ from training.objectives.elastic import (
     starbucks,
     two_dimensional,
 )
-from training.objectives.families import make_loss
-from training.objectives.loss_inputs import LossInputs
-from training.recipe.elastic import Elastic
-from training.recipe.objectives import Distillation, PromptBERT, SimCSE
-from training.recipe.recipe import CorpusPart, Recipe, recipe_from
-from training.train import train
+from s2sent.training.objectives.families import make_loss
+from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.recipe.elastic import Elastic
+from s2sent.training.recipe.objectives import Distillation, PromptBERT, SimCSE
+from s2sent.training.recipe.recipe import CorpusPart, Recipe, recipe_from
+from s2sent.training.train import train
 
 ELASTIC = Elastic(depths=[2, 3], dimensions=[8, 16], align="cosine")
 TEXTS = ["a cat", "two happy dogs", "he reads a red book"]

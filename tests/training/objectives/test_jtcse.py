@@ -11,16 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from model.network.twins import TOWERS, get_twins, is_twin_checkpoint, load_twin_encoder
-from tests.support.interruption import interrupted_at
-from tests.support.tiny import tiny_backbone
-from tests.support.tiny_data import tiny_data, write_table
-from tests.support.tiny_recipes import QUICK
-from tests.support.tiny_twins import tiny_twins
-from training.encoder import new_encoder
-from training.errors import ConfigError, DataError, EncoderError, Interrupted
-from training.files.record import write_record
-from training.objectives.jtcse import (
+from s2sent.model.network.twins import TOWERS, get_twins, is_twin_checkpoint, load_twin_encoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, DataError, EncoderError, Interrupted
+from s2sent.training.files.record import write_record
+from s2sent.training.objectives.jtcse import (
     LEAST_COSINE,
     CrossAttention,
     JTCSELoss,
@@ -28,9 +23,14 @@ from training.objectives.jtcse import (
     modulus_constraint,
     nce,
 )
-from training.recipe.objectives import JTCSE
-from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from training.train import train
+from s2sent.training.recipe.objectives import JTCSE
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
+from s2sent.training.train import train
+from tests.support.interruption import interrupted_at
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import tiny_data, write_table
+from tests.support.tiny_recipes import QUICK
+from tests.support.tiny_twins import tiny_twins
 
 TEXTS = [("a cat", "a small cat sleeps"), ("two dogs run", "dogs run in the street at night")]
 

@@ -19,9 +19,13 @@ from sentence_transformers import (
 )
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from model.network.encoder import build_encoder, build_prompt_encoder, find_selector
-from model.network.selector_config import SelectorConfig
-from model.network.transformer import view_tasks
+from s2sent.model.network.encoder import build_encoder, build_prompt_encoder, find_selector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.transformer import view_tasks
+from s2sent.training.errors import EncoderError
+from s2sent.training.evaluation.encoders import torch_encode
+from s2sent.training.evaluation.sts import average, score
+from s2sent.training.objectives.prompt import TemplateDenoisingLoss
 from tests.support.prompt_encoders import (
     SELECTOR,
     TEMPLATES,
@@ -33,10 +37,6 @@ from tests.support.prompt_encoders import (
     selectors,
     views,
 )
-from training.errors import EncoderError
-from training.evaluation.encoders import torch_encode
-from training.evaluation.sts import average, score
-from training.objectives.prompt import TemplateDenoisingLoss
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "sts"
 

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from model.network.encoder import find_template, get_selector, load_encoder
+from s2sent.model.network.encoder import find_template, get_selector, load_encoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.loop.low_rank import merge_updates
+from s2sent.training.objectives.sfp import TwoStageLoss
+from s2sent.training.recipe.objectives import SFP
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
+from s2sent.training.train import train
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.encoders import open_encoder
-from training.loop.low_rank import merge_updates
-from training.objectives.sfp import TwoStageLoss
-from training.recipe.objectives import SFP
-from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from training.train import train
 
 TEXTS, OTHERS = SENTENCES[:4], SENTENCES[30:34]
 LORA = replace(QUICK, lora_rank=4, learning_rate=1e-2)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-import training
-from training.errors import ConfigError
-from training.recipe.objectives import PromptBERT, SimCSE
-from training.recipe.recipe import CorpusPart, TrainingConfig, read_recipe, recipe_from
+import s2sent.training
+from s2sent.training.errors import ConfigError
+from s2sent.training.recipe.objectives import PromptBERT, SimCSE
+from s2sent.training.recipe.recipe import CorpusPart, TrainingConfig, read_recipe, recipe_from
 
-CONFIGS = Path(training.__file__).parent / "configs"
+CONFIGS = Path(s2sent.training.__file__).parent / "configs"
 
 MINIMAL = """
 seed = 7

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact
+from s2sent.training.__main__ import main
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.evaluation.geometry import BlockWeights, Group
+from s2sent.training.evaluation.measure import Measured
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.evaluation.sts import score, with_average
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.files.record import write_record
+from s2sent.training.report.encoder_report import render, write_report
 from tests.support.server_process import running_server
 from tests.support.tiny_tasks import tiny_tasks
-from training.__main__ import main
-from training.errors import ConfigError
-from training.evaluation.encoders import open_encoder
-from training.evaluation.geometry import BlockWeights, Group
-from training.evaluation.measure import Measured
-from training.evaluation.results.openings import OPENINGS_FILE
-from training.evaluation.sts import score, with_average
-from training.files.jsonl import read_lines
-from training.files.record import write_record
-from training.report.encoder_report import render, write_report
 
 CURVE = [[0, 40.0], [125, 61.25], [250, 60.5]]
 DEV = {"score": 61.25, "step": 125, "curve": CURVE}

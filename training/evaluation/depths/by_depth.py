@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.writer import record_by_depth
-from model.runtime.encoder import OnnxEncoder
-from training.errors import EncoderError
-from training.evaluation.depths.encoders import (
+from s2sent.model.artifact.writer import record_by_depth
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.errors import EncoderError
+from s2sent.training.evaluation.depths.encoders import (
     DepthEncoders,
     artifact_depths,
     open_artifact,
     open_depths,
 )
-from training.evaluation.development import score_development
-from training.evaluation.encoders import is_artifact
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.openings import note_opening
-from training.evaluation.sts import (
+from s2sent.training.evaluation.development import score_development
+from s2sent.training.evaluation.encoders import is_artifact
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.evaluation.sts import (
     DEV_FILE,
     Encode,
     average,

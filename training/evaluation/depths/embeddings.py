@@ -22,7 +22,7 @@ def encode_exits(
     """
     from sentence_transformers.util import batch_to_device
 
-    from model.network.pooled import embed_exits
+    from s2sent.model.network.pooled import embed_exits
 
     encoder.eval()
     order = sorted(range(len(texts)), key=lambda place: len(texts[place]))

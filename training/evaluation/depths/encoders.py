@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
-from training.errors import EncoderError
-from training.evaluation.depths.embeddings import BATCH_SIZE, encode_exits
-from training.evaluation.encoders import is_artifact, open_torch
-from training.evaluation.sts import Encode, Remembered
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.errors import EncoderError
+from s2sent.training.evaluation.depths.embeddings import BATCH_SIZE, encode_exits
+from s2sent.training.evaluation.encoders import is_artifact, open_torch
+from s2sent.training.evaluation.sts import Encode, Remembered
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -60,7 +60,7 @@ def artifact_depths(encoder: OnnxEncoder) -> DepthEncoders:
 
 def checkpoint_depths(encoder: "SentenceTransformer", path: Path) -> DepthEncoders:
     """The exits and full depth of the checkpoint at ``path``, all from one pass over its blocks."""
-    from model.network.encoder import find_selector
+    from s2sent.model.network.encoder import find_selector
 
     selector = find_selector(encoder)
     if selector is None or not selector.config.exits:

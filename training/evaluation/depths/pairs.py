@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from training.evaluation.depths.encoders import open_depths
-from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.retrieval import read_retrieval, retrieval_scores
-from training.evaluation.sts import spearman
+from s2sent.training.evaluation.depths.encoders import open_depths
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.retrieval import read_retrieval, retrieval_scores
+from s2sent.training.evaluation.sts import spearman
 
 Show = Callable[[str], None]
 Rows = NDArray[np.float32]

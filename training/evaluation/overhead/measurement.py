@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from training.errors import ConfigError, EncoderError
-from training.evaluation.overhead.rounds import Arms, Protocol, cell, one_line, take_turns
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.overhead.rounds import Arms, Protocol, cell, one_line, take_turns
 
 if TYPE_CHECKING:
     import torch
     from sentence_transformers import SentenceTransformer
 
-    from model.network.selector import S2SentSelector
+    from s2sent.model.network.selector import S2SentSelector
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def measure_torch(backbone: str, options: Mapping[str, Any], protocol: Protocol)
     """
     import torch
 
-    from model.network.encoder import get_selector
+    from s2sent.model.network.encoder import get_selector
 
     if protocol.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("torch finds no GPU for the device cuda: choose cpu.")
@@ -75,10 +75,10 @@ def _with_selector(
     backbone: str, options: Mapping[str, Any], protocol: Protocol
 ) -> "SentenceTransformer":
     """A new encoder with a selector that reads the protocol's lengths. Raises `ConfigError`."""
-    from model.network.encoder import build_encoder, max_positions
-    from model.network.selector_config import SelectorConfig
-    from model.network.template import PaddingError
-    from training.backbones import resolve, width_of
+    from s2sent.model.network.encoder import build_encoder, max_positions
+    from s2sent.model.network.selector_config import SelectorConfig
+    from s2sent.model.network.template import PaddingError
+    from s2sent.training.backbones import resolve, width_of
 
     source = resolve(backbone)
     try:
@@ -103,7 +103,7 @@ def torch_arms(
     """The four arms on token ids [batch, length], each waiting until the device is done."""
     import torch
 
-    from model.network.selector_states import pool_tokens
+    from s2sent.model.network.selector_states import pool_tokens
 
     device = next(backbone.parameters()).device
     inputs = torch.from_numpy(ids).to(device)
@@ -143,9 +143,9 @@ def measure_artifacts(selected: Path, plain: Path, protocol: Protocol) -> dict[s
     Raises `ArtifactError` for a folder that is none, and `EncoderError` for two precisions, a
     length that the artifacts do not read or a device that ONNX Runtime does not have.
     """
-    from model.artifact.reader import Artifact
-    from model.runtime.encoder import OnnxEncoder
-    from model.runtime.providers import ProviderUnavailable
+    from s2sent.model.artifact.reader import Artifact
+    from s2sent.model.runtime.encoder import OnnxEncoder
+    from s2sent.model.runtime.providers import ProviderUnavailable
 
     opened = {"plain": Artifact.open(plain), "selector": Artifact.open(selected)}
     stored = {name: artifact.manifest.precision for name, artifact in opened.items()}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any, Literal
 
-from training.errors import ConfigError
+from s2sent.training.errors import ConfigError
 
 PRECISIONS = ("fp32", "bf16")  # of torch
 Arms = Mapping[str, Callable[[], object]]

@@ -10,9 +10,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model.artifact.manifest import MANIFEST
-from training.files.jsonl import append_line, read_lines
-from training.files.record import RECORD_FILE, read_record
+from s2sent.model.artifact.manifest import MANIFEST
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import RECORD_FILE, read_record
 
 OPENINGS_FILE = "tests-opened.jsonl"
 NOT_OF_THE_RECIPE = ("seed", "tests_opened")  # fields of a record; an artifact's has the second

@@ -3,7 +3,7 @@
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from training.errors import ConfigError
+from s2sent.training.errors import ConfigError
 
 
 def require_writable(path: Path) -> None:

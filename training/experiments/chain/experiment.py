@@ -13,22 +13,22 @@ from typing import Any
 
 import torch
 
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.development import read_development_pairs, score_development
-from training.evaluation.encoders import load_checkpoint, torch_encode
-from training.evaluation.geometry import weight_movement
-from training.evaluation.results.openings import note_opening
-from training.evaluation.retrieval import PACKAGES
-from training.evaluation.sts import Remembered, distinct, score, with_average
-from training.experiments.chain.plan import Chain
-from training.experiments.chain.tables import DEVELOPMENT, TESTS, write_chain_tables
-from training.experiments.checkpoints import Train, ensure_checkpoint
-from training.experiments.locks import claim, lock_of
-from training.files.jsonl import append_line, read_lines
-from training.files.record import provenance, read_record
-from training.recipe.recipe import Recipe
-from training.train import train as train_recipe
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.development import read_development_pairs, score_development
+from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
+from s2sent.training.evaluation.geometry import weight_movement
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.evaluation.retrieval import PACKAGES
+from s2sent.training.evaluation.sts import Remembered, distinct, score, with_average
+from s2sent.training.experiments.chain.plan import Chain
+from s2sent.training.experiments.chain.tables import DEVELOPMENT, TESTS, write_chain_tables
+from s2sent.training.experiments.checkpoints import Train, ensure_checkpoint
+from s2sent.training.experiments.locks import claim, lock_of
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import provenance, read_record
+from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 

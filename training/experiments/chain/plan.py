@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from training.errors import ConfigError
-from training.recipe.recipe import Recipe, read_recipe, recipe_from
+from s2sent.training.errors import ConfigError
+from s2sent.training.recipe.recipe import Recipe, read_recipe, recipe_from
 
 CHECKPOINTS = "runs/"  # how a recipe names what an earlier one left
 WITH, WITHOUT = "with the selector", "without the selector"  # of the last recipe

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.errors import ConfigError
-from training.evaluation.development import WITHOUT_OVERLAP
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import (
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.statistics import (
     LEAST_MOVEMENT,
     LEVEL,
     equivalence,
@@ -16,9 +16,9 @@ from training.evaluation.results.statistics import (
     paired,
     verdict,
 )
-from training.evaluation.sts import AVERAGE
-from training.experiments.chain.plan import WITH, WITHOUT
-from training.files.jsonl import read_lines
+from s2sent.training.evaluation.sts import AVERAGE
+from s2sent.training.experiments.chain.plan import WITH, WITHOUT
+from s2sent.training.files.jsonl import read_lines
 
 DEVELOPMENT, TESTS = "development", "tests"  # parts of the results
 COMPARED = {DEVELOPMENT: WITHOUT_OVERLAP, TESTS: AVERAGE}  # the score by which arms are compared

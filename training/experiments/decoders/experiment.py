@@ -13,20 +13,20 @@ from typing import Any
 
 import numpy as np
 
-from training.backbones import resolve
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.development import read_development_pairs
-from training.evaluation.encoders import load_checkpoint, torch_encode
-from training.evaluation.geometry import block_weights
-from training.evaluation.sts import Remembered, distinct, spearman
-from training.experiments.checkpoints import (
+from s2sent.training.backbones import resolve
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
+from s2sent.training.evaluation.geometry import block_weights
+from s2sent.training.evaluation.sts import Remembered, distinct, spearman
+from s2sent.training.experiments.checkpoints import (
     Train,
     ensure_checkpoint,
     leave_scored,
     run_missing,
 )
-from training.experiments.decoders.plan import (
+from s2sent.training.experiments.decoders.plan import (
     BUDGETS,
     LORA_ARMS,
     LoraRun,
@@ -35,16 +35,16 @@ from training.experiments.decoders.plan import (
     lora_runs,
     reading_of,
 )
-from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, write_decoder_tables
-from training.experiments.locks import claim, lock_of
-from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.files.record import provenance, read_record
-from training.frozen.experiment import run_plan
-from training.frozen.opening import open_tests, read_tests, scores_on
-from training.frozen.selection import TESTS
-from training.frozen.setting import read_setting
-from training.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
-from training.train import train as train_recipe
+from s2sent.training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, write_decoder_tables
+from s2sent.training.experiments.locks import claim, lock_of
+from s2sent.training.experiments.paper.cells import Series, backbone_name, size_of
+from s2sent.training.files.record import provenance, read_record
+from s2sent.training.frozen.experiment import run_plan
+from s2sent.training.frozen.opening import open_tests, read_tests, scores_on
+from s2sent.training.frozen.selection import TESTS
+from s2sent.training.frozen.setting import read_setting
+from s2sent.training.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
+from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def is_decoder(backbone: str) -> bool:
     """Whether a backbone reads from left to right only."""
     from transformers import AutoConfig  # takes seconds to import
 
-    from model.network.transformer import is_causal
+    from s2sent.model.network.transformer import is_causal
 
     return is_causal(AutoConfig.from_pretrained(resolve(backbone)))
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from model.artifact.template import CleanUp
-from training.bfloat16 import has_bfloat16
-from training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
-from training.frozen.experiment import Plan
-from training.frozen.setting import Reading
-from training.frozen.train import Objective, Schedule
-from training.recipe.recipe import CorpusPart, Recipe, recipe_from
+from s2sent.model.artifact.template import CleanUp
+from s2sent.training.bfloat16 import has_bfloat16
+from s2sent.training.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
+from s2sent.training.frozen.experiment import Plan
+from s2sent.training.frozen.setting import Reading
+from s2sent.training.frozen.train import Objective, Schedule
+from s2sent.training.recipe.recipe import CorpusPart, Recipe, recipe_from
 
 TEMPLATE = "sfp"
 CLEAN_UP: CleanUp = Reading.clean_up  # with low-rank updates as when it is frozen

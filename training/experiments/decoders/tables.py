@@ -8,23 +8,23 @@ from typing import Any
 import matplotlib
 from matplotlib.figure import Figure
 
-from training.errors import ConfigError
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import (
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.statistics import (
     holm,
     mean_and_spread,
     p_value,
     paired,
     verdict,
 )
-from training.evaluation.sts import AVERAGE
-from training.experiments.decoders.plan import LORA_ARMS, OURS
-from training.experiments.paper.plots import save
-from training.files.jsonl import read_lines
-from training.frozen.arms import ARMS
-from training.frozen.selection import TESTS, comparable, pairs_scored
-from training.frozen.tables import GEOMETRY, STS, frozen_tables, has_moved, least_moved
-from training.frozen.train import CHOSEN_ON
+from s2sent.training.evaluation.sts import AVERAGE
+from s2sent.training.experiments.decoders.plan import LORA_ARMS, OURS
+from s2sent.training.experiments.paper.plots import save
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.arms import ARMS
+from s2sent.training.frozen.selection import TESTS, comparable, pairs_scored
+from s2sent.training.frozen.tables import GEOMETRY, STS, frozen_tables, has_moved, least_moved
+from s2sent.training.frozen.train import CHOSEN_ON
 
 FROZEN_FILE, LORA_FILE = "sfp.jsonl", "sfp-lora.jsonl"  # in the folder of a backbone's results
 TABLES_FILE, FIGURE_FILE = "sfp.md", "sfp.svg"

@@ -13,32 +13,32 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.runtime.encoder import OnnxEncoder
-from training.backbones import resolve
-from training.encoder import new_encoder
-from training.errors import ConfigError
-from training.evaluation.depths.embeddings import encode_exits
-from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
-from training.evaluation.encoders import load_checkpoint
-from training.evaluation.geometry import block_weights
-from training.evaluation.retrieval import (
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.backbones import resolve
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from s2sent.training.evaluation.encoders import load_checkpoint
+from s2sent.training.evaluation.geometry import block_weights
+from s2sent.training.evaluation.retrieval import (
     PACKAGES,
     RECALL,
     read_retrieval,
     retrieval_scores,
 )
-from training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
-from training.experiments.checkpoints import (
+from s2sent.training.evaluation.sts import TASKS, distinct, read_sentence_pairs, spearman
+from s2sent.training.experiments.checkpoints import (
     Train,
     ensure_checkpoint,
     leave_scored,
     run_missing,
 )
-from training.experiments.exits.plan import ARMS, DIMENSIONS, GATED, ExitRun, head_rank
-from training.experiments.exits.tables import TIMES_FILE, write_exit_tables
-from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.files.record import provenance, write_json
-from training.train import train as train_recipe
+from s2sent.training.experiments.exits.plan import ARMS, DIMENSIONS, GATED, ExitRun, head_rank
+from s2sent.training.experiments.exits.tables import TIMES_FILE, write_exit_tables
+from s2sent.training.experiments.paper.cells import Series, backbone_name, size_of
+from s2sent.training.files.record import provenance, write_json
+from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,10 @@ def _line(run: ExitRun, series: Series, train: Train) -> dict[str, Any]:
 
 def _milliseconds(run: ExitRun, full: int) -> dict[int, float]:
     """The median time of a text alone at each depth, by the artifact of a run's checkpoint."""
-    from model.export.checkpoint import export_checkpoint  # training alone runs without optimum
-    from model.export.options import ExportOptions
+    from s2sent.model.export.checkpoint import (
+        export_checkpoint,  # training alone runs without optimum
+    )
+    from s2sent.model.export.options import ExportOptions
 
     chosen = {**{depth: depth for depth in run.depths}, full: None}
     with TemporaryDirectory() as folder:

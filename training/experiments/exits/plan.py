@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.network.selector import S2SentSelector
-from model.network.selector_config import SelectorConfig
-from training.recipe.recipe import TRAINING_OPTIONS, Recipe, recipe_from
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe, recipe_from
 
 DIMENSIONS = (32, 64, 128, 256)  # and the full width
 

@@ -9,11 +9,16 @@ from typing import Any
 import matplotlib
 from scipy.stats import ttest_ind
 
-from training.errors import ConfigError
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import LEAST_MOVEMENT, LEAST_SPREAD, holm, verdict
-from training.experiments.exits.plan import ARMS, COMPARED
-from training.files.jsonl import read_lines
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.statistics import (
+    LEAST_MOVEMENT,
+    LEAST_SPREAD,
+    holm,
+    verdict,
+)
+from s2sent.training.experiments.exits.plan import ARMS, COMPARED
+from s2sent.training.files.jsonl import read_lines
 
 Line = Mapping[str, Any]
 TABLES_FILE, FIGURE_FILE = "x4.md", "x4.svg"

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.backbones import resolve, width_of
-from training.corpus import read_corpus
-from training.errors import ConfigError
-from training.experiments.paper.plan.budgets import BUDGETS, OBJECTIVES
-from training.experiments.paper.plan.configurations import Configuration, misfit
-from training.experiments.paper.plan.experiments import Experiment
-from training.experiments.paper.results import difference, find_result, results_file
-from training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.backbones import resolve, width_of
+from s2sent.training.corpus import read_corpus
+from s2sent.training.errors import ConfigError
+from s2sent.training.experiments.paper.plan.budgets import BUDGETS, OBJECTIVES
+from s2sent.training.experiments.paper.plan.configurations import Configuration, misfit
+from s2sent.training.experiments.paper.plan.experiments import Experiment
+from s2sent.training.experiments.paper.results import difference, find_result, results_file
+from s2sent.training.recipe.recipe import Recipe, recipe_from
 
 
 @dataclass(frozen=True)

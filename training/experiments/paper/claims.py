@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
-from training.evaluation.results.statistics import (
+from s2sent.training.evaluation.results.statistics import (
     LEVEL,
     PairedDifference,
     equivalence,
@@ -21,7 +21,7 @@ from training.evaluation.results.statistics import (
     p_equation,
     paired,
 )
-from training.experiments.paper.plan.configurations import (
+from s2sent.training.experiments.paper.plan.configurations import (
     BY_REDUCTION,
     CLS,
     CLS_S2SENT,

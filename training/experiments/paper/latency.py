@@ -5,15 +5,15 @@ import logging
 from pathlib import Path
 from statistics import median
 
-from training.backbones import resolve
-from training.errors import ConfigError
-from training.evaluation.overhead.measurement import measure_torch
-from training.evaluation.overhead.rounds import Protocol
-from training.evaluation.results.markdown import markdown_table
-from training.experiments.paper.cells import Series, size_of
-from training.experiments.paper.plan.budgets import BUDGETS
-from training.experiments.paper.plan.configurations import S2SENT, misfit
-from training.files.record import write_json
+from s2sent.training.backbones import resolve
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.overhead.measurement import measure_torch
+from s2sent.training.evaluation.overhead.rounds import Protocol
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.experiments.paper.cells import Series, size_of
+from s2sent.training.experiments.paper.plan.budgets import BUDGETS
+from s2sent.training.experiments.paper.plan.configurations import S2SENT, misfit
+from s2sent.training.files.record import write_json
 
 log = logging.getLogger(__name__)
 

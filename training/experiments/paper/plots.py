@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from training.evaluation.geometry import GRID, Group
-from training.experiments.paper.plan.experiments import Experiment, TableRow
-from training.experiments.paper.results import Results, Value
-from training.report.figures import COLORS
+from s2sent.training.evaluation.geometry import GRID, Group
+from s2sent.training.experiments.paper.plan.experiments import Experiment, TableRow
+from s2sent.training.experiments.paper.results import Results, Value
+from s2sent.training.report.figures import COLORS
 
 NOT_RUN = "not run"
 ByRow = Sequence[tuple[TableRow, Sequence[float]]]

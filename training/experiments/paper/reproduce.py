@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from training.experiments.paper.cells import Series
-from training.experiments.paper.latency import measure_latency
-from training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
-from training.experiments.paper.tables import write_tables
+from s2sent.training.experiments.paper.cells import Series
+from s2sent.training.experiments.paper.latency import measure_latency
+from s2sent.training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
+from s2sent.training.experiments.paper.tables import write_tables
 
 
 def reproduce_paper(
@@ -20,7 +20,7 @@ def reproduce_paper(
     everything = not keys and not latency
     experiments = chosen(list(EXPERIMENTS) if everything else keys)
     if not only_tables and experiments:
-        from training.experiments.paper.runs import run  # imports torch, which takes seconds
+        from s2sent.training.experiments.paper.runs import run  # imports torch, which takes seconds
 
         run(experiments, series)
     if not only_tables and (latency or everything):

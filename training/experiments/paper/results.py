@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.errors import ConfigError
-from training.files.jsonl import read_lines
+from s2sent.training.errors import ConfigError
+from s2sent.training.files.jsonl import read_lines
 
 Result = Mapping[str, Any]
 Value = Callable[[Result], float | None]  # a number of a result; None where it has none

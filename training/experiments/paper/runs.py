@@ -10,14 +10,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from training.experiments.checkpoints import Train, ensure_checkpoint, leave_scored
-from training.experiments.locks import claim
-from training.experiments.paper.cells import Cell, Series, cells, corpus_sha256, is_done
-from training.experiments.paper.plan.experiments import Experiment
-from training.experiments.paper.scoring import score_checkpoint
-from training.files.jsonl import append_line
-from training.files.record import provenance, read_record
-from training.train import train as train_recipe
+from s2sent.training.experiments.checkpoints import Train, ensure_checkpoint, leave_scored
+from s2sent.training.experiments.locks import claim
+from s2sent.training.experiments.paper.cells import Cell, Series, cells, corpus_sha256, is_done
+from s2sent.training.experiments.paper.plan.experiments import Experiment
+from s2sent.training.experiments.paper.scoring import score_checkpoint
+from s2sent.training.files.jsonl import append_line
+from s2sent.training.files.record import provenance, read_record
+from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from model.network.encoder import find_selector
-from training.encoder import new_encoder
-from training.evaluation.encoders import load_checkpoint, torch_encode
-from training.evaluation.geometry import (
+from s2sent.model.network.encoder import find_selector
+from s2sent.training.encoder import new_encoder
+from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
+from s2sent.training.evaluation.geometry import (
     GEOMETRY_FILE,
     BlockWeights,
     block_weights,
     describe_groups,
 )
-from training.evaluation.measure import measure
-from training.evaluation.sts import Encode, cosines, distinct, read_sentence_pairs, score
-from training.files.record import read_record
-from training.recipe.recipe import recipe_from
+from s2sent.training.evaluation.measure import measure
+from s2sent.training.evaluation.sts import Encode, cosines, distinct, read_sentence_pairs, score
+from s2sent.training.files.record import read_record
+from s2sent.training.recipe.recipe import recipe_from
 
 DRIFT_SENTENCES = 64
 SHUFFLED_TASK = "STS-B"

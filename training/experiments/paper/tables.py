@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from training.errors import ConfigError
-from training.evaluation import transfer
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
-from training.evaluation.results.statistics import (
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation import transfer
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
+from s2sent.training.evaluation.results.statistics import (
     LEAST_MOVEMENT,
     LEVEL,
     PairedDifference,
@@ -23,13 +23,19 @@ from training.evaluation.results.statistics import (
     p_value,
     paired,
 )
-from training.evaluation.sts import TASKS
-from training.experiments.paper.claims import findings
-from training.experiments.paper.latency import latency_section, read_overhead
-from training.experiments.paper.plan.configurations import Configuration
-from training.experiments.paper.plan.experiments import Experiment
-from training.experiments.paper.plots import NOT_RUN, plot, save
-from training.experiments.paper.results import Result, Results, Value, common_settings, read_results
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments.paper.claims import findings
+from s2sent.training.experiments.paper.latency import latency_section, read_overhead
+from s2sent.training.experiments.paper.plan.configurations import Configuration
+from s2sent.training.experiments.paper.plan.experiments import Experiment
+from s2sent.training.experiments.paper.plots import NOT_RUN, plot, save
+from s2sent.training.experiments.paper.results import (
+    Result,
+    Results,
+    Value,
+    common_settings,
+    read_results,
+)
 
 TABLES_FILE = "tables.md"
 

@@ -16,21 +16,21 @@ from typing import Any
 
 from sentence_transformers import SentenceTransformer
 
-from training.backbones import resolve
-from training.corpus import read_corpus
-from training.evaluation.encoders import load_checkpoint
-from training.evaluation.results.openings import note_opening
-from training.experiments.checkpoints import Train, ensure_checkpoint
-from training.experiments.locks import claim, lock_of
-from training.experiments.paper.cells import Series, backbone_name, size_of
-from training.experiments.paper.runs import VERSIONS
-from training.experiments.twins.join import joined
-from training.experiments.twins.plan import ARMS, TWIN_BUDGETS, TwinCell, new_plan
-from training.experiments.twins.scoring import score_on_development, score_on_tests
-from training.experiments.twins.tables import KEY, write_twin_tables
-from training.files.jsonl import append_line, read_lines
-from training.files.record import provenance
-from training.train import train as train_recipe
+from s2sent.training.backbones import resolve
+from s2sent.training.corpus import read_corpus
+from s2sent.training.evaluation.encoders import load_checkpoint
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.experiments.checkpoints import Train, ensure_checkpoint
+from s2sent.training.experiments.locks import claim, lock_of
+from s2sent.training.experiments.paper.cells import Series, backbone_name, size_of
+from s2sent.training.experiments.paper.runs import VERSIONS
+from s2sent.training.experiments.twins.join import joined
+from s2sent.training.experiments.twins.plan import ARMS, TWIN_BUDGETS, TwinCell, new_plan
+from s2sent.training.experiments.twins.scoring import score_on_development, score_on_tests
+from s2sent.training.experiments.twins.tables import KEY, write_twin_tables
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import provenance
+from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 

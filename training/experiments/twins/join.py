@@ -4,12 +4,12 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from model.network.checkpoint import CheckpointError
-from model.network.encoder import load_encoder
-from model.network.twins import join_towers
-from training.backbones import resolve
-from training.errors import ConfigError, EncoderError
-from training.files.record import read_record, write_record
+from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.encoder import load_encoder
+from s2sent.model.network.twins import join_towers
+from s2sent.training.backbones import resolve
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.files.record import read_record, write_record
 
 
 def join_checkpoints(first: str, second: str, output: Path) -> None:

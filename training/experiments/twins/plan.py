@@ -15,10 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from training.errors import ConfigError
-from training.experiments.paper.plan.configurations import S2SENT
-from training.recipe.objectives import JTCSE, Objective, PairDistillation, SimCSE, SupervisedSimCSE
-from training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
+from s2sent.training.errors import ConfigError
+from s2sent.training.experiments.paper.plan.configurations import S2SENT
+from s2sent.training.recipe.objectives import (
+    JTCSE,
+    Objective,
+    PairDistillation,
+    SimCSE,
+    SupervisedSimCSE,
+)
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
 
 PAIRS = ("wikisplit", "pan_paraphrase")  # they stand in for the paper's round-trip translations
 SECOND_TOWER_SEED = 1000  # added to a cell's seed

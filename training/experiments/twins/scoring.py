@@ -8,11 +8,11 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 
-from model.network.twins import TwinEncoder
-from training.evaluation.development import read_development_pairs, score_development
-from training.evaluation.encoders import BATCH_SIZE, torch_encode
-from training.evaluation.geometry import geometry_of, weight_movement
-from training.evaluation.sts import Remembered, cosines, distinct, score, with_average
+from s2sent.model.network.twins import TwinEncoder
+from s2sent.training.evaluation.development import read_development_pairs, score_development
+from s2sent.training.evaluation.encoders import BATCH_SIZE, torch_encode
+from s2sent.training.evaluation.geometry import geometry_of, weight_movement
+from s2sent.training.evaluation.sts import Remembered, cosines, distinct, score, with_average
 
 
 def score_on_development(

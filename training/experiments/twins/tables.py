@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from training.errors import ConfigError
-from training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
-from training.evaluation.results.markdown import markdown_table
-from training.evaluation.results.statistics import holm, mean_and_spread, paired, verdict
-from training.evaluation.sts import TASKS
-from training.experiments.twins.plan import ARMS, CONTROL
-from training.files.jsonl import read_lines
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
+from s2sent.training.evaluation.results.markdown import markdown_table
+from s2sent.training.evaluation.results.statistics import holm, mean_and_spread, paired, verdict
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments.twins.plan import ARMS, CONTROL
+from s2sent.training.files.jsonl import read_lines
 
 KEY = ("plan", "corpus_sha256", "part", "selector", "seed", "arm")  # what a line is the result of
 LEAST_TURN = 0.01  # mean of 1 - cosine; below it an arm is still its start

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
-from model.export.parity import parity_sentences
-from model.network.encoder import build_plain_encoder, load_encoder
-from model.runtime.encoder import LONG_TEXT, OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.network.encoder import build_plain_encoder, load_encoder
+from s2sent.model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
 # Of transformers' module of ModernBERT.

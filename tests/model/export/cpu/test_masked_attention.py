@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from model.export.cpu.masked_attention import attend_by_standard_operator
+from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
 
 HEADS, WIDTH = 2, 8
 PARTS = ("query", "key", "value")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from model.export.cpu.packing import add_biases_in_products, pack
-from model.export.graph import OPSET
+from s2sent.model.export.cpu.packing import add_biases_in_products, pack
+from s2sent.model.export.graph import OPSET
 
 WIDTH, HEADS = 8, 2
 HIDDEN = 2 * WIDTH

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from model.export.graph import OPSET
-from model.export.int8.pairs import quantize_in_pairs
-from model.export.int8.storage import quantize_channels
+from s2sent.model.export.graph import OPSET
+from s2sent.model.export.int8.pairs import quantize_in_pairs
+from s2sent.model.export.int8.storage import quantize_channels
 
 Matrix = NDArray[np.float32]
 

@@ -12,18 +12,23 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.graph import OPSET, POOLING
-from model.export.int8.calibration import LEAST_MEASURED, Rounding, measure_tokens, rounding_of
-from model.export.int8.pairs import quantize_in_pairs
-from model.export.int8.products import multiply_as_int8
-from model.export.int8.storage import MIN_ROUNDED_ELEMENTS
-from model.export.options import ExportError, ExportOptions
-from model.network.encoder import build_encoder
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.graph import OPSET, POOLING
+from s2sent.model.export.int8.calibration import (
+    LEAST_MEASURED,
+    Rounding,
+    measure_tokens,
+    rounding_of,
+)
+from s2sent.model.export.int8.pairs import quantize_in_pairs
+from s2sent.model.export.int8.products import multiply_as_int8
+from s2sent.model.export.int8.storage import MIN_ROUNDED_ELEMENTS
+from s2sent.model.export.options import ExportError, ExportOptions
+from s2sent.model.network.encoder import build_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 

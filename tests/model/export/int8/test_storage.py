@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from model.export.graph import OPSET, GraphError
-from model.export.int8.storage import round_channels, store_int8
+from s2sent.model.export.graph import OPSET, GraphError
+from s2sent.model.export.int8.storage import round_channels, store_int8
 
 WIDTH = 64
 

@@ -10,17 +10,17 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportError, ExportOptions, Precision
-from model.export.packed.decoder import PackedDecoder
-from model.export.packed.read_early import READ
-from model.export.requantize import convert_to_int8
-from model.network.encoder import build_prompt_encoder, load_encoder
-from model.network.pooled import stopped_at
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportError, ExportOptions, Precision
+from s2sent.model.export.packed.decoder import PackedDecoder
+from s2sent.model.export.packed.read_early import READ
+from s2sent.model.export.requantize import convert_to_int8
+from s2sent.model.network.encoder import build_prompt_encoder, load_encoder
+from s2sent.model.network.pooled import stopped_at
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 from tests.support.decoder_checkpoint import LAYERS, SCOPES, a_decoder, a_selector
 from tests.support.prompt_encoders import TEMPLATES
 from tests.support.tiny import tiny_backbone

@@ -10,16 +10,16 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel, T5EncoderModel
 
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions, Precision
-from model.export.packed.families import ENCODERS, pack_backbone
-from model.export.parity import parity_sentences
-from model.network.encoder import build_encoder, build_plain_encoder, load_encoder
-from model.network.pooled import stopped_at
-from model.network.selector_config import SelectorConfig
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.packed.families import ENCODERS, pack_backbone
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
+from s2sent.model.network.pooled import stopped_at
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
 # Of transformers' modules of DeBERTa and ModernBERT.

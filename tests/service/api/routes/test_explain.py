@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.fake_engine import MAX_TOKENS, FakeEngine, client_of
 from tests.support.fake_model import serving
 from tests.support.server_process import ServerProcess, running_server

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from service.errors import InferenceFailed
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.errors import InferenceFailed
 from tests.support.fake_engine import DIM, FakeEngine, client_of, vector_of
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
-from model.artifact.manifest import TOKENIZER
-from model.artifact.reader import Artifact
-from model.export.parity import parity_sentences
-from model.runtime.tokenizer import Tokenizer
-from service.app import create_app
-from service.engine.admission import MAX_CHARACTERS
-from service.engine.tokenization import SLICE_CHARACTERS
-from service.settings import DEFAULT_ARTIFACT
+from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.runtime.tokenizer import Tokenizer
+from s2sent.service.app import create_app
+from s2sent.service.engine.admission import MAX_CHARACTERS
+from s2sent.service.engine.tokenization import SLICE_CHARACTERS
+from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.fake_model import PANIC, FakeTokenizer, Harness, serving
 
 default_artifact = cache(lambda: Artifact.open(DEFAULT_ARTIFACT))

@@ -11,9 +11,9 @@ import numpy as np
 import orjson
 import pytest
 
-from service.bulk.embedders import remote
-from service.bulk.embedders.remote import RemoteEmbedder
-from service.bulk.job import BulkError, Options
+from s2sent.service.bulk.embedders import remote
+from s2sent.service.bulk.embedders.remote import RemoteEmbedder
+from s2sent.service.bulk.job import BulkError, Options
 from tests.support.fake_embedder import DIM, vector_of
 from tests.support.serving import serving
 

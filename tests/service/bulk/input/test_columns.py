@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.bulk.input.files import RowReader, scan
-from service.bulk.job import InputError, InputRow, Options
+from s2sent.service.bulk.input.files import RowReader, scan
+from s2sent.service.bulk.job import InputError, InputRow, Options
 
 
 def read(path: Path, options: Options) -> list[InputRow]:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from service.bulk.input.files import RowReader, find_inputs, scan
-from service.bulk.job import InputError, InputRow, Options
+from s2sent.service.bulk.input.files import RowReader, find_inputs, scan
+from s2sent.service.bulk.job import InputError, InputRow, Options
 from tests.support.bulk_files import make_texts
 
 TEXTS = ["plain", 'with "quotes", a comma and\ta tab', "naïve café 東京", " spaces ", "x" * 5_000]

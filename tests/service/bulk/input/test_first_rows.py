@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from model.artifact.reader import Artifact
-from service.__main__ import app
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.__main__ import app
 from tests.support.bulk_files import contents
 
 run = CliRunner().invoke

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from service.bulk.input.files import RowReader, scan
-from service.bulk.job import InputError, Options
+from s2sent.service.bulk.input.files import RowReader, scan
+from s2sent.service.bulk.job import InputError, Options
 
 MARK = b"\xef\xbb\xbf"
 

@@ -8,7 +8,7 @@ from random import Random
 import orjson
 import pytest
 
-from service.bulk.job import Options, OutputError
+from s2sent.service.bulk.job import Options, OutputError
 from tests.support.bulk_files import contents, write_texts
 from tests.support.fake_embedder import FakeEmbedder, embed_files
 from tests.support.small_disk import mounted, remount

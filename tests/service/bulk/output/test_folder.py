@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.bulk.job import BulkError, InputError, Options, OutputError, Shard
-from service.bulk.output.folder import OutputFolder
+from s2sent.service.bulk.job import BulkError, InputError, Options, OutputError, Shard
+from s2sent.service.bulk.output.folder import OutputFolder
 from tests.support.bulk_files import contents, make_texts, write_texts
 from tests.support.fake_embedder import DIM, FAKE_MODEL, FakeEmbedder, embed_files, vector_of
 from tests.support.small_disk import mounted, remount

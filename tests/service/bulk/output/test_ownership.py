@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from service.bulk.job import Options, OutputError
+from s2sent.service.bulk.job import Options, OutputError
 from tests.support.bulk_files import contents, write_texts
 from tests.support.fake_embedder import embed_files
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
-from service.bulk.job import Dtype, Options
-from service.bulk.output.writers import to_stored
+from s2sent.service.bulk.job import Dtype, Options
+from s2sent.service.bulk.output.writers import to_stored
 from tests.support.fake_embedder import DIM, FakeEmbedder, embed_files, vector_of
 
 LINES = ["first", "second text", "", "bro ken", "one two three four five six seven eight nine"]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.inference.batcher import Batch, Batcher, Call
-from service.engine.inference.fair_queue import BatchLimits, PendingRequest, QueuedText
-from service.lanes import LANES, Lane
+from s2sent.service.engine.inference.batcher import Batch, Batcher, Call
+from s2sent.service.engine.inference.fair_queue import BatchLimits, PendingRequest, QueuedText
+from s2sent.service.lanes import LANES, Lane
 
 NO_FUTURE: Any = None  # the batcher never looks at it
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.engine.inference.batcher import Batcher
-from service.engine.inference.fair_queue import BatchLimits, PendingRequest
-from service.errors import Overloaded
-from service.lanes import LANES, Lane
+from s2sent.service.engine.inference.batcher import Batcher
+from s2sent.service.engine.inference.fair_queue import BatchLimits, PendingRequest
+from s2sent.service.errors import Overloaded
+from s2sent.service.lanes import LANES, Lane
 from tests.support.fake_model import PATIENCE_SECONDS, serving
 
 BATCH_TOKENS = 64

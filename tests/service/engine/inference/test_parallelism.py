@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from service.engine.inference.parallelism import usable_cpus
+from s2sent.service.engine.inference.parallelism import usable_cpus
 
 
 @pytest.fixture(autouse=True)

@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact.manifest import MODEL
-from model.artifact.reader import Artifact
-from model.export import requantize
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
-from model.export.twins import export_twins
-from model.runtime import providers
-from model.runtime.encoder import OnnxEncoder
-from service.engine.inference import served_artifact
-from service.engine.inference.model import LoadedModel
-from service.engine.inference.served_artifact import Int8Unavailable, open_artifact
-from service.settings import Settings, load_settings
-from service.telemetry.metrics import Metrics
+from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export import requantize
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.export.twins import export_twins
+from s2sent.model.runtime import providers
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.service.engine.inference import served_artifact
+from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.engine.inference.served_artifact import Int8Unavailable, open_artifact
+from s2sent.service.settings import Settings, load_settings
+from s2sent.service.telemetry.metrics import Metrics
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY
 
@@ -40,7 +40,7 @@ class Converter:
         self.before: Callable[[], object] = bool  # nothing
 
     def __call__(self, command: list[Any], **options: Any) -> "subprocess.CompletedProcess[str]":
-        assert command[:3] == [sys.executable, "-m", "model.export.requantize"]
+        assert command[:3] == [sys.executable, "-m", "s2sent.model.export.requantize"]
         self.runs += 1
         self.before()
         try:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.engine.inference.fair_queue import BatchLimits
-from service.engine.inference.throughput import ThroughputEstimate
+from s2sent.service.engine.inference.fair_queue import BatchLimits
+from s2sent.service.engine.inference.throughput import ThroughputEstimate
 
 MAX_TOKENS, RUN_COST, SECONDS_PER_TOKEN = 1_024, 12, 0.0002
 BACKLOG = 64 * MAX_TOKENS

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from model.artifact.reader import Artifact
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.__main__ import main
+from s2sent.training.evaluation.depths import by_depth
+from s2sent.training.evaluation.depths.by_depth import by_depth_table, describe, score_grid
+from s2sent.training.evaluation.depths.encoders import artifact_depths, checkpoint_depths
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from s2sent.training.evaluation.encoders import load_checkpoint
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE, note_opening
+from s2sent.training.evaluation.sts import DEV_FILE, average, score, spearman
+from s2sent.training.files.record import write_record
 from tests.support.tiny_data import SENTENCES, write_table
 from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
-from training.__main__ import main
-from training.evaluation.depths import by_depth
-from training.evaluation.depths.by_depth import by_depth_table, describe, score_grid
-from training.evaluation.depths.encoders import artifact_depths, checkpoint_depths
-from training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
-from training.evaluation.encoders import load_checkpoint
-from training.evaluation.results.openings import OPENINGS_FILE, note_opening
-from training.evaluation.sts import DEV_FILE, average, score, spearman
-from training.files.record import write_record
 
 Rows = NDArray[np.float32]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from training.errors import ConfigError
-from training.evaluation.results.output import require_writable
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.output import require_writable
 
 
 def test_asking_leaves_nothing_and_changes_nothing(tmp_path: Path) -> None:

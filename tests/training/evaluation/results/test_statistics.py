@@ -2,7 +2,7 @@
 
 import pytest
 
-from training.evaluation.results.statistics import (
+from s2sent.training.evaluation.results.statistics import (
     equivalence,
     holm,
     mean_and_spread,

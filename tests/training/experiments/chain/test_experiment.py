@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 import torch
 
+from s2sent.training.__main__ import main
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.experiments.chain.experiment import ChainSeries, run_chain
+from s2sent.training.experiments.chain.plan import WITH, WITHOUT, Chain, read_chain
+from s2sent.training.experiments.chain.tables import write_chain_tables
+from s2sent.training.experiments.locks import claimed, lock_of
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import write_record
+from s2sent.training.recipe.objectives import Distillation
+from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
-from training.__main__ import main
-from training.encoder import new_encoder
-from training.errors import ConfigError, Interrupted
-from training.evaluation.results.openings import OPENINGS_FILE
-from training.experiments.chain.experiment import ChainSeries, run_chain
-from training.experiments.chain.plan import WITH, WITHOUT, Chain, read_chain
-from training.experiments.chain.tables import write_chain_tables
-from training.experiments.locks import claimed, lock_of
-from training.files.jsonl import append_line, read_lines
-from training.files.record import write_record
-from training.recipe.objectives import Distillation
-from training.recipe.recipe import Recipe
 
 FIRST = """
 seed = 1
@@ -196,7 +196,7 @@ def test_the_start_that_weights_moved_from_is_the_seeds(
         seeds.append(torch.initial_seed())
         return known(recipe)
 
-    monkeypatch.setattr("training.experiments.chain.experiment.new_encoder", start)
+    monkeypatch.setattr("s2sent.training.experiments.chain.experiment.new_encoder", start)
     chain, data = series[0].chain, series[0].data
     run_chain(ChainSeries(chain, (7,), data, tmp_path), train=Untrained())
     assert seeds == [7, 7]

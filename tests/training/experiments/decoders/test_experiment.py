@@ -11,28 +11,33 @@ from typing import Any
 import pytest
 import torch
 
-from model.network.encoder import find_selector
-from tests.support.tiny import tiny_backbone, tiny_decoder
-from tests.support.tiny_data import SENTENCES, tiny_data, write_table
-from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
-from training.encoder import new_encoder
-from training.errors import ConfigError, Interrupted
-from training.experiments.decoders.experiment import is_decoder, reproduce_decoders, runs_of
-from training.experiments.decoders.plan import (
+from s2sent.model.network.encoder import find_selector
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.experiments.decoders.experiment import is_decoder, reproduce_decoders, runs_of
+from s2sent.training.experiments.decoders.plan import (
     BUDGETS,
     GATE_RATE,
     LORA_ARMS,
     STATIC_RATE,
     frozen_plan,
 )
-from training.experiments.decoders.tables import FROZEN_FILE, LORA_FILE, lora_tables, weights_figure
-from training.experiments.locks import claimed, lock_of
-from training.experiments.paper.cells import Series
-from training.files.jsonl import read_lines
-from training.frozen.selection import TESTS
-from training.frozen.train import CHOSEN_ON
-from training.objectives.sfp import TwoStageLoss
-from training.recipe.recipe import Recipe
+from s2sent.training.experiments.decoders.tables import (
+    FROZEN_FILE,
+    LORA_FILE,
+    lora_tables,
+    weights_figure,
+)
+from s2sent.training.experiments.locks import claimed, lock_of
+from s2sent.training.experiments.paper.cells import Series
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.frozen.selection import TESTS
+from s2sent.training.frozen.train import CHOSEN_ON
+from s2sent.training.objectives.sfp import TwoStageLoss
+from s2sent.training.recipe.recipe import Recipe
+from tests.support.tiny import tiny_backbone, tiny_decoder
+from tests.support.tiny_data import SENTENCES, tiny_data, write_table
+from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
 
 
 @pytest.fixture(scope="module")

@@ -11,27 +11,32 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.artifact.reader import Artifact
-from model.export.checkpoint import export_checkpoint
-from model.export.options import ExportOptions
-from model.network.encoder import get_selector
-from model.runtime.encoder import OnnxEncoder
+from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.network.encoder import get_selector
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, EncoderError, Interrupted
+from s2sent.training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
+from s2sent.training.evaluation.retrieval import PACKAGES, retrieval_scores
+from s2sent.training.evaluation.sts import DEV_FILE
+from s2sent.training.experiments.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
+from s2sent.training.experiments.exits.plan import ARMS, COMPARED
+from s2sent.training.experiments.exits.tables import (
+    QUALITY_FILE,
+    TIMES_FILE,
+    area,
+    write_exit_tables,
+)
+from s2sent.training.experiments.locks import claimed, lock_of
+from s2sent.training.experiments.paper.cells import Series
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import write_json
+from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint
 from tests.support.tiny_tasks import tiny_tasks
-from training.encoder import new_encoder
-from training.errors import ConfigError, EncoderError, Interrupted
-from training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
-from training.evaluation.retrieval import PACKAGES, retrieval_scores
-from training.evaluation.sts import DEV_FILE
-from training.experiments.exits.experiment import RESULTS_FILE, reproduce_exits, runs_of
-from training.experiments.exits.plan import ARMS, COMPARED
-from training.experiments.exits.tables import QUALITY_FILE, TIMES_FILE, area, write_exit_tables
-from training.experiments.locks import claimed, lock_of
-from training.experiments.paper.cells import Series
-from training.files.jsonl import append_line, read_lines
-from training.files.record import write_json
-from training.recipe.recipe import Recipe
 
 
 @pytest.fixture(scope="module")

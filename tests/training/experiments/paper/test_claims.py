@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from s2sent.training.experiments.paper.claims import Finding, findings
+from s2sent.training.experiments.paper.plan.experiments import EXPERIMENTS
 from tests.support.made_up_results import NOTHING, ORDERED, around, by_seed
-from training.experiments.paper.claims import Finding, findings
-from training.experiments.paper.plan.experiments import EXPERIMENTS
 
 
 def verdict(scores: Mapping[str, Sequence[float]], start: str) -> str:

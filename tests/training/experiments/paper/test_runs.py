@@ -14,20 +14,20 @@ from typing import Any
 
 import pytest
 
+from s2sent.training.__main__ import main
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments.locks import claimed
+from s2sent.training.experiments.paper.cells import Cell, Series, cells, corpus_sha256
+from s2sent.training.experiments.paper.latency import measure_latency
+from s2sent.training.experiments.paper.plan.experiments import chosen
+from s2sent.training.experiments.paper.runs import run
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.record import source_sha256, write_json
+from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_tasks import tiny_tasks
-from training.__main__ import main
-from training.errors import ConfigError, Interrupted
-from training.evaluation.sts import TASKS
-from training.experiments.locks import claimed
-from training.experiments.paper.cells import Cell, Series, cells, corpus_sha256
-from training.experiments.paper.latency import measure_latency
-from training.experiments.paper.plan.experiments import chosen
-from training.experiments.paper.runs import run
-from training.files.jsonl import append_line, read_lines
-from training.files.record import source_sha256, write_json
-from training.recipe.recipe import Recipe
 
 
 class StandIn:
@@ -189,7 +189,7 @@ def test_a_run_of_another_process_is_left_to_it(series: Series) -> None:
 def _hold(lock: Path) -> subprocess.Popen[bytes]:
     """Another process that claims a run, and has done so when this returns."""
     code = (
-        "import sys, pathlib\nfrom training.experiments.locks import claimed\n"
+        "import sys, pathlib\nfrom s2sent.training.experiments.locks import claimed\n"
         f"with claimed(pathlib.Path({str(lock)!r})):\n print('held', flush=True)\n sys.stdin.read()"
     )
     holder = subprocess.Popen(

@@ -6,6 +6,12 @@ from pathlib import Path
 import pytest
 from scipy.stats import ttest_rel
 
+from s2sent.training.errors import ConfigError
+from s2sent.training.experiments.paper.claims import findings
+from s2sent.training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
+from s2sent.training.experiments.paper.results import read_results
+from s2sent.training.experiments.paper.tables import claims_table, experiment_table, write_tables
+from s2sent.training.files.jsonl import append_line
 from tests.support.made_up_results import (
     BASE,
     NOTHING,
@@ -15,12 +21,6 @@ from tests.support.made_up_results import (
     made_up,
     write_made_up,
 )
-from training.errors import ConfigError
-from training.experiments.paper.claims import findings
-from training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
-from training.experiments.paper.results import read_results
-from training.experiments.paper.tables import claims_table, experiment_table, write_tables
-from training.files.jsonl import append_line
 
 
 def line(table: str, start: str) -> list[str]:

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from model.network.twins import is_twin_checkpoint
+from s2sent.model.network.twins import is_twin_checkpoint
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.experiments.locks import claimed, lock_of
+from s2sent.training.experiments.paper.cells import Series
+from s2sent.training.experiments.twins.experiment import cells_of, reproduce_twins
+from s2sent.training.experiments.twins.join import join_checkpoints
+from s2sent.training.experiments.twins.plan import ARMS
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.files.record import write_record
+from s2sent.training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
+from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import SENTENCES, tiny_data, write_table
 from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
-from training.encoder import new_encoder
-from training.errors import ConfigError, EncoderError
-from training.evaluation.results.openings import OPENINGS_FILE
-from training.experiments.locks import claimed, lock_of
-from training.experiments.paper.cells import Series
-from training.experiments.twins.experiment import cells_of, reproduce_twins
-from training.experiments.twins.join import join_checkpoints
-from training.experiments.twins.plan import ARMS
-from training.files.jsonl import read_lines
-from training.files.record import write_record
-from training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
-from training.recipe.recipe import Recipe
 
 
 class Untrained:

@@ -10,9 +10,9 @@ used there (``weight_norm = "none"``), which makes 1d and 2d the same.
 from dataclasses import dataclass, field
 from typing import Any
 
-from training.errors import ConfigError
-from training.experiments.paper.plan.budgets import BUDGETS, OBJECTIVES, Table
-from training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.errors import ConfigError
+from s2sent.training.experiments.paper.plan.budgets import BUDGETS, OBJECTIVES, Table
+from s2sent.training.recipe.recipe import Recipe, recipe_from
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from training.errors import ConfigError
-from training.experiments.paper.plan.budgets import OBJECTIVES
-from training.experiments.paper.plan.configurations import (
+from s2sent.training.errors import ConfigError
+from s2sent.training.experiments.paper.plan.budgets import OBJECTIVES
+from s2sent.training.experiments.paper.plan.configurations import (
     AT_LAST,
     AUTHORS_CODE,
     BY_REDUCTION,

@@ -4,19 +4,19 @@ import itertools
 
 import pytest
 
-from model.network.selector_config import SelectorConfig
-from training.errors import ConfigError
-from training.evaluation.results.published import (
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.published import (
     TABLE_2,
     TABLE_3,
     TABLE_4,
     best_sts_rows,
     transfer_rows,
 )
-from training.experiments.paper.plan.budgets import BUDGETS
-from training.experiments.paper.plan.configurations import Configuration, misfit
-from training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
-from training.recipe.recipe import Recipe
+from s2sent.training.experiments.paper.plan.budgets import BUDGETS
+from s2sent.training.experiments.paper.plan.configurations import Configuration, misfit
+from s2sent.training.experiments.paper.plan.experiments import EXPERIMENTS, chosen
+from s2sent.training.recipe.recipe import Recipe
 
 CONFIGURATIONS = {
     name: configuration
