@@ -1,6 +1,7 @@
 # Each verb makes what it needs. `make serve` never installs torch.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SERVE   := .venv/serve
+TRAIN   := .venv/train
 DEV     := .venv/dev
 CLIENTS := .venv/clients
 PEERS   := .venv/peers
@@ -12,9 +13,11 @@ HUB_CLIENT = $(shell sed -n 's/^ENV HUB_CLIENT="\(.*\)"/\1/p' Dockerfile)
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt))) javascript
 
-.PHONY: fuzz soak serve test test-bulk test-clients check fix bench peers audit sbom clean
+.PHONY: fuzz soak serve train test test-bulk test-clients check fix bench peers audit sbom clean
 serve: $(SERVE)/installed       ## start the service with the embedded model
 	$(SERVE)/bin/s2sent serve
+
+train: $(TRAIN)/installed        ## install what training and export need, s2sent-train among it
 
 test: $(DEV)/installed          ## run every test, two files at a time
 	$(DEV)/bin/python -m pytest -n 2 --dist loadfile
@@ -47,6 +50,11 @@ fuzz: $(DEV)/installed $(FUZZ)/installed ## 10,000 cases made from the OpenAPI d
 $(SERVE)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(SERVE)
 	$(SERVE)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu]'
+	touch $@
+
+$(TRAIN)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(TRAIN)
+	$(TRAIN)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train]'
 	touch $@
 
 $(DEV)/installed: pyproject.toml constraints.txt

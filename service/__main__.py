@@ -14,13 +14,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+import s2sent
 from s2sent.service.bulk.command import embed
 from s2sent.service.process import end_process, tune_process
 from s2sent.service.settings import Settings, SettingsError, load_settings
 from s2sent.service.settings_reference import describe_fields, settings_table
 
 app = typer.Typer(
-    help="Sentence embeddings and similarity over HTTP.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -110,6 +110,16 @@ def _open_and_serve(settings: Settings) -> int:
         return _say(str(error), code=1)
     except SettingsError as error:
         return _say(*error.problems, code=2)
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Sentence embeddings and similarity over HTTP."""
+    if version:
+        typer.echo(f"s2sent {s2sent.__version__}")
+        raise typer.Exit
 
 
 app.command("serve")(_with_settings(_serve))

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
+import s2sent
 from s2sent.model.artifact.reader import Artifact
 from s2sent.training.commands.chain import chain
 from s2sent.training.commands.corpora import caption_edits, docstrings
@@ -24,7 +25,6 @@ from s2sent.training.commands.reproduce import reproduce
 from s2sent.training.errors import failure
 
 app = typer.Typer(
-    help="Fit an S2Sent selector, score encoders, export checkpoints for serving.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,6 +37,16 @@ Beside = Annotated[
     list[str] | None, typer.Option(help="Another encoder to compare with; may be repeated.")
 ]
 Transfer = Annotated[bool, typer.Option("--transfer", help="Also score the seven transfer tasks.")]
+
+
+@app.callback(invoke_without_command=True)
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Fit an S2Sent selector, score encoders, export checkpoints for serving."""
+    if version:
+        typer.echo(f"s2sent {s2sent.__version__}")
+        raise typer.Exit
 
 
 @app.command()

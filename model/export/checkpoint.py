@@ -52,7 +52,11 @@ POOLING_FLAGS = {  # in 1_Pooling/config.json, by the pooling's name
 TRAINING_RECORD = "training.json"  # what the trainer leaves in a checkpoint for the manifest
 
 
-def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) -> Artifact:
+def export_checkpoint(
+    checkpoint: str | Path,
+    target: str | Path,
+    options: ExportOptions = ExportOptions(),  # noqa: B008  # frozen
+) -> Artifact:
     """Export the sentence-transformers checkpoint as an artifact at ``target``.
 
     It may have a selector or none: `model.network.encoder.load_encoder` says what it may hold.
@@ -60,6 +64,7 @@ def export_checkpoint(checkpoint: Path, target: Path, options: ExportOptions) ->
     `model.export.parity.ParityError` or `model.artifact.errors.ArtifactError`, and then leaves
     ``target`` as it was.
     """
+    checkpoint, target = Path(checkpoint), Path(target)
     encoder = load_encoder(checkpoint).to("cpu")
     encoder.tokenizer.padding_side = "right"  # as served: GPT-2 counts padding on the left
     if selector := find_selector(encoder):

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,11 @@ KEPT_TOKENS_ALONE = 256
 
 
 class OnnxEncoder:
-    """An opened artifact that embeds batches of token ids, one row per sequence.
+    """An artifact, or the folder of one, that embeds texts or batches of token ids.
 
     Safe to call from several threads; `run` blocks and releases the GIL while a session works.
-    Raises `model.runtime.providers.ProviderUnavailable` when ``device`` cannot be used.
+    Raises `model.runtime.providers.ProviderUnavailable` when ``device`` cannot be used, and
+    `model.artifact.errors.ArtifactError` for a folder that is no artifact.
 
     With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
     thread, which uses the cores better than threads that work in step; an exclusive run gets all
@@ -50,13 +52,15 @@ class OnnxEncoder:
 
     def __init__(
         self,
-        artifact: Artifact,
+        artifact: Artifact | str | Path,
         *,
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
         tensorrt: TensorRTPlan | None = None,
     ) -> None:
+        if not isinstance(artifact, Artifact):
+            artifact = Artifact.open(Path(artifact))
         manifest = artifact.manifest
         self.artifact = artifact
         self.dim = manifest.dim

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,27 @@ STOP_TIMEOUT_SECONDS = 120
 
 
 class ServerProcess:
-    """A running `s2sent serve`; ``log`` holds its lines so far."""
+    """A running `s2sent serve`, or ``program`` in its place; ``log`` holds its lines so far."""
 
-    def __init__(self, artifact: Path, *flags: str, module: str = "s2sent.service") -> None:
+    def __init__(
+        self,
+        artifact: Path,
+        *flags: str,
+        module: str = "s2sent.service",
+        program: Sequence[str] = (),
+        cwd: Path | None = None,
+    ) -> None:
         command = [sys.executable, "-m", module, *(["serve"] if module == "s2sent.service" else [])]
-        command += ["--artifact", str(artifact)]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("S2SENT_")}
+        command = [*(program or command), "--artifact", str(artifact)]
+        unwanted = ("S2SENT_", "PYTHONPATH") if program else "S2SENT_"  # another installation's
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
         self.process = subprocess.Popen(
             [*command, "--port", "0", *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
+            cwd=cwd,
         )
         self.log: list[dict[str, Any]] = []
         listening = threading.Event()
@@ -63,10 +72,14 @@ class ServerProcess:
 
 @contextmanager
 def running_server(
-    artifact: Path, *flags: str, module: str = "s2sent.service"
+    artifact: Path,
+    *flags: str,
+    module: str = "s2sent.service",
+    program: Sequence[str] = (),
+    cwd: Path | None = None,
 ) -> Iterator[ServerProcess]:
     """A server that is ready, ended at the latest when the block ends."""
-    server = ServerProcess(artifact, *flags, module=module)
+    server = ServerProcess(artifact, *flags, module=module, program=program, cwd=cwd)
     try:
         server.wait_until_ready()
         yield server

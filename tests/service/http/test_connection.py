@@ -144,7 +144,7 @@ async def test_a_broken_body_is_refused_once() -> None:
 async def test_a_refusal_has_the_request_id_and_the_log_too(
     caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
-    caplog.set_level(logging.INFO, logger="service")
+    caplog.set_level(logging.INFO, logger="s2sent.service")
     async with served(forever) as port:
         said = await all_of(port, sent)
     assert b"\r\nx-request-id: mine\r\n" in said

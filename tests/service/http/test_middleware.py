@@ -88,13 +88,13 @@ async def test_log_line_has_the_work_and_not_the_text(caplog: pytest.LogCaptureF
 
 
 async def test_probes_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, logger="service")
+    caplog.set_level(logging.INFO, logger="s2sent.service")
     await client_of(FakeEngine()).get("/health")
     assert not [record for record in caplog.records if record.name.startswith("service")]
 
 
 async def test_log_lines_can_be_switched_off(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="service")
+    caplog.set_level(logging.DEBUG, logger="s2sent.service")
     await client_of(FakeEngine(), log_requests=False).post("/embed", json={"inputs": "a"})
     assert not [record for record in caplog.records if record.name.startswith("service")]
 
