@@ -3,13 +3,11 @@
 import math
 from collections.abc import Callable, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
-from typing import Literal
+from typing import Literal, Protocol
 
 from s2sent.model.runtime.tokenizer import TokenizedText
 from s2sent.service.engine.deadlines import InFlightRequests
-from s2sent.service.engine.inference.batcher import Batcher
 from s2sent.service.engine.inference.fair_queue import PendingRequest
-from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.errors import (
     EmptyInput,
     NotReady,
@@ -36,25 +34,38 @@ MAX_RETRY_AFTER_SECONDS = 60
 MAX_CHARACTERS = 262_144
 
 
+class TextQueue(Protocol):
+    """Where texts wait for a batch; `service.engine.inference.batcher.Batcher` has the meaning."""
+
+    @property
+    def tokens(self) -> int: ...
+    def tokens_in(self, lane: Lane) -> int: ...
+    def is_full(self, lane: Lane) -> bool: ...
+    def submit(self, *parts: PendingRequest) -> bool: ...
+    def drop(self, request: PendingRequest) -> None: ...
+
+
 class Admission:
     """The state of the engine, its limits, and the requests that were admitted.
 
-    Refusals for lack of room are counted and have a Retry-After.
+    Refusals for lack of room are counted and have a Retry-After: ``seconds_for`` tells how long
+    so many tokens take.
     """
 
     def __init__(
         self,
         settings: Settings,
         metrics: Metrics,
-        batcher: Batcher,
-        throughput: ThroughputEstimate,
+        queue: TextQueue,
+        seconds_for: Callable[[int], float],
+        in_flight: InFlightRequests,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._batcher = batcher
-        self._throughput = throughput
+        self._queue = queue
+        self._seconds_for = seconds_for
         self.state: State = "starting"
-        self.in_flight = InFlightRequests(metrics, settings.request_timeout_seconds)
+        self.in_flight = in_flight
 
     def track(
         self, timeout_seconds: float | None, *, stage: Callable[[], str] = lambda: "tokenize"
@@ -119,24 +130,31 @@ class Admission:
 
     def check_queue(self, lane: Lane) -> None:
         """Raises Overloaded when the lane is full already, before anything is tokenised."""
-        if self._batcher.is_full(lane):
+        if self._queue.is_full(lane):
             raise self._queue_full(lane)
 
     def submit(self, parts: Sequence[PendingRequest]) -> None:
-        """Queue all tokens of a request's parts; raises Overloaded when they do not fit."""
-        if parts and not self._batcher.submit(*parts):
-            tokens = sum(part.tokens for part in parts)
+        """Queue all tokens of a request's parts; raises Overloaded when they do not fit.
+
+        A part of which nothing has to be embedded is answered.
+        """
+        waiting = [part for part in parts if part.positions]
+        if waiting and not self._queue.submit(*waiting):
+            tokens = sum(part.tokens for part in waiting)
             raise self._queue_full(parts[0].lane, f"; this request has {tokens}")
+        for part in parts:
+            if not part.positions:
+                part.future.set_result(None)
 
     def _queue_full(self, lane: Lane, asked: str = "") -> Overloaded:
-        waiting, limit = self._batcher.tokens_in(lane), self._settings.max_queue_tokens
+        waiting, limit = self._queue.tokens_in(lane), self._settings.max_queue_tokens
         what = f"{waiting} {lane} tokens are waiting, of {limit} that may{asked}"
         return self._overloaded("queue_full", what)
 
     def _overloaded(self, reason: str, what: str) -> Overloaded:
         """The error whose Retry-After is the time that the waiting tokens will take."""
         self._metrics.rejected.labels(reason).inc()
-        wait = math.ceil(self._throughput.seconds_for(self._batcher.tokens))
+        wait = math.ceil(self._seconds_for(self._queue.tokens))
         seconds = min(max(wait, 1), MAX_RETRY_AFTER_SECONDS)
         message = f"The service is busy: {what}. Send the request again in {seconds} s."
         return Overloaded(message, retry_after_seconds=seconds)

@@ -1,10 +1,17 @@
-"""A cache of embeddings in memory, with least recently used eviction."""
+"""A cache of embeddings in memory, with least recently used eviction, in front of the queue."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from s2sent.service.engine.inference.batcher import Batcher
+from s2sent.service.engine.inference.fair_queue import PendingRequest
+from s2sent.service.telemetry.metrics import Metrics
 
 Embedding = NDArray[np.float32]  # [dim], not normalised
 
@@ -67,3 +74,42 @@ def _key(sequence: Sequence[int], depth: int | None) -> bytes:
 
 def _size(key: bytes, embedding: Embedding) -> int:
     return len(key) + embedding.nbytes + ENTRY_BYTES
+
+
+class CachingBatcher(Batcher):
+    """A batcher that queues the texts whose embeddings are not in its cache.
+
+    `submit` is to be called on one event loop. Block weights are not kept.
+    """
+
+    def __init__(self, cache: EmbeddingCache, metrics: Metrics, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._cache = cache
+        self._metrics = metrics
+
+    def submit(self, *parts: PendingRequest) -> bool:
+        """`Batcher.submit` of what is not known; nothing is left to wait for in a part that is."""
+        if parts[0].weights:
+            return super().submit(*parts)
+        asked = sum(len(part.positions) for part in parts)
+        for part in parts:
+            found = self._cache.find(
+                [part.sequences[position] for position in part.positions], depth=part.depth
+            )
+            part.fill({part.positions[at]: embedding for at, embedding in found.items()})
+        waiting = [part for part in parts if part.positions]
+        if waiting and not super().submit(*waiting):
+            return False
+        for part in waiting:
+            part.future.add_done_callback(partial(self._keep, part))
+        misses = sum(len(part.positions) for part in waiting)
+        self._metrics.cache_hits.inc(asked - misses)
+        self._metrics.cache_misses.inc(misses)
+        return True
+
+    def _keep(self, part: PendingRequest, future: asyncio.Future[None]) -> None:
+        if future.cancelled() or future.exception():
+            return
+        embedded = (position for position in part.positions if position not in (part.errors or ()))
+        rows = {position: part.embeddings[position] for position in embedded}
+        self._cache.keep(part.sequences, rows, depth=part.depth)

@@ -1,44 +1,30 @@
-"""Async embedding engine: admission, tokenisation, batching, deadlines, shutdown.
+"""The engine of one process: the queue, the model, and the threads that run it.
 
-The path of a request to embed: check the limits that need no tokens, tokenise, reserve room in the
-queue, wait in the batcher, run in an inference thread. A request for token spans or decoding ends
-after tokenising. Each request holds a timeout scope of `service.engine.deadlines` until its answer,
-which ends it at its deadline, and when the engine aborts, also while a thread hangs.
+`service.engine.base` has what comes before the queue. A request to embed waits in the batcher and
+runs in an inference thread.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TypeVar
 
-from s2sent.model.artifact.reader import Artifact
-from s2sent.model.runtime.token_spans import TokenSpan
-from s2sent.model.runtime.tokenizer import TruncationDirection
-from s2sent.model.runtime.windows import Windows
-from s2sent.service.engine.admission import Admission, not_ready
 from s2sent.service.engine.background import in_background
+from s2sent.service.engine.base import STOP_TIMEOUT_SECONDS, BaseEngine
+from s2sent.service.engine.cache import CachingBatcher, EmbeddingCache
 from s2sent.service.engine.inference.batcher import Batcher
 from s2sent.service.engine.inference.fair_queue import BatchLimits
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
-from s2sent.service.engine.submission import Part, Submission, stage_of
-from s2sent.service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
-from s2sent.service.engine.types import EmbedResult, OtherTexts, Readiness
-from s2sent.service.lanes import Lane
+from s2sent.service.engine.types import Readiness
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
-Result = TypeVar("Result")
 
-STOP_TIMEOUT_SECONDS = 1.0  # for the threads to end when a run outlives the drain
-
-
-class Engine:
+class Engine(BaseEngine):
     """Embeds and tokenises texts for many callers at one time, on one event loop.
 
     ``model`` is a model that is being opened; without it `start` opens the one the settings name.
@@ -55,57 +41,26 @@ class Engine:
         on_fatal: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._parallelism = Parallelism.of(settings)
-        self._settings = settings
-        self._metrics = metrics
         self._opening = model
-        self._model: LoadedModel | None = None
         self._on_fatal = on_fatal
-        self._clock = clock
         self._failure = "engine could not start"  # the reason while the state is "failed"
-        self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
         self._workers: InferenceWorkers | None = None
         limits = BatchLimits.of(settings)
         self._throughput = ThroughputEstimate(limits)
-        self._batcher = Batcher(
+        self._cache = EmbeddingCache(settings.cache_bytes)
+        queue = partial(CachingBatcher, self._cache, metrics) if settings.cache_bytes else Batcher
+        self._batcher = queue(
             limits,
             max_queue_tokens=settings.max_queue_tokens,
             bulk_share=settings.bulk_share,
-            num_workers=self._parallelism.concurrent_runs,
+            num_workers=Parallelism.of(settings).concurrent_runs,
             call_soon=lambda wake: asyncio.get_running_loop().call_soon(wake),
             clock=clock,
         )
-        self._admission = Admission(settings, metrics, self._batcher, self._throughput)
-        self._submission = Submission(self._admission, self._batcher, metrics, settings.cache_bytes)
+        super().__init__(
+            settings, metrics, self._batcher, self._throughput.seconds_for, clock=clock
+        )
         self._publish_gauges()
-
-    @property
-    def artifact(self) -> Artifact:
-        """The artifact that is served. Like all the model's properties, NotReady before loading."""
-        artifact = self._loaded.artifact
-        if artifact is None:
-            raise not_ready("starting")
-        return artifact
-
-    @property
-    def provider(self) -> str:
-        """ONNX Runtime's name of the execution provider the encoder runs on."""
-        return self._loaded.encoder.provider
-
-    @property
-    def has_block_weights(self) -> bool:
-        """Whether `embed` can give the selector's block weights."""
-        return self._loaded.encoder.has_block_weights
-
-    @property
-    def threads(self) -> int:
-        """Threads of an exclusive run."""
-        return self._parallelism.threads
-
-    @property
-    def tokenizer_threads(self) -> int:
-        """Threads of the pool that tokenises texts to embed."""
-        return min(self.threads, MAX_TOKENIZER_THREADS)
 
     async def start(self) -> None:
         """Load, warm up and verify the model off the loop, then start to take batches.
@@ -126,114 +81,6 @@ class Engine:
         model.describe(self._metrics)
         self._metrics.model_load_seconds.set(self._clock() - (model.opened_since or since))
 
-    async def embed(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        truncate: bool = True,
-        truncation_direction: TruncationDirection = "right",
-        prompt: str = "",
-        windows: Windows | None = None,
-        lane: Lane = "interactive",
-        depth: int | None = None,
-        others: OtherTexts | None = None,
-        weights: bool = False,
-        skip_failed: bool = False,
-        timeout_seconds: float | None = None,
-    ) -> EmbedResult:
-        """Embed texts, or lists of token ids, which are taken verbatim.
-
-        With ``windows`` a text that is too long is split and its embedding is the mean of theirs
-        (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
-        None runs all. ``others`` follow, by their own depth and prompt. With ``weights`` the
-        selector's block weights are given instead. With ``skip_failed``, which takes no ``others``,
-        errors of texts are in the result. Raises EmptyInput, InvalidInput, PayloadTooLarge,
-        Overloaded, NotReady, DeadlineExceeded or InferenceFailed. Cancelling drops what waits.
-        """
-        every = [*texts, *others.texts] if others else texts
-        self._admission.check_embedding(every, lane, allow_empty=skip_failed)
-        parts: list[Part] = []
-        try:
-            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(parts)):
-                token_ids = partial(
-                    self._tokenization.token_ids,
-                    self._loaded.tokenizer,
-                    truncate=truncate,
-                    truncation_direction=truncation_direction,
-                    windows=windows,
-                )
-                rows = await token_ids(texts, prompt=prompt, skip_failed=skip_failed)
-                at_depths = [(rows, depth)]
-                if others:
-                    rows = await token_ids(others.texts, prompt=others.prompt, first=len(texts))
-                    at_depths.append((rows, others.depth))
-                row_length = partial(self._loaded.row_length, weights=weights)
-                parts = self._submission.submit(
-                    at_depths, row_length, lane=lane, weights=weights, now=self._clock()
-                )
-                for part in parts:
-                    await part.pending.future
-        finally:
-            self._submission.drop(parts)
-        return self._submission.finish(parts, counted=windows is not None)
-
-    async def tokenize(
-        self,
-        texts: Sequence[str],
-        convert: Callable[[list[TokenSpan]], Result],
-        *,
-        add_special_tokens: bool = True,
-        prompt: str = "",
-        timeout_seconds: float | None = None,
-    ) -> list[Result]:
-        """Split each text into tokens, however long it is; places count ``prompt``.
-
-        ``convert`` is called in a thread with the spans of each text, and what it returns is the
-        answer, so that the spans of many texts are never in memory at one time.
-        Raises EmptyInput, PayloadTooLarge, Overloaded, NotReady or DeadlineExceeded.
-        """
-        prompted = [prompt + text for text in texts] if prompt else texts
-        self._admission.check_tokenizing(prompted)
-        tokenizer = self._loaded.tokenizer
-
-        def tokens_of(text: str) -> Result:
-            return convert(tokenizer.token_spans(text, add_special_tokens=add_special_tokens))
-
-        async with self._admission.track(timeout_seconds):
-            return await self._tokenization.in_slices(prompted, tokens_of)
-
-    async def decode(
-        self,
-        ids: Sequence[Sequence[int]],
-        *,
-        skip_special_tokens: bool = True,
-        timeout_seconds: float | None = None,
-    ) -> list[str]:
-        """The text of each list of token ids.
-
-        Raises InvalidInput for an id outside the vocabulary, and what `tokenize` raises.
-        """
-        self._admission.check_tokenizing(ids)
-        function = partial(decoded, self._loaded.tokenizer, skip_special_tokens=skip_special_tokens)
-        async with self._admission.track(timeout_seconds):
-            return await self._tokenization.in_slices(ids, function)
-
-    async def tokens(
-        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
-    ) -> list[list[str]]:
-        """The tokens of each list of ids of this vocabulary, as the vocabulary spells them."""
-        async with self._admission.track(timeout_seconds):
-            return await self._tokenization.in_slices(ids, self._loaded.tokenizer.tokens)
-
-    def track(
-        self, timeout_seconds: float, *, stage: Callable[[], str]
-    ) -> AbstractAsyncContextManager[None]:
-        """Count what is done with a result as a request in flight, which a drain waits for.
-
-        Raises DeadlineExceeded after ``timeout_seconds``, and NotReady when the engine aborts.
-        """
-        return self._admission.track(timeout_seconds, stage=stage)
-
     def readiness(self) -> Readiness:
         """Whether traffic should be sent here. Cheap, and never waits for inference."""
         if self._admission.state == "failed":
@@ -249,24 +96,12 @@ class Engine:
         What is not finished after ``timeout_seconds`` is answered with NotReady. Returns whether
         everything was finished. May be called again, or before `start`.
         """
-        if self._admission.state != "failed":
-            self._admission.state = "draining"
-        in_flight = self._admission.in_flight
-        finished = await in_flight.is_idle_within(timeout_seconds)
-        if not finished:
-            self._abort_in_flight()
-            await in_flight.is_idle_within(STOP_TIMEOUT_SECONDS)
+        finished = await self._settled(timeout_seconds)
         self._batcher.close()
         self._tokenization.shut_down()
         if self._workers:
             await self._workers.ended(STOP_TIMEOUT_SECONDS)
         return finished
-
-    @property
-    def _loaded(self) -> LoadedModel:
-        if self._model is None:
-            raise not_ready("starting")
-        return self._model
 
     async def _load(self) -> LoadedModel:
         opening = self._opening or LoadedModel.open_in_background(self._settings)
@@ -298,7 +133,7 @@ class Engine:
             tokens=self._batcher.tokens_in,
             oldest_seconds=self._batcher.oldest_seconds,
             ready=lambda: self.readiness().ready,
-            cache_bytes=lambda: self._submission.cache_bytes,
+            cache_bytes=lambda: self._cache.bytes,
         )
 
     def _on_workers_lost(self, reason: str) -> None:
@@ -307,6 +142,3 @@ class Engine:
         self._abort_in_flight()
         if self._on_fatal:
             self._on_fatal(reason)
-
-    def _abort_in_flight(self) -> None:
-        self._admission.in_flight.abort(lambda: not_ready(self._admission.state))

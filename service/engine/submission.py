@@ -1,4 +1,4 @@
-"""Tokenised requests on their way to the batcher, past the cache, and their results."""
+"""Tokenised requests on their way to the queue, and their results."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from s2sent.service.engine.admission import Admission
-from s2sent.service.engine.cache import EmbeddingCache
-from s2sent.service.engine.inference.batcher import Batcher
+from s2sent.service.engine.admission import Admission, TextQueue
 from s2sent.service.engine.inference.fair_queue import PendingRequest
 from s2sent.service.engine.tokenization import Tokenized
 from s2sent.service.engine.types import EmbedResult
@@ -33,23 +31,12 @@ def stage_of(parts: Sequence[Part]) -> str:
 
 
 class Submission:
-    """Queues the texts whose embeddings are not in the cache. Used on the event loop only.
+    """Queues the texts of requests. Used on the event loop only."""
 
-    ``cache_bytes`` 0 means no cache.
-    """
-
-    def __init__(
-        self, admission: Admission, batcher: Batcher, metrics: Metrics, cache_bytes: int
-    ) -> None:
+    def __init__(self, admission: Admission, queue: TextQueue, metrics: Metrics) -> None:
         self._admission = admission
-        self._batcher = batcher
+        self._queue = queue
         self._metrics = metrics
-        self._cache = EmbeddingCache(cache_bytes) if cache_bytes else None
-
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes that the cache takes now."""
-        return 0 if self._cache is None else self._cache.bytes
 
     def submit(
         self,
@@ -63,66 +50,44 @@ class Submission:
         """Queue all texts of a request or none; the future of a part is set once it is embedded.
 
         ``texts`` are tokens with the last block to run for them; ``row_length`` gives the numbers
-        of a row at that depth. ``weights`` as in `PendingRequest`; they are not kept in the cache.
-        Texts that have an error already are not queued.
+        of a row at that depth. ``weights`` as in `PendingRequest`. Texts that have an error already
+        are not queued.
         Raises PayloadTooLarge for too many windows, and Overloaded when its tokens do not fit into
         the queue.
         """
         self._admission.check_windows([row for tokenized, _ in texts for row in tokenized.rows])
-        cache = None if weights else self._cache
-        parts, found = [], 0
+        parts = []
         for tokenized, depth in texts:
             sequences, errors = sequences_of(tokenized.rows), tokenized.errors
-            known = {} if cache is None else cache.find(sequences, depth=depth)
-            settled = {**known, **errors} if errors else known
             pending = PendingRequest(
                 sequences,
                 row_length(depth),
                 asyncio.get_running_loop().create_future(),
-                positions=[at for at in range(len(sequences)) if at not in settled],
+                positions=[at for at in range(len(sequences)) if at not in (errors or ())],
                 lane=lane,
                 depth=depth,
                 weights=weights,
                 arrival=now,
                 errors=errors,
             )
-            for position, embedding in known.items():
-                pending.embeddings[position] = embedding
             parts.append(Part(tokenized, pending))
-            found += len(known)
-        self._admission.submit([part.pending for part in parts if part.pending.positions])
-        for part in parts:
-            if not part.pending.positions:
-                part.pending.future.set_result(None)
-        if cache is not None:
-            self._metrics.cache_hits.inc(found)
-            self._metrics.cache_misses.inc(sum(len(part.pending.positions) for part in parts))
+        self._admission.submit([part.pending for part in parts])
         return parts
 
     def drop(self, parts: Sequence[Part]) -> None:
         """Remove the texts of the parts that wait: nobody waits for their futures any more."""
         for _, pending in parts:
-            self._batcher.drop(pending)
+            self._queue.drop(pending)
             if not pending.future.cancel() and not pending.future.cancelled():
                 pending.future.exception()  # read, also where another part failed first
 
     def finish(self, parts: Sequence[Part], *, counted: bool = False) -> EmbedResult:
-        """The result of the parts, whose new embeddings are kept in the cache.
-
-        ``counted`` tells the windows of each text.
-        """
+        """The result of the parts; ``counted`` tells the windows of each text."""
         return _joined([self._finish(part, counted=counted) for part in parts])
 
     def _finish(self, part: Part, *, counted: bool) -> EmbedResult:
         tokenized, request = part
         rows, errors = tokenized.rows, request.errors or {}
-        if self._cache is not None and not request.weights:
-            embeddings = {
-                position: request.embeddings[position]
-                for position in request.positions
-                if position not in errors
-            }
-            self._cache.keep(request.sequences, embeddings, depth=request.depth)
         failed = errors_of_texts(errors, rows)
         result = EmbedResult(
             embeddings_of_texts(request.embeddings, rows),

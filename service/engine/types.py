@@ -174,6 +174,23 @@ class Run(Protocol):
         ...
 
 
+class ServedModel(Protocol):
+    """What `service.engine.base.BaseEngine` needs of a model, wherever that runs."""
+
+    @property
+    def artifact(self) -> Artifact | None: ...
+    @property
+    def tokenizer(self) -> "TextTokenizer": ...
+    @property
+    def provider(self) -> str: ...
+    @property
+    def has_block_weights(self) -> bool: ...
+
+    def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
+        """Numbers of a text in the result."""
+        ...
+
+
 class TextTokenizer(Protocol):
     """What the engine needs of a tokenizer; `model.runtime.tokenizer.Tokenizer` is the real one.
 

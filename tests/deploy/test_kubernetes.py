@@ -21,7 +21,7 @@ import typer
 import yaml
 
 from s2sent.service.__main__ import app
-from s2sent.service.engine.engine import STOP_TIMEOUT_SECONDS
+from s2sent.service.engine.base import STOP_TIMEOUT_SECONDS
 from s2sent.service.http.tracing import FLUSH_TIMEOUT_SECONDS
 from s2sent.service.server import SEND_TIMEOUT_SECONDS
 from s2sent.service.settings import ENV_PREFIX, Settings, load_settings

@@ -15,7 +15,7 @@ block weights are asked for share a run with texts to embed.
 import asyncio
 import heapq
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -87,6 +87,14 @@ class PendingRequest:
         self.dropped = False  # nobody waits for it any more
         self.unanswered = len(self.positions)
         self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
+
+    def fill(self, known: Mapping[int, NDArray[np.float32]]) -> None:
+        """Take embeddings that are known, by position; to be called before it is queued."""
+        for position, embedding in known.items():
+            self.embeddings[position] = embedding
+        self.positions = [position for position in self.positions if position not in known]
+        self.tokens = sum(len(self.sequences[position]) for position in self.positions)
+        self.unanswered = len(self.positions)
 
 
 class QueuedText(NamedTuple):

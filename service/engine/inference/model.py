@@ -163,6 +163,16 @@ class LoadedModel:
             raise WrongShape(f"the encoder returned {values.shape} instead of {expected}")
         return values
 
+    @property
+    def provider(self) -> str:
+        """ONNX Runtime's name of the execution provider the encoder runs on."""
+        return self.encoder.provider
+
+    @property
+    def has_block_weights(self) -> bool:
+        """Whether the graph gives the selector's block weights."""
+        return self.encoder.has_block_weights
+
     def release_memory(self) -> None:
         """Give back what runs keep; an inference thread calls it when it has nothing to do."""
         self.encoder.return_memory()
