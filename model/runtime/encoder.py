@@ -164,14 +164,16 @@ class OnnxEncoder:
         batch_size: int = 32,
         normalize: bool = True,
         depth: int | None = None,
+        prompt_name: str | None = None,
     ) -> NDArray[np.float32]:
         """Embed texts offline: rows [n, dim] in the order of ``texts``; ``depth`` as in `run`.
 
-        The model's default prompt stands before each. Batches are made of texts of close lengths.
+        Before each stands the prompt of this name, by default the model's default one. Batches are
+        made of texts of close lengths.
         A vector of zeros stays one.
         Raises UnusableInput for a text without tokens.
         """
-        prompt = self.artifact.manifest.prompt()
+        prompt = self.artifact.manifest.prompt(prompt_name)
         rows = [row.input_ids for row in self.tokenizer.tokenize(texts, prompt=prompt)]
         for index, row in enumerate(rows):
             if not row:

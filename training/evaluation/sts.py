@@ -7,8 +7,9 @@ joined by single spaces; only the encoder's own limit truncates them.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from s2sent.training.corpus import read_table
-from s2sent.training.errors import DataError
+from s2sent.training.errors import DataError, EncoderError
 
 TASKS = {
     "STS12": "sts12.tsv",
@@ -37,6 +38,29 @@ class Encode(Protocol):
     """Texts to embeddings [n, dim], of any norm; row i is for text i."""
 
     def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]: ...
+
+
+@dataclass(frozen=True)
+class PromptedEncode:
+    """An encoder that puts other prompts before queries and documents than before other texts."""
+
+    encode: Encode
+    query: Encode
+    document: Encode
+
+    def __call__(self, texts: Sequence[str], /) -> NDArray[np.float32]:
+        """Embeddings [n, dim] of texts that are neither queries nor documents."""
+        return self.encode(texts)
+
+
+def roles(encode: Encode) -> tuple[Encode, Encode]:
+    """The encoder of queries and that of documents: the encoder itself where it knows no others."""
+    return getattr(encode, "query", encode), getattr(encode, "document", encode)
+
+
+def each_role(encode: Encode, change: Callable[[Encode], Encode]) -> Encode:
+    """The encoder changed in the same way for texts, queries and documents."""
+    return PromptedEncode(change(encode), *map(change, roles(encode)))
 
 
 @dataclass(frozen=True)
@@ -60,6 +84,16 @@ class Remembered:
         if new := distinct(text for text in texts if text not in self._known):
             self._known.update(zip(new, self._encode(new), strict=True))
         return np.stack([self._known[text] for text in texts])
+
+    @cached_property
+    def query(self) -> "Remembered":
+        """The encoder of queries, with a cache of its own."""
+        return Remembered(roles(self._encode)[0])
+
+    @cached_property
+    def document(self) -> "Remembered":
+        """The encoder of documents, likewise."""
+        return Remembered(roles(self._encode)[1])
 
 
 def distinct(*columns: Iterable[str]) -> list[str]:
@@ -97,16 +131,45 @@ def thinned(pairs: SentencePairs, count: int) -> SentencePairs:
 def spearman(
     first: NDArray[np.floating], second: NDArray[np.floating], gold: Sequence[float]
 ) -> float:
-    """Spearman's rank correlation x 100 between row cosines of two [n, dim] and gold scores [n]."""
-    return 100 * float(spearmanr(cosines(first, second), gold).statistic)
+    """Spearman's rank correlation x 100 between row cosines of two [n, dim] and gold scores [n].
+
+    Raises `DataError` for gold scores, and `EncoderError` for embeddings, that have none.
+    """
+    cosine = cosines(first, second)
+    if len({*gold}) < 2:
+        raise DataError(
+            f"All {len(gold)} pairs have one gold score, and a correlation needs two: add pairs."
+        )
+    if (cosine == cosine[0]).all():
+        raise EncoderError(
+            f"All {len(gold)} pairs have the cosine {cosine[0]:.4f}, and a correlation needs two: "
+            "the encoder gives every text one direction; train or fetch it again."
+        )
+    return 100 * float(spearmanr(cosine, gold).statistic)
 
 
 def cosines(first: NDArray[np.floating], second: NDArray[np.floating]) -> NDArray[np.float64]:
-    """The cosine [n] of each row of ``first`` [n, dim] with the same row of ``second``."""
+    """The cosine [n] of each row of ``first`` [n, dim] with the same row of ``second``.
+
+    Raises `EncoderError` for a row that has none.
+    """
     a, b = (matrix.astype(np.float64) for matrix in (first, second))
+    require_directions(a, b)
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
     cosine: NDArray[np.float64] = np.einsum("nd,nd->n", a, b) / norms
     return cosine
+
+
+def require_directions(*matrices: NDArray[np.floating]) -> None:
+    """Raise `EncoderError` where a row of the embeddings [n, dim] is zeros or not finite."""
+    for rows in matrices:
+        lost = ~np.isfinite(rows).all(1) | ~rows.any(1)
+        if lost.any():
+            raise EncoderError(
+                f"{lost.sum()} of {len(rows)} embeddings, first that of text {lost.argmax() + 1}, "
+                "are zeros or not finite and have no cosine: leave out texts that the encoder has "
+                "no vector for, or train or fetch it again."
+            )
 
 
 def score(encode: Encode, folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> dict[str, float]:

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.training.corpus import read_table
-from s2sent.training.errors import DataError
+from s2sent.training.errors import DataError, EncoderError
 from s2sent.training.evaluation.sts import Encode, distinct
 
 SEED = 1111  # SentEval's
@@ -80,7 +80,7 @@ def score_transfer(
     """Score an encoder on transfer tasks of ``folder``; task name to accuracy x 100.
 
     Every text is encoded once. ``seed`` decides the folds. Raises `DataError` naming the file and
-    line that cannot be used.
+    line that cannot be used, and `EncoderError` for embeddings that are not finite.
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
 
@@ -88,6 +88,11 @@ def score_transfer(
     columns = (c for parts in read.values() for part in parts.values() for c in part.texts)
     texts = distinct(*columns)
     embeddings = encode(texts)
+    if not np.isfinite(embeddings).all():
+        raise EncoderError(
+            "Some embeddings are not finite, to which no classifier can be fitted: train or fetch "
+            "the encoder again."
+        )
     place = {text: row for row, text in enumerate(texts)}
 
     def features(examples: LabelledTexts) -> Features:

@@ -5,6 +5,7 @@ Under torchrun the processes share each batch.
 
 import atexit
 import logging
+import math
 import re
 import statistics
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from sentence_transformers import (
     SentenceTransformer,
@@ -30,7 +33,7 @@ from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME, TRAINER_STATE_N
 from s2sent.model.network.encoder import max_positions
 from s2sent.training.backbones import MODULES_FILE
 from s2sent.training.corpus import Corpus
-from s2sent.training.errors import ConfigError
+from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.evaluation.depths.embeddings import encode_exits
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.sts import SentencePairs, spearman
@@ -56,6 +59,13 @@ class Trainer(SentenceTransformerTrainer):
 
     It saves, restores, clips and shares them. A failure to load the best step is an error here.
     """
+
+    def _align_special_tokens(self) -> None:
+        """Leave the backbone's settings as it was built with them.
+
+        The library writes the tokenizer's ids of padding, beginning and end into them. RoBERTa-like
+        backbones count positions from the padding id: loaded again they would read other ones.
+        """
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Make no model card: `training.json` is the record, and a card would query a hub."""
@@ -130,8 +140,6 @@ class Trainer(SentenceTransformerTrainer):
         if state.global_step < state.max_steps:
             return False
         self.state = state
-        # As the library does before the first step.
-        self._align_special_tokens()  # type: ignore[no-untyped-call]  # transformers is partly typed
         if state.best_global_step is not None:
             self._load_best_model()
         return True
@@ -166,11 +174,18 @@ class DevEvaluator(SentenceEvaluator):
         texts = (self.dev.first, self.dev.second)
         if not self.depths:
             encode = torch_encode(model)
-            return {0: spearman(encode(texts[0]), encode(texts[1]), self.dev.gold)}
+            return {0: self._score(encode(texts[0]), encode(texts[1]))}
         first, second = (encode_exits(model, each, self.depths) for each in texts)
-        scores = {depth: spearman(first[depth], second[depth], self.dev.gold) for depth in first}
+        scores = {depth: self._score(first[depth], second[depth]) for depth in first}
         log.info("dev by depth: %s", "  ".join(f"{d} {s:.2f}" for d, s in scores.items()))
         return scores
+
+    def _score(self, first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+        """Spearman x 100; NaN of embeddings that have none, as of a training that diverged."""
+        try:
+            return spearman(first, second, self.dev.gold)
+        except EncoderError:
+            return math.nan
 
 
 @contextmanager

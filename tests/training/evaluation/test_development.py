@@ -101,7 +101,7 @@ def test_a_document_below_the_tenth_rank_counts_as_not_found() -> None:
 @pytest.mark.parametrize("broken", [0.0, np.nan])
 def test_embeddings_without_a_cosine_have_no_rank(broken: float) -> None:
     rows = np.array([[1.0, 0.0], [broken, broken]])
-    with pytest.raises(EncoderError, match="zero or not finite"):
+    with pytest.raises(EncoderError, match="zeros or not finite"):
         retrieval_scores(rows, rows)
 
 

@@ -1,8 +1,10 @@
 """Scores: Spearman of cosine in the "all" setting, exact to the second decimal on real weights."""
 
 import json
+import math
 import os
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -25,9 +27,12 @@ from s2sent.training.evaluation.encoders import (
     in_requests,
     open_encoder,
 )
+from s2sent.training.evaluation.geometry import geometry_of
+from s2sent.training.evaluation.retrieval import retrieval_scores
 from s2sent.training.evaluation.sts import (
     TASKS,
     Remembered,
+    SentencePairs,
     average,
     read_sentence_pairs,
     score,
@@ -100,6 +105,65 @@ def test_a_file_without_pairs_is_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.tsv", [HEADER])
     with pytest.raises(DataError, match="has no rows under its header"):
         read_sentence_pairs(path)
+
+
+NOTHING = "zebra"  # a text that the next encoder has no vector for
+
+
+def silent(texts: Sequence[str]) -> NDArray[np.float32]:
+    """As `letters`, with zeros for one text."""
+    return np.where([[text == NOTHING] for text in texts], 0, letters(texts)).astype(np.float32)
+
+
+@pytest.fixture
+def silent_artifact(
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
+    """A copy of an artifact, opened as `silent`, and data in which its text stands."""
+    folder = Path(shutil.copytree(tiny_artifact.path, tmp_path / "artifact"))
+    monkeypatch.setattr("s2sent.training.evaluation.evaluate.open_encoder", lambda _: silent)
+    data = tiny_tasks(tmp_path / "data")
+    with (data / "sts" / TASKS["STS13"]).open("a") as file:
+        file.write(f"tiny\t3\ta\t{NOTHING}\n")
+    return folder, data
+
+
+def test_a_text_without_a_vector_ends_an_evaluation_with_a_sentence(
+    silent_artifact: tuple[Path, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """No score is NaN, and the manifest stays JSON."""
+    artifact, data = silent_artifact
+    manifest = (artifact / "manifest.json").read_bytes()
+    arguments = ["evaluate", str(artifact), "--data", str(data), "--record"]
+    with pytest.raises(SystemExit, match="^2$"):
+        main([*arguments, "--json", str(tmp_path / "scores.json")])
+    said = capsys.readouterr()
+    assert re.search(r"1 of \d+ embeddings, .* are zeros or not finite", said.err)
+    assert "nan" not in said.out
+    assert (artifact / "manifest.json").read_bytes() == manifest
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, math.inf])
+def test_every_score_of_cosines_refuses_an_embedding_that_has_none(value: float) -> None:
+    rows = letters(SENTENCES[:8])
+    rows[2] = value
+    pairs = SentencePairs(SENTENCES[:8], SENTENCES[8:16], [0.0, 5.0] * 4)
+    for score_them in (
+        lambda: spearman(rows, rows, pairs.gold),
+        lambda: retrieval_scores(rows, rows),
+        lambda: geometry_of(lambda texts: rows[[0] * (len(texts) - 8) + [*range(8)]], pairs),
+    ):
+        with pytest.raises(EncoderError, match="of text [0-9]+, are zeros or not finite"):
+            score_them()
+
+
+def test_a_correlation_that_is_not_defined_is_refused() -> None:
+    """Equal cosines, as of an encoder that gives every text one vector, and equal gold scores."""
+    rows = letters(["a", "ab", "b"])
+    with pytest.raises(EncoderError, match=r"All 3 pairs have the cosine 1\.0000"):
+        spearman(rows[:1].repeat(3, axis=0), rows[:1].repeat(3, axis=0), [1, 2, 3])
+    with pytest.raises(DataError, match="All 3 pairs have one gold score"):
+        spearman(rows, rows[::-1], [1, 1, 1])
 
 
 def test_the_average_is_of_the_unrounded_scores() -> None:

@@ -8,9 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from s2sent.model.artifact.writer import record_by_depth
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.errors import EncoderError
@@ -28,6 +25,7 @@ from s2sent.training.evaluation.sts import (
     DEV_FILE,
     Encode,
     average,
+    each_role,
     read_sentence_pairs,
     score,
 )
@@ -143,10 +141,10 @@ def _table(grid: Grid) -> str:
 
 
 def _cut(encode: Encode, width: int) -> Encode:
-    def first_components(texts: Sequence[str], /) -> NDArray[np.float32]:
-        return encode(texts)[:, :width]
+    def first_components(of_role: Encode) -> Encode:
+        return lambda texts: of_role(texts)[:, :width]
 
-    return first_components
+    return each_role(encode, first_components)
 
 
 def _seconds(encoder: OnnxEncoder, rows: Sequence[Sequence[int]]) -> dict[int, float]:

@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.errors import EncoderError
-from s2sent.training.evaluation.depths.embeddings import BATCH_SIZE, encode_exits
-from s2sent.training.evaluation.encoders import is_artifact, open_torch
-from s2sent.training.evaluation.sts import Encode, Remembered
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.evaluation.encoders import (
+    artifact_encode,
+    by_prompt,
+    is_artifact,
+    open_torch,
+)
+from s2sent.training.evaluation.sts import Encode, Remembered, each_role
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -54,7 +59,7 @@ def artifact_depths(encoder: OnnxEncoder) -> DepthEncoders:
     encoders: dict[int, Encode] = {}
     for depth in manifest.all_depths:
         at = None if depth == manifest.full_depth else depth
-        encoders[depth] = Remembered(partial(encoder.encode, batch_size=BATCH_SIZE, depth=at))
+        encoders[depth] = Remembered(artifact_encode(encoder, depth=at))
     return DepthEncoders(encoders, encoder.dim)
 
 
@@ -70,14 +75,21 @@ def checkpoint_depths(encoder: "SentenceTransformer", path: Path) -> DepthEncode
         )
     exits = selector.config.exits
 
-    def every_depth(texts: Sequence[str], /) -> NDArray[np.float32]:
-        return np.stack([*encode_exits(encoder, texts, exits).values()], axis=1)
+    def every_depth(prompt_name: str | None) -> Encode:  # [n, depths, width]
+        def encode(texts: Sequence[str], /) -> NDArray[np.float32]:
+            of_depths = encode_exits(encoder, texts, exits, prompt_name=prompt_name)
+            return np.stack([*of_depths.values()], axis=1)
 
-    remembered = Remembered(every_depth)  # [n, depths, width]
+        return encode
 
-    def in_column(place: int) -> Encode:
-        return lambda texts: remembered(texts)[:, place]
+    remembered = Remembered(by_prompt(encoder.prompts, every_depth))
+
+    def in_column(place: int, encode: Encode) -> Encode:
+        return lambda texts: encode(texts)[:, place]
 
     full = int(cast(Any, encoder[0]).auto_model.config.num_hidden_layers)
-    encoders = {depth: in_column(place) for place, depth in enumerate([*exits, full])}
+    encoders = {
+        depth: each_role(remembered, partial(in_column, place))
+        for place, depth in enumerate([*exits, full])
+    }
     return DepthEncoders(encoders, selector.config.width)

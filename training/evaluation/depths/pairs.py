@@ -10,7 +10,7 @@ from s2sent.training.evaluation.depths.encoders import open_depths
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.results.markdown import markdown_table
 from s2sent.training.evaluation.retrieval import read_retrieval, retrieval_scores
-from s2sent.training.evaluation.sts import spearman
+from s2sent.training.evaluation.sts import roles, spearman
 
 Show = Callable[[str], None]
 Rows = NDArray[np.float32]
@@ -36,10 +36,9 @@ def evaluate_depth_pairs(path: Path, data: Path, show: Show, retrieval: Path | N
         first, second, lambda one, other: {WITHOUT_OVERLAP: spearman(one, other, dev.gold)}
     )
     if retrieval is not None:
-        queries, documents = read_retrieval(retrieval)
         asked, held = (
-            {depth: encode(texts) for depth, encode in encoders.items()}
-            for texts in (queries, documents)
+            {depth: roles(encode)[side](texts) for depth, encode in encoders.items()}
+            for side, texts in enumerate(read_retrieval(retrieval))
         )
         found |= score_pairs(asked, held, retrieval_scores)
     for name, scores in found.items():

@@ -165,7 +165,7 @@ def test_a_text_is_embedded_once_at_each_depth(
     encoder = OnnxEncoder(Artifact.open(artifact))
     asked: list[int | None] = []
 
-    def encode(texts: Sequence[str], *, batch_size: int, depth: int | None) -> Rows:
+    def encode(texts: Sequence[str], *, depth: int | None, **options: object) -> Rows:
         asked.extend([depth] * len(texts))
         return np.ones((len(texts), 32), np.float32)
 
