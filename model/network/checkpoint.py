@@ -15,6 +15,7 @@ from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 from transformers import CONFIG_MAPPING
+from transformers import __version__ as TRANSFORMERS
 
 from s2sent.model.artifact.errors import RESTORE
 from s2sent.model.artifact.manifest import MANIFEST
@@ -218,9 +219,10 @@ def _require_backbone(folder: Path) -> None:
     kind = config.get("model_type")
     if kind not in CONFIG_MAPPING:
         brings = " and brings code of its own, which is never run" if "auto_map" in config else ""
+        saved = f" ({at} saved it)" if (at := config.get("transformers_version")) else ""
         raise CheckpointError(
-            f"{folder} is a model of the type {kind!r}, which transformers does not know{brings}: "
-            "choose a model that loads without trust_remote_code."
+            f"{folder} is a model of the type {kind!r}, which transformers {TRANSFORMERS} does not "
+            f"know{saved}{brings}: choose a model that loads without trust_remote_code."
         )
 
 

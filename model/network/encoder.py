@@ -34,6 +34,7 @@ from s2sent.model.network.transformer import (
     first_position,
     position_table,
 )
+from s2sent.model.network.transformers_5 import readable
 
 PoolingMode = Literal["mean", "cls", "token"]
 PromptPooling = Literal["mean", "cls", "mask", "last_token", "rep1"]
@@ -233,12 +234,17 @@ def load_transformer(
 ) -> Any:
     """The backbone and its tokenizer, set to return the hidden states of every block."""
     model_kwargs = {"attn_implementation": attn_implementation} if attn_implementation else {}
-    return kind.load(
-        source,
-        subfolder=subfolder,
-        model_kwargs=model_kwargs,
-        config_kwargs={"output_hidden_states": True},
-    )
+    with readable(source, subfolder) as folder:
+        transformer: Any = kind.load(
+            folder,
+            subfolder=subfolder,
+            model_kwargs=model_kwargs,
+            config_kwargs={"output_hidden_states": True},
+        )
+    for part in (transformer.auto_model, transformer.auto_model.config, transformer.tokenizer):
+        if folder != source and part is not None:
+            part.name_or_path = source
+    return transformer
 
 
 def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransformer:
