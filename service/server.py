@@ -35,9 +35,6 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # After the drain only finished answers are still being sent; the server waits so long for clients
 # that do not read theirs.
 SEND_TIMEOUT_SECONDS = 5
-# Longer than the idle time of common load balancers and connection pools (60 s), so that they and
-# not this server close a connection, and no request meets one that is just being closed.
-KEEP_ALIVE_SECONDS = 75
 
 
 class CannotListen(Exception):
@@ -82,7 +79,7 @@ class Process:
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # nothing here asks for the client's address
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_keep_alive=settings.keep_alive_seconds,
                 timeout_graceful_shutdown=SEND_TIMEOUT_SECONDS,
             )
         )

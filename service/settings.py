@@ -80,6 +80,10 @@ class Settings(BaseSettings):
     drain_timeout_seconds: float = _setting(
         30.0, "Server", "Time given to accepted requests after SIGTERM.", ge=0, le=3_600
     )
+    keep_alive_seconds: int = _setting(
+        75, "Server", "Time an idle connection stays open; above a load balancer's own.",
+        ge=1, le=3_600,
+    )  # fmt: skip
     cors_allow_origins: Annotated[tuple[str, ...], NoDecode] = _setting(
         (), "Server", "Origins browsers may call from, separated by commas; * for any."
     )

@@ -1,9 +1,17 @@
 """HTTP/1.1 connection handling: checks made before a request reaches the application.
 
-Extends uvicorn's httptools protocol with a limit on the size and the time of a request's head, an
-end of connections whose client reads no answer, error responses in the service's own envelope for
-bytes that are not HTTP, and the body of a request that offers an upgrade
-(https://github.com/Kludex/uvicorn/issues/2722).
+Extends uvicorn's httptools protocol with limits on the size and the time of a request's head and on
+what is neither head nor body, an end of connections whose client reads no answer, error responses
+in the service's own envelope for bytes that are not HTTP, and the body of a request that offers an
+upgrade (https://github.com/Kludex/uvicorn/issues/2722).
+
+pyproject.toml pins uvicorn's minor version, because none of what is used here is documented: of
+`HttpToolsProtocol` ``_start_asgi_task``, ``_unset_keepalive_if_required``, ``app_state``,
+``cycle``, ``flow``, ``headers``, ``loop``, ``parser``, ``pipeline``, ``scope``, ``server_state``,
+``timeout_keep_alive``, ``timeout_keep_alive_handler``, ``timeout_keep_alive_task``, ``transport``,
+``url``; of `RequestResponseCycle` ``body``, ``disconnected``, ``keep_alive``, ``message_event``,
+``more_body``, ``response_complete``, ``response_started``; `FlowControl`; `STATUS_LINE`. A new
+version is read for these before the pin is moved.
 """
 
 import asyncio
@@ -17,31 +25,46 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from s2sent.service.errors import HeadTooLarge, MalformedRequest, ServiceError
+from s2sent.service.errors import InternalError, ServiceError
 from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from s2sent.service.http.error_responses import error_response
+from s2sent.service.http.flow import OrderedFlow
+from s2sent.service.http.malformed import (
+    MAX_HEAD_BYTES,
+    check_head,
+    head_too_large,
+    path_of,
+    reason_of,
+    surplus_too_large,
+)
 from s2sent.service.http.middleware import REQUEST_ID_FIELD, request_id_of
 from s2sent.service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-HTTP_VERSIONS = ("1.0", "1.1")
-MAX_HEAD_BYTES = 65_536
+# What is read is parsed in pieces of this size, so that a read of many small requests does not
+# become thousands of waiting ones.
+PARSED_BYTES = 8_192
 # Key of the service's Metrics in the ASGI lifespan state.
 METRICS_STATE = "metrics"
 # Closing a connection while the client still sends resets it, and the client may lose the answer;
 # the server reads on for this long.
 LINGER_SECONDS = 2.0
+# A head must be complete, and some of a waiting answer read, within this time, or within the
+# keep-alive timeout where that is shorter.
+PATIENCE_SECONDS = 75
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One client connection, for requests one after the other.
+    """One client connection, for requests one after the other."""
 
-    Within uvicorn's keep-alive timeout a head must be complete, and some of a waiting answer read.
-    """
-
+    flow: OrderedFlow
+    url = b""  # before the first request
     _in_head = False
-    _head_bytes = 0  # of the head, without those of the read it began in
+    _ended = False  # the last byte of a request was parsed, and its application not told so
+    _surplus = 0  # bytes that came since the last request and are neither its head nor its body
+    _chunk = 0  # bytes of the chunk of a body
+    _unparsed = b""  # read, and waiting for the answers to the requests before it
     _refused = False
     _answering: RequestResponseCycle | None = None  # the last request that the application got
     _reader_timeout: asyncio.TimerHandle | None = None  # set while an answer waits to be read
@@ -49,39 +72,63 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         """Start the keep-alive timeout, which also bounds the first head."""
         super().connection_made(transport)
+        self.flow = OrderedFlow(transport)
         self._disconnect = DisconnectSignal()
-        self.timeout_keep_alive_task = self.loop.call_later(
-            self.timeout_keep_alive, self.timeout_keep_alive_handler
-        )
+        self._patience = min(self.timeout_keep_alive, PATIENCE_SECONDS)
+        self._close_after(self.timeout_keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the work of this client."""
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn does so after a clean close only
         if self._answering is not None:
             _give_up(self._answering)
         self._stop_expecting()
         self._disconnect.fire()
+        self._unparsed = b""
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, whose callbacks below start requests."""
-        while data and not self._refused:
-            data = self._feed(data)
+        self._unparsed = self._unparsed + data if self._unparsed else data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse what was read, until a request has to wait for the answer to another."""
+        data, parsed = self._unparsed, 0
+        while parsed < len(data) and not self.pipeline and not self._refused:
+            piece = data[parsed : parsed + PARSED_BYTES]
+            parsed += len(piece)
+            while piece and not self._refused:
+                piece = self._feed(piece)
+        self._unparsed = b"" if self._refused else data[parsed:]
+        self.flow.unparsed = bool(self._unparsed)
+        if self._unparsed:
+            self.flow.pause_reading()
 
     def _feed(self, data: bytes) -> bytes:
         """Feed the parser; returns what it has to be fed next."""
-        headers = self.headers  # every head gets a new list
+        self._surplus += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            return self._without_upgrade(data[upgrade.args[0] :])
+            rest = data[upgrade.args[0] :]
+            self._surplus -= len(rest)
+            return self._without_upgrade(rest)
         except httptools.HttpParserError as error:
-            self._refuse(_reason(error))
+            self._end_message()
+            self._refuse(reason_of(error))
         else:
-            if self._in_head and self.headers is headers:
-                self._head_bytes += len(data)
-                if self._head_bytes > MAX_HEAD_BYTES:
-                    self._refuse(_head_too_large())
+            if self._surplus > MAX_HEAD_BYTES:
+                self._refuse(head_too_large() if self._in_head else surplus_too_large())
+            else:
+                self._end_message()
         return b""
+
+    def _close_after(self, seconds: float) -> None:
+        """Close the connection if no head is complete by then; replaces the timeout before."""
+        self._unset_keepalive_if_required()
+        close = self.timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, close)
 
     # --- answers that are not read ---
 
@@ -92,19 +139,25 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Go on with the next request, while the answer of this one is read."""
+        if self._answering is not None:  # an idle connection keeps nothing of a request
+            self._answering.body = bytearray()
+            self._answering = None
         super().on_response_complete()
         self._expect_reader()
+        if self._unparsed and not self.transport.is_closing():
+            self._parse()
+            if not self.pipeline:
+                self.flow.resume_reading()
 
     def _expect_reader(self) -> None:
-        """Close the connection when its client reads nothing for the keep-alive timeout.
+        """Close the connection when its client reads nothing for a while.
 
         The transport would keep the answer, also after `close`, until the last byte is sent.
         """
         self._stop_expecting()  # it counts from what is unread now
         if unread := self.transport.get_write_buffer_size():
-            self._reader_timeout = self.loop.call_later(
-                self.timeout_keep_alive, self._abort_unless_read, unread
-            )
+            abort = self._abort_unless_read
+            self._reader_timeout = self.loop.call_later(self._patience, abort, unread)
 
     def _abort_unless_read(self, unread: int) -> None:
         if self.transport.get_write_buffer_size() >= unread:
@@ -121,29 +174,50 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a head."""
+        self._end_message()
         super().on_message_begin()
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._chunk = True, 0
         self.scope["state"][DISCONNECT_STATE] = self._disconnect
+        if self._patience < self.timeout_keep_alive and self.timeout_keep_alive_task is not None:
+            self._close_after(self._patience)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header; trailers are dropped (RFC 9110, 6.5.1)."""
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Start the request, unless its head is parsed again without its upgrade."""
+        self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD_BYTES:  # 4: a colon, a space and the end of the line
-            raise _head_too_large()
-        if (version := self.parser.get_http_version()) not in HTTP_VERSIONS:
-            raise MalformedRequest(f"HTTP/{version} is not supported. Use HTTP/1.1.")
-        if [name for name, _ in self.headers].count(b"host") > 1:  # RFC 9112, section 3.2
-            raise MalformedRequest("The request has several Host headers. Send one.")
-        if self.parser.get_method() == b"CONNECT":
-            raise MalformedRequest("This is no proxy: CONNECT is not answered. See /docs.")
-        self._in_head = False
+            raise head_too_large()
+        method = self.parser.get_method()
+        self._surplus -= len(method) + size + len("  HTTP/1.1\r\n\r\n")
+        check_head(self.parser, self.url, self.headers)
         if not self.parser.should_upgrade():
             self._unset_keepalive_if_required()
             super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Hand over a piece of the body."""
+        self._surplus -= len(body)
+        self._chunk += len(body)
+        super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        """Leave out what a chunk needs: its size in hexadecimal digits and two ends of lines."""
+        self._surplus -= len(f"{self._chunk:x}\r\n\r\n")
+        self._chunk = 0
+
     def on_message_complete(self) -> None:
-        """End the request's body; a request that offers an upgrade has not started yet."""
-        if not self.parser.should_upgrade():
+        """Note the end of a request; one that offers an upgrade has not started yet."""
+        self._ended = not self.parser.should_upgrade()
+
+    def _end_message(self) -> None:
+        """Tell the application that its request's body is complete, if it is."""
+        if self._ended:
+            self._ended, self._surplus = False, 0
             super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
@@ -174,7 +248,11 @@ class HttpConnection(HttpToolsProtocol):
         broken = self._unended()
         request_id = request_id_of(dict(self.headers or ()))  # none before the first byte
         fields = {"request_id": request_id, "status": error.status}
-        logger.info("invalid request refused: %s", error.message, extra={"fields": fields})
+        if isinstance(error, InternalError):
+            message = "unhandled error while a request was parsed"
+            logger.error(message, exc_info=error.__cause__, extra={"fields": fields})
+        else:
+            logger.info("invalid request refused: %s", error.message, extra={"fields": fields})
         if broken is not None and self.pipeline:
             self.pipeline.popleft()  # the newest is on the left
         last = self.pipeline[0][0] if self.pipeline else self._answering
@@ -193,7 +271,7 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.write(self._response(error, request_id))
         self.transport.write_eof()
         self._expect_reader()
-        self.loop.call_later(LINGER_SECONDS, self.transport.close)
+        self._close_after(LINGER_SECONDS)
 
     def _unended(self) -> RequestResponseCycle | None:
         """The newest request, if its body has not ended and no answer to it has."""
@@ -203,7 +281,7 @@ class HttpConnection(HttpToolsProtocol):
         return newest
 
     def _response(self, error: ServiceError, request_id: str) -> bytes:
-        response = error_response(_path_of(self.url or b""), error)
+        response = error_response(path_of(self.url), error)
         fields = [
             *self.server_state.default_headers,
             *response.raw_headers,
@@ -214,31 +292,8 @@ class HttpConnection(HttpToolsProtocol):
         return STATUS_LINE[response.status_code] + head + b"\r\n" + bytes(response.body)
 
 
-def _path_of(target: bytes) -> str:
-    """The path of a request target, empty where it has none or is cut off."""
-    try:
-        path: bytes | None = httptools.parse_url(target).path
-    except httptools.HttpParserInvalidURLError:
-        path = None
-    return (path or b"").decode("latin-1")
-
-
 def _give_up(cycle: RequestResponseCycle) -> None:
     """Tell the application that the client of its request is gone."""
     if not cycle.response_complete:
         cycle.disconnected = True
         cycle.message_event.set()
-
-
-def _reason(error: httptools.HttpParserError) -> ServiceError:
-    """The error raised by one of the callbacks above, or MalformedRequest."""
-    if isinstance(error.__context__, ServiceError):
-        return error.__context__
-    return MalformedRequest("This is not HTTP/1.1. Send a request as RFC 9112 has it.")
-
-
-def _head_too_large() -> HeadTooLarge:
-    return HeadTooLarge(
-        f"The request's line and headers are above the limit of {MAX_HEAD_BYTES} bytes. "
-        "Send less of them."
-    )

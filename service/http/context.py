@@ -28,7 +28,7 @@ class RequestContext:
     key_name: str | None = None  # of the API key it came with, where the key has one
     key_lane: Lane | None = None  # the API key's, where it has one
     lane: Lane | None = None  # where its texts waited
-    result: EmbedResult | None = None  # once the engine has answered
+    result: EmbedResult | None = None  # once the engine has answered, until it is recorded
     depth: int | None = None  # the last block that was run; None for all
     route: str | None = None  # that it counts for, where its path does not tell
 

@@ -10,10 +10,12 @@ from opentelemetry import trace
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from s2sent.service.engine.admission import not_ready
+from s2sent.service.engine.types import EmbedResult
 from s2sent.service.errors import InternalError
 from s2sent.service.http.context import RequestContext
 from s2sent.service.http.error_responses import CLIENT_CLOSED_REQUEST, error_response
 from s2sent.service.http.tracing import trace_id_of
+from s2sent.service.lanes import Lane
 from s2sent.service.telemetry.logs import log_fields
 from s2sent.service.telemetry.metrics import ROUTES, Metrics
 
@@ -89,6 +91,7 @@ class ObserveRequests:
             log_fields.reset(token)
 
     def _record(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
+        result, context.result = context.result, None  # its connection may stay open, idle
         route = context.route or _route_label(scope)
         self._metrics.requests.labels(route, status).inc()
         self._metrics.request_duration[route].observe(seconds)
@@ -101,7 +104,7 @@ class ObserveRequests:
                 "status": status,
                 "duration_ms": _milliseconds(seconds),
                 **({"key": context.key_name} if context.key_name else {}),
-                **_work(context),
+                **_work(result, context.lane),
             }
             logger.log(level, "request", extra={"fields": fields})
 
@@ -130,16 +133,15 @@ def _route_label(scope: Scope) -> str:
     return label if label in ROUTES else "other"
 
 
-def _work(context: RequestContext) -> dict[str, object]:
+def _work(result: EmbedResult | None, lane: Lane | None) -> dict[str, object]:
     """What the engine did for a request: counts and times, no text."""
-    result = context.result
     if result is None:
         return {}
     return {
         "texts": len(result.tokens),
         "tokens": sum(result.tokens),
         "truncated": sum(result.truncated),
-        "lane": context.lane,
+        "lane": lane,
         "tokenize_ms": _milliseconds(result.tokenize_seconds),
         "queue_ms": _milliseconds(result.queue_seconds),
         "inference_ms": _milliseconds(result.inference_seconds),

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import signal
+import weakref
 from typing import Any
 
 import httpx
 import pytest
 
+from s2sent.service.engine.types import EmbedResult
 from s2sent.service.server import CannotListen, Process, listen
 from s2sent.service.settings import Settings
 from tests.support.fake_engine import FakeEngine
@@ -103,6 +105,39 @@ async def test_a_second_signal_does_not_wait() -> None:
     waiting.cancel()
     await asyncio.wait((waiting,))
     assert await running.stopped() == 1
+
+
+async def test_an_idle_connection_stays_open_as_long_as_it_is_set() -> None:
+    running = Running(FakeEngine(), keep_alive_seconds=1)
+    url = running.client.base_url
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    began = asyncio.get_running_loop().time()
+    assert await reader.read() == b""
+    assert asyncio.get_running_loop().time() - began >= 0.9
+    writer.close()
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running.stopped() == 0
+
+
+async def test_an_idle_connection_keeps_no_result() -> None:
+    """A client may leave many of them open."""
+    engine = FakeEngine()
+    embed, results = engine.embed, list[weakref.ref[Any]]()
+
+    async def watched(*arguments: Any, **options: Any) -> EmbedResult:
+        result = await embed(*arguments, **options)
+        results.append(weakref.ref(result.embeddings))
+        return result
+
+    engine.embed = watched  # type: ignore[method-assign]
+    running = Running(engine)
+    for body in ({"inputs": ["a"] * 100}, {"inputs": ["a"] * 100, "normalize": False}):
+        assert (await running.client.post("/embed", json=body)).status_code == 200
+    async with asyncio.timeout(20):
+        while any(result() is not None for result in results):
+            await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running.stopped() == 0
 
 
 async def test_a_failed_start_ends_the_process_with_1() -> None:

@@ -8,14 +8,12 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from s2sent.service.http.connection import LINGER_SECONDS, HttpConnection
-from s2sent.service.server import listen
+from s2sent.service.http.connection import LINGER_SECONDS
+from tests.support.connections import KEEP_ALIVE_SECONDS, all_of, served
 from tests.support.wire import request
 
-KEEP_ALIVE_SECONDS = 0.2
 GET = request(path=b"/", method=b"GET")
 POST = request(path=b"/")
 BROKEN = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
@@ -43,33 +41,10 @@ async def forever(_scope: Scope, receive: Receive, _send: Send) -> None:
         pass
 
 
-@contextlib.asynccontextmanager
-async def served(app: ASGIApp) -> AsyncIterator[int]:
-    """The port at which ``app`` answers."""
-    config = uvicorn.Config(app, http=HttpConnection, lifespan="off", log_config=None)
-    config.timeout_keep_alive = KEEP_ALIVE_SECONDS  # type: ignore[assignment]  # any number of seconds will do
-    server = uvicorn.Server(config)
-    with listen("127.0.0.1", 0) as listener:
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        yield listener.getsockname()[1]
-        server.should_exit = True
-        await serving
-
-
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     async with served(app) as port:
         yield port
-
-
-async def all_of(port: int, *pieces: bytes) -> bytes:
-    """Everything a server says until it closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for piece in pieces:
-        writer.write(piece)
-    content = await reader.read()
-    writer.close()
-    return content
 
 
 @pytest.mark.parametrize("sent", [b"", b"GE", GET[:-1], b"GET / HTTP/1.1\r\nX-Long: a"])
@@ -91,6 +66,24 @@ async def test_a_head_that_drips_closes_its_connection(port: int) -> None:
 
 async def test_the_second_head_of_a_connection_has_to_come_as_well(port: int) -> None:
     assert (await all_of(port, GET, GET[:-1])).endswith(b"\r\n\r\nok")
+
+
+async def test_a_long_keep_alive_gives_a_head_and_a_reader_no_more_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only an idle connection has it, as a load balancer keeps one."""
+    monkeypatch.setattr("s2sent.service.http.connection.PATIENCE_SECONDS", KEEP_ALIVE_SECONDS)
+    async with served(app, keep_alive_seconds=600) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            await asyncio.sleep(2 * KEEP_ALIVE_SECONDS)
+            writer.write(GET)
+            assert await reader.readuntil(b"ok")
+        writer.write(GET[:-1])
+        assert await reader.read() == b""
+        writer.close()
+    async with served(large, keep_alive_seconds=600) as port:
+        assert await unread_by_the_kernel(port) < LARGE
 
 
 async def test_a_request_may_take_longer_than_a_head(port: int) -> None:
