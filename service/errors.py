@@ -154,3 +154,8 @@ def check_text_count(count: int, limit: int) -> None:
         raise PayloadTooLarge(
             f"The request has {count} texts; the limit is {limit}. Send them in several requests."
         )
+
+
+def failed_text(position: int) -> InferenceFailed:
+    """The error of a text alone, where the others of its request have embeddings."""
+    return InferenceFailed(f"The encoder failed on input {position}. Leave it out.")

@@ -20,7 +20,7 @@ from s2sent.model.runtime.windows import Windows
 from s2sent.service.engine.admission import Admission, TextQueue, not_ready
 from s2sent.service.engine.deadlines import InFlightRequests
 from s2sent.service.engine.inference.parallelism import Parallelism
-from s2sent.service.engine.submission import Part, Submission, stage_of
+from s2sent.service.engine.submission import Part, Submission
 from s2sent.service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
 from s2sent.service.engine.types import EmbedResult, OtherTexts, ServedModel
 from s2sent.service.lanes import Lane
@@ -53,7 +53,8 @@ class BaseEngine:
         self._model: ServedModel | None = None
         self._clock = clock
         self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
-        in_flight = in_flight or InFlightRequests(metrics, settings.request_timeout_seconds)
+        if in_flight is None:
+            in_flight = InFlightRequests(metrics, settings.request_timeout_seconds)
         self._admission = Admission(settings, metrics, queue, seconds_for, in_flight)
         self._submission = Submission(self._admission, queue, metrics)
 
@@ -113,7 +114,9 @@ class BaseEngine:
         self._admission.check_embedding(every, lane, allow_empty=skip_failed)
         parts: list[Part] = []
         try:
-            async with self._admission.track(timeout_seconds, stage=lambda: stage_of(parts)):
+            async with self._admission.track(
+                timeout_seconds, stage=lambda: self._submission.stage_of(parts)
+            ):
                 token_ids = partial(
                     self._tokenization.token_ids,
                     self._loaded.tokenizer,

@@ -6,15 +6,16 @@ runs in an inference thread.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
+from s2sent.service.engine.admission import TextQueue, not_ready
 from s2sent.service.engine.background import in_background
 from s2sent.service.engine.base import STOP_TIMEOUT_SECONDS, BaseEngine
 from s2sent.service.engine.cache import CachingBatcher, EmbeddingCache
 from s2sent.service.engine.inference.batcher import Batcher
-from s2sent.service.engine.inference.fair_queue import BatchLimits
+from s2sent.service.engine.inference.fair_queue import BatchLimits, PendingRequest
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
@@ -80,6 +81,29 @@ class Engine(BaseEngine):
         self._admission.state = "serving"
         model.describe(self._metrics)
         self._metrics.model_load_seconds.set(self._clock() - (model.opened_since or since))
+
+    @property
+    def queue(self) -> TextQueue:
+        """Where texts wait."""
+        return self._batcher
+
+    def seconds_to_empty(self) -> float:
+        """How long all that waits will take."""
+        return self._throughput.seconds_for(self._batcher.tokens)
+
+    def enqueue(self, parts: Sequence[PendingRequest]) -> None:
+        """Queue a request that another process has admitted and tokenised.
+
+        Raises Overloaded when its tokens do not fit, and NotReady when nothing would run them.
+        """
+        if self._admission.state in ("starting", "failed"):
+            raise not_ready(self._admission.state)
+        self._admission.submit(parts)
+
+    def drop(self, part: PendingRequest) -> None:
+        """Remove the texts of such a part, for which nobody waits any more."""
+        self._batcher.drop(part)
+        part.future.cancel()
 
     def readiness(self) -> Readiness:
         """Whether traffic should be sent here. Cheap, and never waits for inference."""

@@ -23,13 +23,6 @@ class Part(NamedTuple):
     pending: PendingRequest
 
 
-def stage_of(parts: Sequence[Part]) -> str:
-    """How far a request is that ends now; without parts, its texts are being tokenised."""
-    if not parts:
-        return "tokenize"
-    return "inference" if any(part.pending.started for part in parts) else "queue"
-
-
 class Submission:
     """Queues the texts of requests. Used on the event loop only."""
 
@@ -73,6 +66,13 @@ class Submission:
             parts.append(Part(tokenized, pending))
         self._admission.submit([part.pending for part in parts])
         return parts
+
+    def stage_of(self, parts: Sequence[Part]) -> str:
+        """How far a request is that ends now; without parts, its texts are being tokenised."""
+        if not parts:
+            return "tokenize"
+        started = any(self._queue.has_started(part.pending) for part in parts)
+        return "inference" if started else "queue"
 
     def drop(self, parts: Sequence[Part]) -> None:
         """Remove the texts of the parts that wait: nobody waits for their futures any more."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.model.runtime.tokenizer import TokenizedText
-from s2sent.service.errors import InferenceFailed, ServiceError
+from s2sent.service.errors import ServiceError, failed_text
 
 
 def sequences_of(rows: Sequence[TokenizedText]) -> list[list[int]]:
@@ -41,9 +41,7 @@ def errors_of_texts(
         return errors
     owners = _owners(rows)
     return {
-        int(owners[position]): error
-        if position < len(rows)
-        else InferenceFailed(f"The encoder failed on input {owners[position]}. Leave it out.")
+        int(owners[position]): error if position < len(rows) else failed_text(int(owners[position]))
         for position, error in errors.items()
     }
 

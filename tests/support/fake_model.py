@@ -18,10 +18,11 @@ from s2sent.model.runtime.tokenizer import InputTooLong, TokenizedText
 from s2sent.model.runtime.windows import Windows
 from s2sent.service.engine.engine import Engine
 from s2sent.service.engine.inference.model import LoadedModel
-from s2sent.service.engine.types import EmbedResult, TextTokenizer
+from s2sent.service.engine.types import EmbedResult, Readiness, TextTokenizer
 from s2sent.service.errors import ServiceError
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+from tests.support.linked_engine import LinkedEngine
 
 Result = TypeVar("Result")
 
@@ -176,8 +177,11 @@ class FakeEncoder:
 class Harness:
     """An engine over fakes, and shorthands for what tests do with it.
 
+    With ``linked``, `start` puts a socket before it: what an HTTP process sees of its engine.
     ``tokenizer`` replaces the fake one; the encoder then is taken as verified.
     """
+
+    linked = False
 
     def __init__(
         self,
@@ -197,19 +201,30 @@ class Harness:
         parts.is_verified = tokenizer is not None
         model.set_result(parts)
         self.settings = Settings(**(limits | settings))
-        self.engine = Engine(
+        self.clock: Callable[[], float] = clock or time.monotonic
+        self.model = parts
+        self.engine: Engine | LinkedEngine = Engine(
             self.settings,
             self.metrics,
             model=model,
-            on_fatal=self.fatal.append,
-            clock=clock or time.monotonic,
+            on_fatal=self._on_fatal,
+            clock=self.clock,
         )
 
     async def start(self) -> None:
         await self.engine.start()
+        if self.linked and isinstance(self.engine, Engine):
+            self.engine = await LinkedEngine.of(
+                self.engine, self.settings, self.metrics, self.model, clock=self.clock
+            )
         self.encoder.batches.clear()  # the warm-up's
         self.encoder.entered = threading.Semaphore(0)
         self.tokenizer.calls = 0
+
+    def _on_fatal(self, reason: str) -> None:
+        self.fatal.append(reason)
+        if isinstance(self.engine, LinkedEngine):
+            self.engine.server.set_state(Readiness(False, reason), failed=True)
 
     def send(self, *texts: str, **options: Any) -> asyncio.Task[EmbedResult]:
         return asyncio.create_task(self.engine.embed(texts, **options))

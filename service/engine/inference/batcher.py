@@ -136,6 +136,10 @@ class Batcher:
             request.dropped = True
             self._lanes[request.lane].drop(request)
 
+    def has_started(self, request: PendingRequest) -> bool:
+        """Whether a text of ``request`` has been handed to the encoder."""
+        return request.started
+
     def next_batch(self, idle_seconds: float | None = None) -> Batch | None:
         """Wait for texts and return the next batch; None once the batcher is closed.
 

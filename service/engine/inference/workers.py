@@ -19,7 +19,7 @@ from s2sent.service.engine.inference.batcher import NO_BATCH, Batch, Batcher
 from s2sent.service.engine.inference.fair_queue import PendingRequest, QueuedText
 from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel, WrongShape
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
-from s2sent.service.errors import InferenceFailed, NotReady, ServiceError
+from s2sent.service.errors import InferenceFailed, NotReady, ServiceError, failed_text
 from s2sent.service.telemetry.metrics import FULL_DEPTH, Metrics
 
 logger = logging.getLogger(__name__)
@@ -266,9 +266,7 @@ class InferenceWorkers:
             if text.request.errors is None:
                 failed.add(text.request)
             else:
-                text.request.errors[text.position] = InferenceFailed(
-                    f"The encoder failed on input {text.position}. Leave it out."
-                )
+                text.request.errors[text.position] = failed_text(text.position)
         for request in failed:
             self._batcher.drop(request)
             self._post(self._fail_request, request, InferenceFailed(message), reason)

@@ -55,6 +55,8 @@ from tests.support.fake_model import (
     vector,
 )
 
+pytestmark = pytest.mark.usefixtures("form")
+
 # --- answers ---
 
 
@@ -335,7 +337,7 @@ async def test_deadline_is_answered_also_while_the_encoder_hangs() -> None:
         assert isinstance(
             await outcome(harness.send("behind", timeout_seconds=0.01)), DeadlineExceeded
         )
-        assert harness.value("queue_tokens") == 0
+        await harness.until(lambda: harness.value("queue_tokens") == 0)
         assert harness.value("requests_timed_out_total", stage="queue") >= 1
 
 
@@ -453,7 +455,8 @@ async def test_thread_that_keeps_dying_fails_everybody_and_is_reported_once() ->
         assert len(harness.fatal) == 1
         assert "died 4 times" in harness.engine.readiness().reason
         assert isinstance(await outcome(harness.send("late")), NotReady)
-        assert harness.value("queue_tokens") == harness.value("engine_ready") == 0
+        await harness.until(lambda: harness.value("queue_tokens") == 0)
+        assert harness.value("engine_ready") == 0
         assert harness.value("requests_failed_total", reason="stopped") == 2
 
 
@@ -938,7 +941,8 @@ async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
             assert type(answer) in kinds, (texts, answer)
             if isinstance(answer, EmbedResult):
                 assert answer.embeddings.tolist() == [vector(text, depth) for text in texts]
-        assert harness.value("queue_tokens") == harness.value("queue_texts") == 0
+        await harness.until(lambda: harness.value("queue_tokens") == 0)
+        assert harness.value("queue_texts") == 0
         assert len(harness.engine._admission.in_flight) == 0
 
 

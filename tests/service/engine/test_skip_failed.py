@@ -18,6 +18,8 @@ from tests.support.fake_model import (
     vector,
 )
 
+pytestmark = pytest.mark.usefixtures("form")
+
 LONG = "x" * 33
 
 

@@ -7,6 +7,8 @@ from s2sent.model.runtime.windows import Windows
 from s2sent.service.errors import InferenceFailed, PayloadTooLarge
 from tests.support.fake_model import POISON, serving, vector
 
+pytestmark = pytest.mark.usefixtures("form")
+
 LONG = "abcdefgh" * 10  # 80 tokens of the fake tokenizer, whose windows have 32
 PARTS = [LONG[:32], LONG[32:64], LONG[64:]]
 FOUR = Windows(most=4, overlap=0)

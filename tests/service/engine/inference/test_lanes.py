@@ -13,6 +13,8 @@ from s2sent.service.errors import Overloaded
 from s2sent.service.lanes import LANES, Lane
 from tests.support.fake_model import PATIENCE_SECONDS, serving
 
+pytestmark = pytest.mark.usefixtures("form")
+
 BATCH_TOKENS = 64
 NO_FUTURE: Any = None  # the batcher never looks at it
 

@@ -1,0 +1,65 @@
+"""What HTTP processes and the engine process read of each other at any time, in shared memory.
+
+Numbers are 64 bits wide and aligned, so that a reader sees an old or a new one, never half of each.
+"""
+
+import mmap
+from typing import Self
+
+from s2sent.service.lanes import LANES, Lane
+
+_ROW = 16  # numbers; the first row is the engine process's
+NUMBERS = 65_536  # of parts that a process knows apart; later ones take the place of earlier ones
+
+
+class Board:
+    """The engine's load, how many requests each process works on, and which parts have started."""
+
+    def __init__(self, memory: mmap.mmap, processes: int) -> None:
+        self._processes = processes
+        rows = 8 * _ROW * (1 + processes)
+        view = memoryview(memory)
+        self._numbers = view[:rows].cast("d")
+        self._started = view[rows:]
+
+    @classmethod
+    def of(cls, descriptor: int, processes: int) -> Self:
+        """The board in the file of a descriptor, whose `size` must be right."""
+        return cls(mmap.mmap(descriptor, cls.size(processes)), processes)
+
+    @staticmethod
+    def size(processes: int) -> int:
+        """Bytes of a board; what is never written to takes no memory."""
+        return 8 * _ROW * (1 + processes) + NUMBERS * processes
+
+    def publish(self, tokens: dict[Lane, int], seconds: float) -> None:
+        """Write what waits in each lane, and how long all of it takes."""
+        self._numbers[len(LANES)] = seconds
+        for at, lane in enumerate(LANES):
+            self._numbers[at] = tokens[lane]
+
+    def tokens_in(self, lane: Lane) -> int:
+        """Tokens that wait in a lane."""
+        return int(self._numbers[LANES.index(lane)])
+
+    @property
+    def seconds(self) -> float:
+        """How long all that waits will take."""
+        return self._numbers[len(LANES)]
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that all processes work on."""
+        return int(sum(self._numbers[_ROW * (1 + at)] for at in range(self._processes)))
+
+    def set_in_flight(self, process: int, requests: int) -> None:
+        """Write how many requests a process works on."""
+        self._numbers[_ROW * (1 + process)] = requests
+
+    def set_started(self, process: int, number: int, started: bool) -> None:
+        """Write whether a part of a process has been handed to the encoder."""
+        self._started[NUMBERS * process + number % NUMBERS] = started
+
+    def has_started(self, process: int, number: int) -> bool:
+        """Whether a part of a process has been handed to the encoder."""
+        return bool(self._started[NUMBERS * process + number % NUMBERS])

@@ -1,0 +1,240 @@
+"""The engine process's end: requests of an HTTP process go into the queue, results go back.
+
+Everything is done on the event loop of the engine. What an HTTP process waits for is dropped when
+its connection is lost.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import orjson
+
+from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.service.engine.engine import Engine
+from s2sent.service.engine.inference.fair_queue import PendingRequest
+from s2sent.service.engine.link.board import Board
+from s2sent.service.engine.link.frames import (
+    FrameConnection,
+    Kind,
+    error_payload,
+    parts_of,
+    result_payload,
+)
+from s2sent.service.engine.types import Readiness, ServedModel
+from s2sent.service.errors import ServiceError
+from s2sent.service.lanes import LANES
+
+
+class LinkServer:
+    """The engine process's connections, by number of the HTTP process, and what they share.
+
+    ``answer`` gives the answer to a process's question, or raises ServiceError; ``note`` takes what
+    has no answer.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        board: Board,
+        *,
+        answer: Callable[[Any], Awaitable[Any]],
+        note: Callable[[Any], None],
+    ) -> None:
+        self.engine = engine
+        self.board = board
+        self.answer = answer
+        self.note = note
+        self.connections: dict[int, HttpProcessConnection] = {}
+        self._model: bytes | None = None
+        self._state: tuple[bool, str, bool] = (False, "starting", False)
+        self._publishes_soon = False
+
+    def add(self, process: int, connection: "HttpProcessConnection") -> None:
+        """Tell a connection, which has been made, what is known by now."""
+        self.connections[process] = connection
+        connection.send_json(Kind.STATE, 0, self._state)
+        if self._model is not None:
+            connection.send(Kind.MODEL, 0, self._model)
+
+    def describe(self, model: bytes) -> None:
+        """Tell all processes what is served (`model_payload`), also those to come."""
+        self._model = model
+        for connection in self.connections.values():
+            connection.send(Kind.MODEL, 0, self._model)
+
+    def set_state(self, readiness: Readiness, *, failed: bool = False) -> None:
+        """Tell all processes whether the service is ready, unless they know.
+
+        They are told after the answers that have been given by now.
+        """
+        state = readiness.ready, readiness.reason, failed
+        if state != self._state:
+            self._state = state
+            asyncio.get_running_loop().call_soon(self._send_state)
+
+    def _send_state(self) -> None:
+        for connection in self.connections.values():
+            connection.send_json(Kind.STATE, 0, self._state)
+
+    def stop(self) -> None:
+        """Tell all processes to finish what they have accepted, and to end."""
+        for connection in self.connections.values():
+            connection.send(Kind.STOP)
+
+    def publish(self) -> None:
+        """Write the engine's load on the board."""
+        self._publishes_soon = False
+        tokens = {lane: self.engine.queue.tokens_in(lane) for lane in LANES}
+        self.board.publish(tokens, self.engine.seconds_to_empty())
+
+    def publish_soon(self) -> None:
+        """`publish` at the end of this turn of the event loop."""
+        if not self._publishes_soon:
+            self._publishes_soon = True
+            asyncio.get_running_loop().call_soon(self.publish)
+
+
+class _LinkedRequest(PendingRequest):
+    """A part of an HTTP process's request, which learns on the board that it has started."""
+
+    __slots__ = ("_board", "_number", "_process")
+
+    def __init__(self, board: Board, process: int, number: int, *args: Any, **options: Any) -> None:
+        self._board, self._process, self._number = board, process, number
+        super().__init__(*args, **options)
+
+    @property
+    def started(self) -> bool:
+        """Whether a text of it has been handed to the encoder."""
+        return self._board.has_started(self._process, self._number)
+
+    @started.setter
+    def started(self, started: bool) -> None:
+        self._board.set_started(self._process, self._number, started)
+
+
+class HttpProcessConnection(FrameConnection):
+    """The connection of one HTTP process, number ``process`` from 0.
+
+    ``on_ready`` is called when the process serves, ``on_samples`` with its metrics as JSON.
+    """
+
+    def __init__(
+        self,
+        owner: LinkServer,
+        process: int,
+        *,
+        on_ready: Callable[[], None],
+        on_samples: Callable[[bytes], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._owner = owner
+        self._process = process
+        self._on_ready = on_ready
+        self._on_samples = on_samples
+        self._clock = clock
+        self._pending: dict[int, PendingRequest] = {}
+        self._calls: set[asyncio.Task[None]] = set()
+        self.heard = clock()  # when the process last sent something
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Tell the process what is known by now."""
+        super().connection_made(transport)
+        self._owner.add(self._process, self)
+
+    def received(self, kind: int, number: int, payload: memoryview) -> None:
+        """Do what a frame asks for."""
+        self.heard = self._clock()
+        if kind == Kind.SUBMIT:
+            self._submit(number, payload)
+        elif kind == Kind.DROP:
+            self._drop(number)
+        elif kind == Kind.SAMPLES:
+            self._on_samples(bytes(payload))
+        elif kind == Kind.CALL:
+            call = asyncio.get_running_loop().create_task(self._call(number, orjson.loads(payload)))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+        elif kind == Kind.NOTE:
+            self._owner.note(orjson.loads(payload))
+        elif kind == Kind.READY:
+            self._on_ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop all that the process waits for."""
+        super().connection_lost(exc)
+        self._owner.connections.pop(self._process, None)
+        for number in list(self._pending):
+            self._drop(number)
+        for call in self._calls:
+            call.cancel()
+
+    def _submit(self, number: int, payload: memoryview) -> None:
+        loop, now = asyncio.get_running_loop(), self._clock()
+        requests = [
+            _LinkedRequest(
+                *(self._owner.board, self._process, at),
+                *(part.sequences, part.row_length, loop.create_future()),
+                lane=part.lane,
+                depth=part.depth,
+                weights=part.weights,
+                arrival=now,
+                errors={} if part.partial else None,
+            )
+            for at, part in enumerate(parts_of(payload), number)
+        ]
+        try:
+            self._owner.engine.enqueue(requests)
+        except ServiceError as error:
+            for at in range(number, number + len(requests)):
+                self.send(Kind.FAILED, at, error_payload(error))
+            return
+        finally:
+            self._owner.publish_soon()
+        for at, request in enumerate(requests, number):
+            self._pending[at] = request
+            request.future.add_done_callback(partial(self._answer, at, request))
+
+    def _answer(self, number: int, request: PendingRequest, future: asyncio.Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if self._pending.pop(number, None) is None:  # dropped
+            return
+        if isinstance(error, ServiceError):
+            self.send(Kind.FAILED, number, error_payload(error))
+        else:
+            self.send(Kind.ROWS, number, *result_payload(request))
+        self._owner.publish_soon()
+
+    def _drop(self, number: int) -> None:
+        request = self._pending.pop(number, None)
+        if request is not None:
+            self._owner.engine.drop(request)
+            self._owner.publish_soon()
+
+    async def _call(self, number: int, question: Any) -> None:
+        try:
+            self.send_json(Kind.REPLY, number, await self._owner.answer(question))
+        except ServiceError as error:
+            self.send(Kind.REFUSED, number, error_payload(error))
+
+
+def model_payload(model: ServedModel) -> bytes:
+    """What is served, and its tokenizer, as MODEL has them."""
+    artifact = model.artifact
+    about = {
+        "row_length": model.row_length(),
+        "provider": model.provider,
+        "has_block_weights": model.has_block_weights,
+    }
+    if artifact is None:
+        return orjson.dumps(about)
+    about |= {
+        "path": str(artifact.path),
+        "fingerprint": artifact.fingerprint,
+        "manifest": artifact.manifest.to_json(),
+    }
+    return orjson.dumps(about) + b"\n" + artifact.read(TOKENIZER)
