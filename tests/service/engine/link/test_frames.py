@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from s2sent.service import errors
+from s2sent.service import errors as all_errors
 from s2sent.service.engine.inference.fair_queue import PendingRequest
 from s2sent.service.engine.link.frames import (
     FrameConnection,
@@ -42,7 +42,7 @@ def request_of(sequences: list[list[int]], **options: Any) -> PendingRequest:
 def test_the_parts_of_a_request_arrive_as_they_were(
     texts: list[list[list[int]]], lane: Any, depth: int | None, weights: bool, partial: bool
 ) -> None:
-    errors = {} if partial else None
+    errors: dict[int, ServiceError] | None = {} if partial else None
     parts = [
         request_of(own, lane=lane, depth=depth, weights=weights, errors=errors) for own in texts
     ]
@@ -74,7 +74,7 @@ def kinds_of(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
 
 
 @pytest.mark.parametrize(
-    "kind", [k for k in kinds_of(ServiceError) if k.__module__ == errors.__name__]
+    "kind", [k for k in kinds_of(ServiceError) if k.__module__ == all_errors.__name__]
 )
 def test_every_error_arrives_as_what_it_is(kind: type[ServiceError]) -> None:
     arrived = error_of(
