@@ -184,6 +184,10 @@ def export(
         Path | None,
         typer.Option(help="File of sentences to check parity on, one a line.", exists=True),
     ] = None,
+    max_seq_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of a text that are read; by default as it says."),
+    ] = None,
     depths: Annotated[
         str, typer.Option(help="Blocks after which it can also stop, such as 2,4.")
     ] = "",
@@ -211,6 +215,7 @@ def export(
         name=name,
         backbone=read_record(folder).get("backbone", known),
         sentences=read_sentences(sentences) if sentences else (),
+        max_seq_length=max_seq_length,
         depths=whole_numbers(depths, "block numbers"),
         allow_unfused_attention=allow_unfused_attention,
         standard_operators=standard_operators,

@@ -25,10 +25,11 @@ from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from s2sent.model.export.parity import ParityReport, check_parity, parity_by_depth, parity_sentences
+from s2sent.model.export.parity import ParityReport, check_parity, parity_by_depth
 from s2sent.model.export.trace import backbone_config
-from s2sent.model.export.written_graph import WrittenGraph, max_seq_length, write_graph
+from s2sent.model.export.written_graph import WrittenGraph, write_graph
 from s2sent.model.network.encoder import (
     find_selector,
     find_template,
@@ -66,11 +67,11 @@ def export_checkpoint(
     """
     checkpoint, target = Path(checkpoint), Path(target)
     encoder = load_encoder(checkpoint).to("cpu")
+    cut_at(encoder, options.max_seq_length)
     encoder.tokenizer.padding_side = "right"  # as served: GPT-2 counts padding on the left
     if selector := find_selector(encoder):
         _refuse_batch_dependence(selector.config)
-    sentences = list(options.sentences or parity_sentences())
-    sentences.append(" ".join(parity_sentences()))  # longer than any encoder reads
+    sentences = checked_texts(encoder, options.sentences)
     unrounded = encoder
     if options.precision in STORED_AS_INT8:
         # `multiply_as_int8` rounds the matrices of its products itself; the tables are left.
@@ -198,6 +199,7 @@ def encode(
         embeddings = encoder.encode(
             list(sentences),
             prompt=prompt,
+            batch_size=1,  # a long text would make the others as long
             normalize_embeddings=True,
             convert_to_numpy=True,
             show_progress_bar=False,

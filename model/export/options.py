@@ -18,6 +18,7 @@ class ExportOptions:
 
     backbone: the backbone's name and licence, for the manifest.
     sentences: the texts that parity is checked on; the built-in ones when empty.
+    max_seq_length: the tokens of a text that are read; None for what the checkpoint says.
     depths: the blocks after which the encoder can also stop, besides the last one.
     standard_operators: fuse nothing, so that the graph has only operators of the ONNX standard,
         as TensorRT and other runtimes require.
@@ -28,6 +29,7 @@ class ExportOptions:
     backbone: dict[str, Any] = field(default_factory=dict)
     scores: dict[str, Any] = field(default_factory=dict)
     sentences: Sequence[str] = ()
+    max_seq_length: int | None = None
     depths: Sequence[int] = ()
     allow_unfused_attention: bool = False
     standard_operators: bool = False

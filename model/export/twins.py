@@ -30,8 +30,9 @@ from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
 from s2sent.model.export.checkpoint import TRAINING_RECORD, encode, export_checkpoint, write_canary
 from s2sent.model.export.int8.rounding import round_weights
+from s2sent.model.export.lengths import checked_texts, cut_at
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from s2sent.model.export.parity import check_parity, parity_sentences
+from s2sent.model.export.parity import check_parity
 from s2sent.model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
 
@@ -50,6 +51,8 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
             " leave them out, or distil the twins into one encoder."
         )
     twins = load_twin_encoder(checkpoint).to("cpu")
+    for tower in get_twins(twins).towers:
+        cut_at(tower, options.max_seq_length)
     with (
         TemporaryDirectory() as scratch,
         staged(target, overwrite=options.overwrite) as folder,
@@ -63,7 +66,7 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
         write_canary(as_exported, folder)
         manifest = _describe([tower.manifest for tower in towers], checkpoint, normalize=normalize)
         served = OnnxEncoder(Artifact(folder, manifest))
-        sentences = [*(options.sentences or parity_sentences()), " ".join(parity_sentences())]
+        sentences = checked_texts(get_twins(twins).towers[0], options.sentences)
         report = check_parity(
             options.precision,
             sentences,

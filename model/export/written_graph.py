@@ -7,7 +7,7 @@ trace packed -> split -> read early
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -23,13 +23,13 @@ from s2sent.model.export.early_exit import OwnGates, add_depth_input
 from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from s2sent.model.export.int8.products import multiply_as_int8
 from s2sent.model.export.int8.storage import store_int8
+from s2sent.model.export.lengths import max_seq_length, require_one_branch
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from s2sent.model.export.packed.families import has_packed_form, is_only_packed
 from s2sent.model.export.packed.read_early import read_early
 from s2sent.model.export.parity import parity_sentences
 from s2sent.model.export.trace import TracedEncoder, backbone_config, trace_encoder
 from s2sent.model.network.encoder import find_selector, find_template
-from s2sent.model.network.transformer import TemplateTransformer, is_causal
 from s2sent.model.runtime.encoder import LONG_TEXT, padded_inputs
 from s2sent.model.runtime.tokenizer import Tokenizer
 
@@ -46,6 +46,7 @@ class WrittenGraph(NamedTuple):
 
 def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
     """Trace, fuse and store the graph at ``path``."""
+    require_one_branch(encoder)
     tokenizer = _served_tokenizer(encoder)
     path.parent.mkdir(parents=True)
     traced = trace_encoder(
@@ -103,8 +104,6 @@ def _is_traced_packed(encoder: SentenceTransformer, options: ExportOptions) -> b
     Raises `ExportError` where the encoder cannot be exported as asked.
     """
     config = backbone_config(encoder)
-    if is_causal(config):
-        _require_in_window(config, max_seq_length(encoder))
     if not is_only_packed(config):
         other = options.precision == "fp16" or options.standard_operators
         is_packed = has_packed_form(config) and not other
@@ -137,16 +136,6 @@ def _require_states_as_read(encoder: SentenceTransformer, options: ExportOptions
         raise ExportError(
             f"input_norm is 'rms', with which operators of a {kind} cannot be fused. Export it with"
             " standard operators, or train the selector with input_norm = 'length' or 'none'."
-        )
-
-
-def _require_in_window(config: Any, longest: int) -> None:
-    """Raise `ExportError` where a decoder reads more tokens than its attention looks back."""
-    window = config.to_dict().get("sliding_window")
-    if window is not None and longest > window:
-        raise ExportError(
-            f"the encoder reads {longest} tokens, of which each sees the last {window}, and the"
-            " graph has no sliding window. Build the encoder with a lower max_seq_length."
         )
 
 
@@ -243,16 +232,3 @@ def _batches(
         padded_inputs(rows[start : start + MEASURED_AT_ONCE], traced.inputs, pad_id)
         for start in range(0, len(rows), MEASURED_AT_ONCE)
     ]
-
-
-def max_seq_length(encoder: SentenceTransformer) -> int:
-    """Tokens of a row, a template's included; raises `ExportError` where nothing says it."""
-    if encoder.max_seq_length is None:
-        raise ExportError(
-            "the checkpoint does not say how many tokens it reads. Build the encoder with"
-            " max_seq_length."
-        )
-    transformer, template = encoder[0], find_template(encoder)
-    if isinstance(transformer, TemplateTransformer) and template:
-        return transformer.sentence_tokens(template) + template.length
-    return int(encoder.max_seq_length)

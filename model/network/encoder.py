@@ -31,8 +31,7 @@ from s2sent.model.network.template import Read, TemplateError, require_padding
 from s2sent.model.network.transformer import (
     TemplateTransformer,
     TokenPooling,
-    first_position,
-    position_table,
+    num_positions,
 )
 from s2sent.model.network.transformers_5 import readable
 
@@ -292,8 +291,7 @@ def max_positions(transformer: Any) -> int | None:
     """How many tokens a transformer has positions for; None where no table or a template says."""
     if isinstance(transformer, TemplateTransformer):
         return None
-    table = position_table(transformer.auto_model)
-    return None if table is None else table.num_embeddings - first_position(table)
+    return num_positions(transformer.auto_model)
 
 
 def _align(encoder: SentenceTransformer) -> None:

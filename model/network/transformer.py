@@ -42,6 +42,24 @@ def first_position(table: nn.Embedding) -> int:
     return 0 if table.padding_idx is None else table.padding_idx + 1
 
 
+def num_positions(backbone: nn.Module) -> int | None:
+    """The most tokens that the position tables of a backbone have rows for; None without a table.
+
+    They are learned or fixed, as embeddings or as a matrix; a table may begin with rows that no
+    token has (``offset``, as OPT's).
+    """
+    names = ("position_embeddings", "position_embedding", "positions_embed", "embed_positions")
+    rows = []
+    for part in backbone.modules():
+        for table in (getattr(part, name, None) for name in (*names, "wpe")):
+            if isinstance(table, nn.Embedding):
+                skipped = first_position(table) + int(getattr(table, "offset", 0))
+                rows.append(table.num_embeddings - skipped)
+            elif isinstance(table, Tensor) and table.dim() == 2:
+                rows.append(table.shape[0])
+    return min(rows, default=None)
+
+
 class TemplateTransformer(Transformer):
     """A Transformer that puts each sentence into a template; ``max_seq_length`` cuts the sentence.
 
@@ -132,7 +150,7 @@ class TemplateTransformer(Transformer):
     @property
     def num_positions(self) -> int:
         """The tokens that the backbone can read, the template included."""
-        return int(self.config.max_position_embeddings) - self.first_position
+        return num_positions(self.auto_model) or int(self.config.max_position_embeddings)
 
     @property
     def first_position(self) -> int:

@@ -240,5 +240,5 @@ def test_a_decoder_that_reads_beyond_its_sliding_window_is_refused(
     encoder: Any = load_encoder(decoder_checkpoint)
     encoder[0].auto_model.config.sliding_window = 40
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
-    with pytest.raises(ExportError, match="reads 77 tokens, of which each sees the last 40"):
+    with pytest.raises(ExportError, match="reads 77 tokens, and a token .* sees less .* beyond 40"):
         export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())

@@ -1,0 +1,172 @@
+"""Lengths: an encoder reads as many tokens as it has positions, and its graph is right for all."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from transformers import AutoConfig, AutoModel
+from transformers.models.bert.modeling_bert import BertSelfOutput
+
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.lengths import checked_texts, max_seq_length, require_one_branch
+from s2sent.model.export.options import ExportError, ExportOptions
+from s2sent.model.export.parity import ParityError, parity_sentences
+from s2sent.model.network.encoder import load_encoder
+from s2sent.model.network.transformer import num_positions
+from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.tiny import tiny_backbone
+
+WIDTH = 32
+FEW = parity_sentences()[:4]
+SHAPE = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2}
+SHAPE |= {"num_attention_heads": 2, "max_position_embeddings": 256}
+SMALL = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 256}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+PHI3 = {"rope_scaling": LONGROPE, "original_max_position_embeddings": 64}
+DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
+WINDOW = {"sliding_window": 32, "num_key_value_heads": 1}
+SPARSE = {"attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2}
+TEXT = "a man plays the guitar and the dog eats in the house of the city " * 40
+
+
+def saved(folder: Path, family: str, tokens: int | None, **options: Any) -> Path:
+    """A sentence-transformers folder of a random model; ``tokens`` None says no length at all."""
+    backbone = tiny_backbone(folder / "words", max_positions=tokens or 64)
+    small = {"vocab_size": 256, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+    config = AutoConfig.for_model(family, **{**small, **options})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        made: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
+        for matrix in (each for each in made.parameters() if each.dim() > 1):
+            torch.nn.init.normal_(matrix, std=0.2)
+    made.save_pretrained(backbone)
+    transformer = Transformer(str(backbone))
+    transformer.tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    transformer.tokenizer.padding_side = "right"
+    transformer.max_seq_length = tokens or 10**30
+    width = transformer.get_embedding_dimension()
+    modules = [transformer, Pooling(width), Normalize()]
+    SentenceTransformer(modules=modules).save(str(folder / "model"), create_model_card=False)
+    return folder / "model"
+
+
+def assert_is_the_librarys(folder: Path, target: Path, **options: Any) -> OnnxEncoder:
+    """Of a text that is cut, exported as asked."""
+    asked = ExportOptions(sentences=FEW, allow_unfused_attention=True, **options)
+    served = OnnxEncoder(export_checkpoint(folder, target, asked))
+    library = SentenceTransformer(str(folder), device="cpu")
+    library.max_seq_length = served.max_seq_length
+    np.testing.assert_allclose(served.encode([TEXT]), library.encode([TEXT]), atol=1e-5)
+    return served
+
+
+@pytest.mark.filterwarnings("ignore:Exporting aten:UserWarning")
+@pytest.mark.parametrize(
+    ("family", "options", "limit", "what"),
+    [
+        ("phi3", SHAPE | PHI3, 64, r"rotary positions of this phi3 \(longrope\) change"),
+        ("llama", SHAPE | DYNAMIC, 64, r"rotary positions of this llama \(dynamic\) change"),
+        (
+            "mistral",
+            SHAPE | WINDOW,
+            32,
+            "this mistral sees less than the whole text",
+        ),
+    ],
+)
+def test_what_changes_with_the_length_is_right_up_to_there_and_refused_beyond(
+    family: str, options: dict[str, Any], limit: int, what: str, tmp_path: Path
+) -> None:
+    folder = saved(tmp_path, family, 128, **options)
+    if family == "llama":  # sentence-transformers cuts at max_position_embeddings by itself
+        encoder = load_encoder(folder)
+        encoder.max_seq_length = 128
+        with pytest.raises(ExportError, match=what):
+            require_one_branch(encoder)
+    else:
+        with pytest.raises(
+            ExportError, match=f"{what} beyond {limit}, .* --max-seq-length {limit}"
+        ):
+            export_checkpoint(folder, tmp_path / "refused", ExportOptions(sentences=FEW))
+    served = assert_is_the_librarys(folder, tmp_path / "artifact", max_seq_length=limit)
+    assert served.max_seq_length == limit
+
+
+def test_attention_that_becomes_sparse_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "big_bird", 128, **SHAPE, **SPARSE)
+    encoder = load_encoder(folder)
+    with pytest.raises(ExportError, match="this big_bird becomes sparse beyond 72, .* 72"):
+        require_one_branch(encoder)
+
+
+def test_a_branch_that_nothing_names_is_found_by_a_text_as_long_as_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond 4,000 tokens, which no sentence has."""
+    folder = saved(tmp_path, "bert", 4096, **{**SHAPE, "max_position_embeddings": 4096})
+    plain = BertSelfOutput.forward
+
+    def forward(self: Any, states: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = plain(self, states, inputs)
+        return made * 2 if states.shape[1] > 4000 else made
+
+    monkeypatch.setattr(BertSelfOutput, "forward", forward)
+    options = ExportOptions(sentences=FEW, allow_unfused_attention=True)
+    with pytest.raises(ParityError, match="cosine to the checkpoint|differs from torch"):
+        export_checkpoint(folder, tmp_path / "artifact", options)
+
+
+def test_a_checkpoint_that_names_no_length_is_refused_and_takes_one(tmp_path: Path) -> None:
+    sizes = {"d_model": WIDTH, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+    folder = saved(tmp_path, "t5", None, **sizes)
+    with pytest.raises(
+        ExportError, match=r"does not say how many tokens .* --max-seq-length, such"
+    ):
+        export_checkpoint(folder, tmp_path / "refused", ExportOptions(sentences=FEW))
+    served = assert_is_the_librarys(folder, tmp_path / "artifact", max_seq_length=300)
+    assert served.max_seq_length == 300
+    longest = checked_texts(load_encoder(saved(tmp_path / "b", "t5", 600, **sizes)), FEW)[-1]
+    assert len(served.tokenizer.tokenize([longest])[0].input_ids) == 300
+
+
+TABLES = [
+    ("bert", SHAPE, 256),
+    ("roberta", {**SHAPE, "pad_token_id": 1}, 254),
+    ("gpt2", SMALL, 256),
+    ("gptj", {**SMALL, "rotary_dim": 4}, 256),
+    ("openai-gpt", SMALL, 256),
+    ("opt", {**SHAPE, "ffn_dim": 48, "word_embed_proj_dim": WIDTH}, 256),
+    ("biogpt", SHAPE, 256),
+    ("roformer", {**SHAPE, "embedding_size": WIDTH}, 256),
+    ("xlm", {"emb_dim": WIDTH, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 256}, 256),
+]
+
+
+@pytest.mark.parametrize(("family", "options", "rows"), TABLES)
+def test_every_familys_table_of_positions_is_known(
+    family: str, options: dict[str, Any], rows: int
+) -> None:
+    config = AutoConfig.for_model(family, vocab_size=256, **options)
+    assert num_positions(AutoModel.from_config(config)) == rows  # type: ignore[no-untyped-call]  # as above
+
+
+def test_opt_reads_as_many_tokens_as_its_table_has_rows(tmp_path: Path) -> None:
+    options = {**SHAPE, "ffn_dim": 48, "word_embed_proj_dim": WIDTH, "max_position_embeddings": 64}
+    folder = saved(tmp_path, "opt", 4096, **options)
+    assert max_seq_length(load_encoder(folder)) == 64
+    served = assert_is_the_librarys(folder, tmp_path / "artifact")
+    assert served.max_seq_length == 64
+
+
+def test_more_tokens_than_positions_cannot_be_asked_for(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "bert", 64, **SHAPE)
+    for tokens in (257, 0):
+        with pytest.raises(
+            ExportError, match=f"is {tokens}, and .* 256 positions: choose 1 to 256"
+        ):
+            export_checkpoint(folder, tmp_path / "a", ExportOptions(max_seq_length=tokens))
