@@ -33,6 +33,7 @@ from s2sent.model.export.written_graph import WrittenGraph, write_graph
 from s2sent.model.network.encoder import (
     find_selector,
     find_template,
+    get_pooling,
     load_encoder,
     pooling_modes,
 )
@@ -109,8 +110,8 @@ def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     encoder.tokenizer.save_pretrained(folder, legacy_format=False)
     config = backbone_config(encoder)
     config.to_json_file(folder / CONFIG, use_diff=False)
-    pooled = _pooled(encoder)
-    modes = {"word_embedding_dimension": config.hidden_size} | {
+    pooled, width = _pooled(encoder), get_pooling(encoder).get_embedding_dimension()
+    modes = {"word_embedding_dimension": width // len(pooled)} | {
         name: mode in pooled for name, mode in POOLING_FLAGS.items()
     }
     (folder / "1_Pooling").mkdir()

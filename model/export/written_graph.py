@@ -6,6 +6,7 @@ trace packed -> split -> read early
     -> file
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ class WrittenGraph(NamedTuple):
 def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
     """Trace, fuse and store the graph at ``path``."""
     require_one_branch(encoder)
+    _require_equal_widths(encoder, options.depths)
     tokenizer = _served_tokenizer(encoder)
     path.parent.mkdir(parents=True)
     traced = trace_encoder(
@@ -116,6 +118,17 @@ def _is_traced_packed(encoder: SentenceTransformer, options: ExportOptions) -> b
             " GPU. Choose fp32, weight-int8 or int8."
         )
     return True
+
+
+def _require_equal_widths(encoder: SentenceTransformer, depths: Sequence[int]) -> None:
+    """Raise `ExportError` for exits of a backbone whose last states have another width (OPT's)."""
+    config = backbone_config(encoder).to_dict()
+    width, last = config.get("hidden_size"), config.get("word_embed_proj_dim")
+    if depths and last not in (None, width):
+        raise ExportError(
+            f"the blocks of this {config['model_type']} give {width} numbers a token and the"
+            f" backbone {last}, so it cannot stop early: export it without depths."
+        )
 
 
 def _require_states_as_read(encoder: SentenceTransformer, options: ExportOptions) -> None:

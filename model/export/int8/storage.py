@@ -1,19 +1,17 @@
 """Weights that are stored as int8 with a scale for each of their channels, in a graph."""
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from s2sent.model.export.graph import GraphError, replace_nodes
 
-# A weight [in, out] has its output channels on axis 1, a table its rows on axis 0.
-_CHANNEL_AXIS = {
-    "Attention": 1,
-    "MatMul": 1,
-    "Gemm": 1,
-    "EmbedLayerNormalization": 0,
-    "Gather": 0,
-}
+# A weight [in, out] has its output channels on axis 1, a table its rows on axis 0. Gemm's may also
+# be [out, in] (transB).
+_TABLES = {"EmbedLayerNormalization": 0, "Gather": 0}
+_CHANNEL_AXIS = {"Attention": 1, "MatMul": 1, "Gemm": 1} | _TABLES
 # Smaller matrices (segment tables, relative position buckets) are not worth their error.
 MIN_ROUNDED_ELEMENTS = 1024
 
@@ -41,9 +39,7 @@ def store_int8(encoder: ModelProto, *, tables_only: bool = False, by_row: str = 
     The weights must already lie on the grid of `round_channels`, so that their values stay the
     same. Raises `GraphError` where one does not.
     """
-    axes = _weight_axes(encoder)
-    if tables_only:
-        axes = {name: axis for name, axis in axes.items() if axis == 0}
+    axes = _weight_axes(encoder, _TABLES if tables_only else _CHANNEL_AXIS)
     if by_row:
         axes = {name: 0 for name in axes if name.startswith(by_row)}
     stored = 0
@@ -87,17 +83,18 @@ def fold_int8(encoder: ModelProto) -> None:
             encoder.graph.node.remove(old)
 
 
-def _weight_axes(graph: ModelProto) -> dict[str, int]:
-    """The channel axis of every initializer that an operator reads as a weight or table.
+def _weight_axes(graph: ModelProto, operators: Mapping[str, int]) -> dict[str, int]:
+    """The channel axis of every initializer that one of ``operators`` reads as a weight or table.
 
     A table is looked up by rows. One by the distance of two tokens has these on its last axis, and
     is not rounded (`model.export.packed.encoder.ByDistance`).
     """
     axes = {}
     for node in graph.graph.node:
-        along = next((item.i for item in node.attribute if item.name == "axis"), 0)
-        if node.op_type in _CHANNEL_AXIS and not (node.op_type == "Gather" and along):
-            axes.update(dict.fromkeys(node.input, _CHANNEL_AXIS[node.op_type]))
+        given = {item.name: item.i for item in node.attribute}
+        if node.op_type in operators and not (node.op_type == "Gather" and given.get("axis")):
+            axis = 0 if given.get("transB") else operators[node.op_type]
+            axes.update(dict.fromkeys(node.input, axis))
     return axes
 
 

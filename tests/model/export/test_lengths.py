@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from transformers import AutoConfig, AutoModel
 from transformers.models.bert.modeling_bert import BertSelfOutput
 
@@ -19,40 +17,19 @@ from s2sent.model.export.parity import ParityError, parity_sentences
 from s2sent.model.network.encoder import load_encoder
 from s2sent.model.network.transformer import num_positions
 from s2sent.model.runtime.encoder import OnnxEncoder
-from tests.support.tiny import tiny_backbone
+from tests.support.plain_checkpoint import saved
 
 WIDTH = 32
 FEW = parity_sentences()[:4]
-SHAPE = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2}
+SHAPE: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": 2}
 SHAPE |= {"num_attention_heads": 2, "max_position_embeddings": 256}
-SMALL = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 256}
+SMALL: dict[str, Any] = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": 256}
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
 PHI3 = {"rope_scaling": LONGROPE, "original_max_position_embeddings": 64}
 DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
 WINDOW = {"sliding_window": 32, "num_key_value_heads": 1}
-SPARSE = {"attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2}
+SPARSE: dict[str, Any] = {"attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2}
 TEXT = "a man plays the guitar and the dog eats in the house of the city " * 40
-
-
-def saved(folder: Path, family: str, tokens: int | None, **options: Any) -> Path:
-    """A sentence-transformers folder of a random model; ``tokens`` None says no length at all."""
-    backbone = tiny_backbone(folder / "words", max_positions=tokens or 64)
-    small = {"vocab_size": 256, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-    config = AutoConfig.for_model(family, **{**small, **options})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        made: Any = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
-        for matrix in (each for each in made.parameters() if each.dim() > 1):
-            torch.nn.init.normal_(matrix, std=0.2)
-    made.save_pretrained(backbone)
-    transformer = Transformer(str(backbone))
-    transformer.tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    transformer.tokenizer.padding_side = "right"
-    transformer.max_seq_length = tokens or 10**30
-    width = transformer.get_embedding_dimension()
-    modules = [transformer, Pooling(width), Normalize()]
-    SentenceTransformer(modules=modules).save(str(folder / "model"), create_model_card=False)
-    return folder / "model"
 
 
 def assert_is_the_librarys(folder: Path, target: Path, **options: Any) -> OnnxEncoder:

@@ -74,6 +74,21 @@ def test_int8_storage_changes_the_size_and_not_the_result() -> None:
     np.testing.assert_allclose(run(model, x), before, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_gemm_keeps_the_grid_of_its_output_channels_in_both_layouts(turned: bool) -> None:
+    """[in, out], or [out, in] where transB says so."""
+    weight = round_channels(a_weight(WIDTH, 32), axis=1)
+    node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=int(turned))
+    weights = {"w": weight.T.copy() if turned else weight, "b": a_weight(1, 32)[0]}
+    model = a_graph(node, weights=weights)
+    x = a_weight(5)
+    before = run(model, x)
+    assert store_int8(model) == 1
+    np.testing.assert_allclose(run(model, x), before, rtol=1e-5, atol=1e-6)
+    scale = next(t for t in model.graph.initializer if t.name == "w_scale")
+    assert list(scale.dims) == ([32, 1] if turned else [1, 32])
+
+
 def test_weights_off_the_grid_are_refused() -> None:
     """Storing as int8 never rounds by itself: torch must have computed with the same weights."""
     model = a_graph(helper.make_node("MatMul", ["x", "w"], ["y"]), weights={"w": a_weight()})
