@@ -124,7 +124,7 @@ LAYERS = {
             {"train"},
             {"encoder"},
         ),
-        *({"frozen", "loop"}, {"average", "caption_edits", "objectives", "report"}, {"evaluation"}),
+        *({"loop"}, {"average", "caption_edits", "join", "objectives", "report"}, {"evaluation"}),
         *(
             {"backbones", "corpus", "docstrings"},
             {"bfloat16", "gguf", "recipe"},

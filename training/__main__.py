@@ -108,7 +108,7 @@ def join(
     output: Annotated[Path, typer.Argument(help="New folder for the twins.")],
 ) -> None:
     """Join two checkpoints to twins, whose embedding is the sum of both vectors."""
-    from s2sent.training.experiments.twins.join import join_checkpoints
+    from s2sent.training.join import join_checkpoints
 
     join_checkpoints(first, second, output)
 

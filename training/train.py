@@ -34,8 +34,8 @@ from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.evaluation.geometry import block_weights
 from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from s2sent.training.files.record import read_record, write_record
-from s2sent.training.frozen.lookup import remembered
 from s2sent.training.loop.callbacks import stop_at_signal
+from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.loop.low_rank import has_updates, merge_updates
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.projections import fit_new_projections
@@ -108,7 +108,7 @@ def train(
     with claimed(output, partial, recipe, corpus):
         state = newest_state(partial, trainer.state_files()) if resume else None
         started = time.monotonic()
-        with _remembered(encoder, recipe, cache):
+        with _cached_backbone(encoder, recipe, cache):
             stopped = _run(trainer, state)
         _require_score(trainer, partial)
         outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
@@ -131,7 +131,7 @@ def _dev(file: Path, count: int) -> SentencePairs:
     return dev
 
 
-def _remembered(
+def _cached_backbone(
     encoder: SentenceTransformer, recipe: Recipe, cache: Path | None
 ) -> AbstractContextManager[Any]:
     """A frozen backbone runs once for each row of tokens, unless its dropout makes the views."""
@@ -141,7 +141,7 @@ def _remembered(
     )
     if cache is None or not recipe.training.freeze_backbone or views:
         return nullcontext()
-    return remembered(encoder, cache)
+    return cached_backbone(encoder, cache)
 
 
 def _run(trainer: Trainer, state: Path | None) -> int | None:

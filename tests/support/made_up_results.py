@@ -5,10 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from s2sent.training.evaluation.results.statistics import Line
 from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.paper.plan.configurations import S2SENT
-from s2sent.training.experiments.paper.plan.experiments import EXPERIMENTS
-from s2sent.training.experiments.paper.results import Results, read_results
+from s2sent.training.experiments.arms.configurations import S2SENT
+from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS
+from s2sent.training.experiments.arms.paper_tables import read_results
 from s2sent.training.files.jsonl import append_line
 
 NOTHING: dict[str, float | None] = {}
@@ -40,7 +41,7 @@ def made_up(name: str, seed: int, average: float) -> dict[str, Any]:
     }
 
 
-def write_made_up(folder: Path, averages: Mapping[str, Sequence[float]]) -> Results:
+def write_made_up(folder: Path, averages: Mapping[str, Sequence[float]]) -> dict[str, list[Line]]:
     for name, values in averages.items():
         for seed, value in enumerate(values, start=1):
             append_line(folder / "simcse.jsonl", made_up(name, seed, value))
@@ -55,13 +56,17 @@ def around(mean: float) -> list[float]:
     return [mean + 0.1 * (seed - 2) for seed in range(5)]
 
 
-def by_seed(scores: Mapping[str, Sequence[float]]) -> dict[str, dict[int, float]]:
-    """The scores by seed, each with noise of its own: no two rows are a constant apart."""
+def by_seed(scores: Mapping[str, Sequence[float]], step: int = 50) -> dict[str, list[Line]]:
+    """Runs by seed, each with noise of its own: no two rows are a constant apart."""
     return {
-        name: {
-            seed: value + Random(f"{name} {seed}").uniform(-0.1, 0.1)
+        name: [
+            {
+                "seed": seed,
+                "step": step,
+                "scores": {"average": value + Random(f"{name} {seed}").uniform(-0.1, 0.1)},
+            }
             for seed, value in enumerate(values)
-        }
+        ]
         for name, values in scores.items()
     }
 

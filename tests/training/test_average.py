@@ -12,7 +12,7 @@ from s2sent.model.network.encoder import find_selector, load_encoder
 from s2sent.training.average import average_checkpoints, interpolate_to_backbone
 from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.evaluation.encoders import open_torch
-from s2sent.training.experiments.twins.join import join_checkpoints
+from s2sent.training.join import join_checkpoints
 from s2sent.training.recipe.objectives import SimCSE
 from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
 from s2sent.training.train import train

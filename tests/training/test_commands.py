@@ -184,7 +184,7 @@ def test_rates_are_numbers_above_0(rates: str) -> None:
         (["--table", "sfp", "--table", "9"], "There is no table 9: choose from table 2"),
         (
             ["--objective", "foo"],
-            "foo is no objective here: choose from simcse, prompt, prompt-mean",
+            "foo is no objective here: use one of simcse, prompt, prompt-mean",
         ),
         (["--steps", "-1"], "Invalid value for '--steps'"),
     ],

@@ -9,16 +9,17 @@ from s2sent.training.commands.options import Data, some_whole_numbers
 
 
 def chain(
-    recipes: Annotated[
-        list[Path],
-        typer.Argument(help="Recipes in their order; X-NAME.toml leaves runs/NAME for later ones."),
-    ],
     data: Data,
     output: Annotated[Path, typer.Option(help="Folder for checkpoints, results and tables.")],
+    recipes: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Recipes in their order; X-NAME.toml leaves runs/NAME for later ones."),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds of every recipe.")] = "1,2,3,4,5",
     tests: Annotated[
         bool, typer.Option("--tests", help="At the end of all: score the seven STS tests, once.")
     ] = False,
+    only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
     """Run a chain of recipes with each seed, the last also without its selector; make tables.
 
@@ -27,9 +28,20 @@ def chain(
     again after an interruption.
     """
     from s2sent.training.evaluation.results.output import require_writable
-    from s2sent.training.experiments.chain.experiment import RESULTS_FILE, ChainSeries, run_chain
-    from s2sent.training.experiments.chain.plan import read_chain
+    from s2sent.training.experiments.arms.chain import (
+        RESULTS_FILE,
+        read_chain,
+        run_chain,
+        write_chain_tables,
+    )
 
     chosen = some_whole_numbers(seeds, "seeds")
     require_writable(output / RESULTS_FILE)
-    typer.echo(run_chain(ChainSeries(read_chain(recipes), chosen, data, output.resolve(), tests)))
+    command = f"chain --data {data} --output {output} --only-tables"
+    if only_tables:
+        typer.echo(write_chain_tables(output / RESULTS_FILE, command))
+        return
+    if not recipes:
+        raise typer.BadParameter("No recipe is named: give the chain's, in their order.")
+    found = read_chain(recipes)
+    typer.echo(run_chain(found, chosen, data, output.resolve(), tests=tests, command=command))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from s2sent.training.errors import ConfigError
-from s2sent.training.files.locks import try_lock
+from s2sent.training.files.locks import locked
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
@@ -31,6 +31,5 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
 def append_line(file: Path, content: Mapping[str, Any]) -> None:
     """Add a run as the last line; processes that share the file take turns."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as out:
-        try_lock(out, wait=True)
+    with locked(file, wait=True), file.open("a", encoding="utf-8") as out:
         out.write(json.dumps(content, ensure_ascii=False) + "\n")

@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from s2sent.training.corpus import Corpus
 from s2sent.training.errors import ConfigError, TrainingError
-from s2sent.training.files.locks import try_lock
+from s2sent.training.files.locks import locked
 from s2sent.training.files.record import write_json
 from s2sent.training.loop.processes import num_processes, process_rank
 from s2sent.training.recipe.recipe import Recipe
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 # What RuntimeErrors of torch.save name that cannot write.
 TORCH_WRITER = ("PytorchStreamWriter", "iostream", "inline_container")
 RECIPE_FILE = "recipe.json"  # what is trained there
-LOCK_FILE = "lock"  # of the process that trains there
 
 
 def require_free(output: Path, partial: Path, *, resume: bool) -> None:
@@ -53,8 +52,8 @@ def claimed(output: Path, partial: Path, recipe: Recipe, corpus: Corpus) -> Iter
         return
     require_free(output, partial, resume=True)  # another may have ended in the meantime
     partial.mkdir(parents=True, exist_ok=True)
-    with (partial / LOCK_FILE).open("wb") as lock:
-        if not try_lock(lock):
+    with locked(partial / RECIPE_FILE) as free:
+        if not free:
             raise ConfigError(
                 f"{partial} is in use by another process, which trains there: wait for its end, or"
                 " name another --output."

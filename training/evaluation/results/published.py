@@ -1,7 +1,8 @@
 """The scores that the S2Sent paper (arXiv 2508.18164) prints in its tables 2, 3 and 4.
 
 Every table is keyed by backbone and objective, then by the name of a configuration of
-`training.experiments.paper`. STS scores are Spearman x 100, transfer scores accuracy x 100.
+`training.experiments.arms.configurations`. STS scores are Spearman x 100, transfer scores accuracy
+x 100.
 """
 
 from collections.abc import Mapping

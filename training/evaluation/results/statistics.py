@@ -3,21 +3,28 @@
 Runs are compared by seed: both runs of a pair share the order of their data and every other random
 choice that they have in common, so what differs is what is compared. Runs of several tasks or
 settings that share a seed are not independent and are never pooled into one sample.
+
+One rule says which runs count. A run is scored at the step that it kept, the best on development
+data, step 0 included, and counts whatever step that is: none is left out for its outcome. Only
+where every run on both sides kept step 0 are initial weights compared. Nothing was trained there,
+so such a comparison has a difference and no test.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Any
 
-from scipy.stats import t as student
+from scipy.stats import ttest_1samp
 
 LEVEL = 0.05
-LEAST_MOVEMENT = 0.05  # of a fusion weight; a run below it says nothing about the weights
 CONFIDENCE = 0.95
 LEAST_SPREAD = 1e-6  # of scores x 100; runs that spread less differ by rounding alone
+NOT_SIGNIFICANT = f"not significant (p >= {LEVEL:g})"
+INITIAL_WEIGHTS = "initial weights, not tested"
 
-Verdict = Literal["more", "less", "not shown"]
+Line = Mapping[str, Any]  # of a file of results: one run
+Value = Callable[[Line], float | None]  # a number of a run; None where it has none
 BySeed = Mapping[int, float]  # seed to score
 
 
@@ -32,9 +39,67 @@ class PairedDifference:
 
     differences: tuple[float, ...]
     mean: float
+    p: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two arms differ in, tested among the comparisons of a table.
+
+    ``p`` is adjusted by `holm`; None where there is no test. ``initial`` says that all runs of both
+    arms kept their initial weights.
+    """
+
+    label: str
+    found: PairedDifference
     p: float | None
-    low: float | None
-    high: float | None
+    initial: bool
+
+    @property
+    def verdict(self) -> str:
+        """What the difference shows, in the words of a table."""
+        return INITIAL_WEIGHTS if self.initial else verdict(self.found.mean, self.p)
+
+
+def kept_step(run: Line) -> int | None:
+    """The step whose weights a run is scored with; None where its line does not say.
+
+    Of a chain of recipes it is that of the last one.
+    """
+    if steps := run.get("kept_steps"):
+        return None if steps[-1] is None else int(steps[-1])
+    dev = run.get("dev")
+    step = dev.get("step") if isinstance(dev, Mapping) else run.get("step")
+    return None if step is None else int(step)
+
+
+def by_seed(runs: Sequence[Line], value: Value) -> dict[int, float]:
+    """The values of runs that have one, by their seeds, ascending."""
+    found = {int(run["seed"]): value(run) for run in runs}
+    return {seed: number for seed, number in sorted(found.items()) if number is not None}
+
+
+def compare(
+    sides: Sequence[tuple[str, Sequence[Line], Sequence[Line]]], value: Value
+) -> list[Comparison]:
+    """Test the first runs of each label minus the second, paired by seed.
+
+    Holm's correction is over the comparisons that are tested. A label whose two sides share no seed
+    is left out.
+    """
+    made = []
+    for label, first, second in sides:
+        found = paired(by_seed(first, value), by_seed(second, value))
+        if found is not None:
+            initial = all(kept_step(run) == 0 for run in (*first, *second))
+            made.append((label, found, initial))
+    adjusted = holm([None if initial else found.p for _, found, initial in made])
+    return [
+        Comparison(label, found, p, initial)
+        for (label, found, initial), p in zip(made, adjusted, strict=True)
+    ]
 
 
 def paired(first: BySeed, second: BySeed) -> PairedDifference | None:
@@ -42,13 +107,12 @@ def paired(first: BySeed, second: BySeed) -> PairedDifference | None:
     differences = tuple(first[seed] - second[seed] for seed in sorted(first.keys() & second.keys()))
     if not differences:
         return None
-    mean, error = fmean(differences), _standard_error(differences)
-    if not error:
-        return PairedDifference(differences, mean, None, None, None)
-    freedom = len(differences) - 1
-    p = 2 * float(student.sf(abs(mean) / error, freedom))
-    reach = error * float(student.ppf((1 + CONFIDENCE) / 2, freedom))
-    return PairedDifference(differences, mean, p, mean - reach, mean + reach)
+    mean = fmean(differences)
+    if not _varies(differences):
+        return PairedDifference(differences, mean)
+    test = ttest_1samp(differences, 0)
+    low, high = test.confidence_interval(CONFIDENCE)
+    return PairedDifference(differences, mean, float(test.pvalue), float(low), float(high))
 
 
 def mean_and_spread(values: Sequence[float], form: str = ".2f") -> str:
@@ -87,27 +151,24 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 def equivalence(differences: Sequence[float], margin: float) -> float | None:
     """The p of two one-sided t-tests that the mean difference is within ± ``margin``.
 
-    Below `LEVEL` the claim "no difference of ``margin`` or more" is shown (Schuirmann 1987). None
-    where the variance cannot be estimated.
+    Below `LEVEL` a difference of ``margin`` or more is ruled out (Schuirmann 1987). None where the
+    variance cannot be estimated.
     """
-    error = _standard_error(differences)
-    if not error:
+    if not _varies(differences):
         return None
-    mean, freedom = fmean(differences), len(differences) - 1
-    above = float(student.sf((mean + margin) / error, freedom))  # against mean <= -margin
-    below = float(student.cdf((mean - margin) / error, freedom))  # against mean >= +margin
-    return max(above, below)
+    above = ttest_1samp(differences, -margin, alternative="greater").pvalue
+    below = ttest_1samp(differences, margin, alternative="less").pvalue
+    return float(max(above, below))
 
 
-def verdict(mean: float, adjusted_p: float | None) -> Verdict:
-    """What a difference and its adjusted p show; at or above `LEVEL` nothing is shown."""
-    if adjusted_p is None or adjusted_p >= LEVEL:
-        return "not shown"
+def verdict(mean: float, adjusted_p: float | None) -> str:
+    """What a difference and its adjusted p show, in the words of a table."""
+    if adjusted_p is None:
+        return "no test"
+    if adjusted_p >= LEVEL:
+        return NOT_SIGNIFICANT
     return "more" if mean > 0 else "less"
 
 
-def _standard_error(differences: Sequence[float]) -> float:
-    """Of the mean; 0 where it cannot be estimated."""
-    if len(differences) < 2 or (spread := stdev(differences)) < LEAST_SPREAD:
-        return 0.0
-    return float(spread / len(differences) ** 0.5)
+def _varies(differences: Sequence[float]) -> bool:
+    return len(differences) > 1 and stdev(differences) >= LEAST_SPREAD

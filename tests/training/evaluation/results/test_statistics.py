@@ -1,10 +1,16 @@
 """Statistics over seeds, against numbers computed by hand and from printed tables."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
+from scipy.stats import ttest_rel
 
 from s2sent.training.evaluation.results.statistics import (
+    compare,
     equivalence,
     holm,
+    kept_step,
     mean_and_spread,
     paired,
     verdict,
@@ -77,7 +83,52 @@ def test_equivalence_is_not_shown_by_a_mean_outside_the_margin() -> None:
 
 
 def test_a_p_of_five_percent_or_more_shows_nothing() -> None:
-    assert verdict(1, 0.05) == "not shown"
-    assert verdict(1, None) == "not shown"
+    assert verdict(1, 0.05) == "not significant (p >= 0.05)"
+    assert verdict(1, None) == "no test"
     assert verdict(1, 0.049) == "more"
     assert verdict(-1, 0.049) == "less"
+
+
+def runs(scores: list[float], *steps: int) -> list[dict[str, Any]]:
+    """Runs of seeds from 1, which kept these steps."""
+    kept = steps or [10] * len(scores)
+    pairs = enumerate(zip(scores, kept, strict=True), start=1)
+    return [{"seed": seed, "step": step, "score": score} for seed, (score, step) in pairs]
+
+
+def score(run: Mapping[str, Any]) -> float:
+    return float(run["score"])
+
+
+ABOVE, BELOW = [3.0, 4.1, 5.2], [1.0, 2.0, 3.3]
+
+
+def test_the_weights_that_are_scored_are_those_of_the_kept_step() -> None:
+    """Wherever an experiment writes it; of a chain it is the last recipe's."""
+    assert kept_step({"step": 5}) == kept_step({"dev": {"step": 5}}) == 5
+    assert kept_step({"kept_steps": [7, 0]}) == 0
+    assert kept_step({"dev": 80.0}) is None
+
+
+def test_every_run_counts_whatever_step_it_kept() -> None:
+    """Of three runs one or all may have kept step 0: the test is the same."""
+    expected = compare([("", runs(ABOVE), runs(BELOW))], score)
+    for steps in ((10, 0, 10), (0, 0, 0)):
+        assert compare([("", runs(ABOVE, *steps), runs(BELOW))], score) == expected
+        assert compare([("", runs(ABOVE), runs(BELOW, *steps))], score) == expected
+
+
+def test_initial_weights_alone_are_not_tested_and_correct_nothing() -> None:
+    trained = ("trained", runs(ABOVE), runs(BELOW))
+    initial = ("initial", runs(ABOVE, 0, 0, 0), runs(BELOW, 0, 0, 0))
+    (alone,) = compare([trained], score)
+    beside, untested = compare([trained, initial], score)
+    assert beside == alone
+    assert (untested.p, untested.verdict) == (None, "initial weights, not tested")
+    assert untested.found == alone.found
+
+
+def test_comparisons_are_paired_by_seed_and_corrected_over_the_table() -> None:
+    """Seeds in any order; two comparisons of equal p count twice."""
+    first, second = compare([(name, runs(ABOVE)[::-1], runs(BELOW)) for name in "ab"], score)
+    assert first.p == second.p == 2 * float(ttest_rel(ABOVE, BELOW).pvalue)

@@ -1,0 +1,246 @@
+"""The table of CSE-SFP on a tiny decoder: both parts, resumed, with tables by hand."""
+
+import itertools
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from s2sent.model.network.encoder import find_selector
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.experiments.arms.decoders import (
+    FROZEN_FILE,
+    drawn_weights,
+    frozen_plan,
+    lora_tables,
+    reproduce_decoders,
+)
+from s2sent.training.experiments.arms.lora import (
+    BUDGETS,
+    GATE_RATE,
+    LORA_ARMS,
+    LORA_FILE,
+    SCRATCH,
+    STATIC_RATE,
+    is_decoder,
+    runs_of,
+)
+from s2sent.training.experiments.engine import Series
+from s2sent.training.experiments.figures import weights_of_blocks
+from s2sent.training.experiments.frozen.selection import TESTS
+from s2sent.training.experiments.frozen.train import CHOSEN_ON
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.files.locks import locked
+from s2sent.training.objectives.sfp import TwoStageLoss
+from s2sent.training.recipe.recipe import Recipe
+from tests.support.tiny import tiny_backbone, tiny_decoder
+from tests.support.tiny_data import SENTENCES, tiny_data, write_table
+from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
+    folder = tmp_path_factory.mktemp("sfp")
+    data = tiny_tasks(tiny_data(folder / "data"))
+    rows = [("1", a, b) for a, b in zip(SENTENCES[:20], SENTENCES[20:40], strict=True)]
+    write_table(
+        data / "corpus" / "pan-paraphrase.tsv.gz", [("label", "sentence1", "sentence2"), *rows]
+    )
+    dev = [("x", str(n % 6), a, b) for n, (a, b) in enumerate(itertools.pairwise(SENTENCES[::10]))]
+    write_table(data / "sts" / "stsb-dev.tsv", [STS_HEADER, *dev])
+    decoder = tiny_decoder(folder / "tiny")
+    return Series(data, folder / "out", str(decoder), budget="smoke")
+
+
+class Untrained:
+    """Leaves the encoder that a recipe starts from, with its record, as if it had been trained."""
+
+    def __init__(self, interrupt_at: int = 0) -> None:
+        self.outputs: list[str] = []
+        self.interrupt_at = interrupt_at
+
+    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
+        self.outputs.append(output.name)
+        if len(self.outputs) == self.interrupt_at:
+            raise Interrupted("stop")
+        torch.manual_seed(recipe.seed)
+        encoder = new_encoder(replace(recipe, training=replace(recipe.training, lora_rank=0)))
+        TwoStageLoss(encoder)  # every arm can be trained by it
+        encoder.save(str(output), create_model_card=False)
+        return SimpleNamespace(stopped=None, seconds=1.0)
+
+
+def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series) -> None:
+    train = Untrained(interrupt_at=2)
+    with pytest.raises(Interrupted, match="give the same command again"):
+        reproduce_decoders(series, train=train)
+    page = reproduce_decoders(series, train=train)
+    arms = [run.key["arm"] for run in runs_of(series, 0)]
+    static = ["static-blocks-3", "static-features-3"]
+    assert arms == ["last", "s2sent-3", "mean-3", *static, "s2sent-3-none", "mean-4"]
+    names = [f"{arm}.1.seed1.checkpoint" for arm in arms]
+    assert train.outputs == [*names[:2], *names[1:]]
+    again = Untrained()
+    assert reproduce_decoders(series, train=again) == page
+    assert again.outputs == []
+
+    frozen, lora = (read_lines(series.folder / name) for name in (FROZEN_FILE, LORA_FILE))
+    assert all(TESTS in line for line in frozen if line["seed"])
+    assert {line["objective"] for line in frozen} == {"contrastive", "sfp"}
+    assert {"s2sent-3-rms", "s2sent-3-none", "low-rank-rms", "mean-4-none"} <= {
+        line["arm"] for line in frozen
+    }
+    assert [line["arm"] for line in lora] == arms
+    assert lora[0]["block_weights"] is None
+    assert sum(lora[1]["block_weights"]) == pytest.approx(1, abs=0.05)  # in bfloat16
+    change = {line["arm"]: line["moved"] for line in lora}
+    assert change["last"] is change["mean-3"] is None
+    assert change["s2sent-3"] == 0  # it is what it was at the start
+    text = page.read_text()
+    assert f"| last block | 1 | {lora[0]['STS-B dev without STS12-16']:.2f} |" in text
+    assert "| S2Sent, 6 blocks | not run |" in text
+    assert page.with_suffix(".svg").is_file()
+
+
+def test_named_arms_are_low_rank_updates_alone(series: Series, tmp_path: Path) -> None:
+    chosen = replace(series, output=tmp_path)
+    train = Untrained()
+    reproduce_decoders(chosen, arms=["mean-3", "last"], train=train)
+    assert train.outputs == ["last.1.seed1.checkpoint", "mean-3.1.seed1.checkpoint"]
+    assert not (chosen.folder / FROZEN_FILE).exists()
+    with pytest.raises(ConfigError, match="first is no arm here: use one of last, s2sent-3, "):
+        reproduce_decoders(chosen, arms=["first"])
+
+
+def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Series) -> None:
+    runs = runs_of(series, 0)
+    recipes = [recipe for run in runs for recipe in run.recipes.values()]
+    arms = [run.key["arm"] for run in runs]
+    rates = {
+        arm: recipe.training.selector_learning_rate
+        for arm, recipe in zip(arms, recipes, strict=True)
+    }
+    assert [arm for arm, rate in rates.items() if rate == STATIC_RATE] == [
+        "static-blocks-3",
+        "static-features-3",
+    ]
+
+    def alike(recipe: Recipe) -> Recipe:
+        training = replace(recipe.training, selector_learning_rate=GATE_RATE)
+        return replace(recipe, selector=None, training=training)
+
+    assert all(alike(recipe) == alike(recipes[0]) for recipe in recipes)
+    assert recipes[0].training.lora_rank
+    kinds = [find_selector(new_encoder(recipe)) for recipe in recipes]
+    assert [kind is None for kind in kinds] == [arm == "last" for arm in arms]
+    assert runs_of(replace(series, steps=0), 0) == []
+    assert {run.key["seed"] for run in runs_of(replace(series, seeds=(4, 5)), 0)} == {4, 5}
+
+
+def test_an_encoder_has_the_frozen_part_alone(series: Series, tmp_path: Path) -> None:
+    encoder = replace(series, backbone=str(tiny_backbone(tmp_path / "bert")), output=tmp_path)
+    assert is_decoder(series.backbone)
+    assert not is_decoder(encoder.backbone)
+    page = reproduce_decoders(encoder, train=Untrained())
+    assert "minus" in page.read_text()
+    assert not (encoder.folder / LORA_FILE).exists()
+    shutil.rmtree(encoder.folder)
+    with pytest.raises(ConfigError, match="has no results: run the experiment first"):
+        reproduce_decoders(encoder, only_tables=True)
+
+
+def lora_lines(steps: tuple[int, int, int] = (10, 10, 10)) -> list[dict[str, Any]]:
+    """Three seeds of two arms, of which the last kept these steps."""
+    return [
+        {
+            "arm": arm,
+            "seed": seed,
+            "steps": 10,
+            "batch_size": 4,
+            "pairs": 20,
+            "pairs_per_task": 0,
+            "bf16": False,
+            "dev": {"step": 10 if arm == "last" else steps[seed - 1]},
+            "STS-B dev without STS12-16": 70.0,
+            "seconds_training": None if seed == 3 else 60 * seed,  # it was interrupted
+            "block_weights": None,
+            "moved": None if arm == "last" else 0.02 if seed == 3 else 0.2,
+            TESTS: {"average": 70.0 + gain + seed / 10}
+            | dict.fromkeys(
+                ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform"), 0.1
+            ),
+        }
+        for arm, gains in {"last": (0, 0, 0), "s2sent-3": (2, 2.1, 2.2)}.items()
+        for seed, gain in enumerate(gains, start=1)
+    ]
+
+
+@pytest.mark.parametrize("steps", [(10, 10, 10), (10, 0, 10), (0, 0, 0)])
+def test_s2sent_is_tested_against_every_other_arm_by_seeds(steps: tuple[int, int, int]) -> None:
+    """With every run, whatever step it kept and however little its weights changed."""
+    lines = lora_lines(steps)
+    _, scores, tests = lora_tables(lines)
+    assert "| S2Sent, 3 blocks | 3 | 70.00 ± 0.00 | 72.30 ± 0.20 |" in scores
+    assert "| 0.020 |" in scores  # the least of three runs
+    assert scores.count("| 2 |") == 2  # the mean minutes of the runs that have a time
+    row = f"| last block | 3 | +{fmean((2, 2.1, 2.2)):.2f} | +1.85 to +2.35 | < 0.001 | more |"
+    assert row in tests
+    assert "| no test | no test |" in lora_tables([lines[0], lines[3]])[2]
+
+
+def test_what_another_process_runs_is_left_to_it(series: Series, tmp_path: Path) -> None:
+    """The frozen part as a whole, and each run with low-rank updates."""
+    shared = replace(series, output=tmp_path)
+    train = Untrained()
+    held = next(run for run in runs_of(shared, 0) if run.key["arm"] == "mean-3")
+    with locked(shared.folder / SCRATCH), locked(held.folder):
+        reproduce_decoders(shared, train=train)
+    assert not (shared.folder / FROZEN_FILE).exists()
+    assert train.outputs
+    assert held.folder.name not in train.outputs
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_the_figure_draws_the_mean_of_seeds_of_runs_that_can_be_compared() -> None:
+    tuning, first, second, shorter = (
+        {
+            "backbone": "tiny",
+            "corpus_sha256": "0",
+            "chosen": {CHOSEN_ON: 70.0},
+            "objective": "contrastive",
+            "arm": "static-blocks-3-none",
+            "seed": seed,
+            "exit": 30,
+            "schedule": {
+                "steps": steps,
+                "learning_rate": 0.01,
+                "eval_every": 50,
+                "batch_size": 64,
+            },
+            "block_weights": weights,
+        }
+        for seed, steps, weights in (
+            (0, 200, [0.9, 0.1, 0.0]),
+            (1, 200, [0.2, 0.3, 0.5]),
+            (2, 200, [0.4, 0.3, 0.3]),
+            (1, 20, [0.0, 0.0, 1.0]),
+        )
+    )
+    figure = weights_of_blocks(drawn_weights([tuning, first, second, shorter]), 30)
+    drawn = {text.get_position()[0]: text.get_text() for text in figure.axes[0].texts}
+    assert drawn == {28: "0.30", 29: "0.30", 30: "0.40"}
+    assert drawn_weights([tuning]) == {}
+
+
+def test_every_budget_fits_a_decoder_of_thirty_blocks(series: Series) -> None:
+    for budget in BUDGETS:
+        plan = frozen_plan(replace(series, budget=budget), causal=True, blocks=30)
+        assert {"s2sent-3-rms", "s2sent-6-rms", "s2sent-12-rms", "mean-4-rms"} < {*plan.arms}
+        assert plan.schedule.eval_every >= 1
+    assert "s2sent-12" in LORA_ARMS

@@ -1,0 +1,249 @@
+"""Running the paper's experiments: what has a result is skipped, what does not fit is refused."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from s2sent.training.__main__ import main
+from s2sent.training.corpus import read_corpus
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments.arms import paper
+from s2sent.training.experiments.arms.latency import measure_latency
+from s2sent.training.experiments.arms.paper import cells_of, runs_of
+from s2sent.training.experiments.arms.paper_experiments import chosen
+from s2sent.training.experiments.engine import Series, run_missing
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.locks import locked
+from s2sent.training.files.record import source_sha256, write_json
+from s2sent.training.recipe.recipe import Recipe
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import tiny_data
+from tests.support.tiny_tasks import tiny_tasks
+
+
+class StandIn:
+    """Stands for the trainer and the scores: writes the record of a run that it counts."""
+
+    def __init__(self) -> None:
+        self.trained: list[str] = []
+        self.resumed: list[bool] = []
+        self.corpus = ""
+        self.interrupt = False
+
+    def train(
+        self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool
+    ) -> Any:
+        if self.interrupt:
+            output.with_name(output.name + ".partial").mkdir(parents=True)
+            raise Interrupted("Interrupted at step 1.")
+        self.trained.append(output.stem)
+        self.resumed.append(resume)
+        dev = {"score": 80.0, "step": 2, "curve": [[0, 79.0], [2, 80.0]]}
+        record = {"recipe": recipe.as_table(), "corpus": {"sha256": self.corpus}, "dev": dev}
+        write_json(output / "training.json", record)
+        return SimpleNamespace(seconds=1.5, stopped=None)
+
+    def score(
+        self, checkpoint: Path, recipe: Recipe, data: Path, *, transfer: bool
+    ) -> dict[str, Any]:
+        assert checkpoint.is_dir()
+        accuracy = {"transfer": {"MR": 80.0, "average": 80.0}} if transfer else {}
+        return {"scores": {"average": 79.0}, **accuracy}
+
+
+@pytest.fixture(scope="module")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("backbone") / "tiny"
+    return tiny_backbone(folder, width=64, num_layers=6)
+
+
+@pytest.fixture
+def series(tmp_path: Path, backbone: Path) -> Series:
+    data = tiny_data(tmp_path / "data")
+    return Series(data=data, output=tmp_path / "out", backbone=str(backbone), budget="smoke")
+
+
+def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
+    runs = runs_of(chosen(keys), series)
+    recipe = next(iter(runs[0].recipes.values()))
+    stand_in.corpus = read_corpus(series.data / "corpus", recipe.corpus, kind="texts").sha256
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(paper, "score_checkpoint", stand_in.score)
+        run_missing(runs, series.data, keep=series.keep, train=stand_in.train)
+
+
+def test_a_run_that_has_its_result_is_skipped_and_its_checkpoint_is_gone(series: Series) -> None:
+    stand_in = StandIn()
+    go(["table 3"], series, stand_in)
+    names = ["cls-last1.seed1", "last1.seed1", "cls-last3-2d.seed1", "last3-2d.seed1"]
+    assert stand_in.trained == names
+    go(["figure 5", "table 3"], series, stand_in)
+    more = ["last3-2d-m0.seed1", "last3-2d-m1.seed1", "last3-2d-m8.seed1"]
+    assert stand_in.trained == names + more
+    assert not list((series.folder / "simcse").iterdir())
+    lines = read_lines(series.folder / "simcse.jsonl")
+    assert [f"{line['configuration']}.seed{line['seed']}" for line in lines] == names + more
+
+
+def test_a_whole_seed_is_run_before_the_next(series: Series) -> None:
+    stand_in = StandIn()
+    go(["table 4"], replace(series, seeds=(5, 2)), stand_in)
+    assert stand_in.trained == [f"{c}.seed{s}" for s in (5, 2) for c in ("last1", "last3-2d")]
+
+
+def test_an_interrupted_run_goes_on_with_the_same_command(series: Series) -> None:
+    stand_in = StandIn()
+    stand_in.interrupt = True
+    with pytest.raises(Interrupted, match="give the same command again"):
+        go(["table 4"], series, stand_in)
+    stand_in.interrupt = False
+    go(["table 4"], series, stand_in)
+    assert stand_in.resumed == [True, False]
+
+
+def test_a_checkpoint_that_was_not_scored_is_scored_without_training(series: Series) -> None:
+    stand_in = StandIn()
+    go(["table 4"], replace(series, keep=True), stand_in)
+    (series.folder / "simcse.jsonl").unlink()
+    go(["table 4"], series, stand_in)
+    assert len(stand_in.trained) == 2
+    assert not list(series.folder.rglob("*.checkpoint"))
+    assert len(read_lines(series.folder / "simcse.jsonl")) == 2
+
+
+def test_a_result_without_transfer_is_run_again_for_table_4(series: Series) -> None:
+    stand_in = StandIn()
+    go(["table 3"], series, stand_in)
+    go(["table 4"], series, stand_in)
+    assert stand_in.trained[4:] == ["last1.seed1", "last3-2d.seed1"]
+    go(["table 3", "table 4"], series, stand_in)
+    assert len(stand_in.trained) == 6
+
+
+def test_a_result_of_another_recipe_is_refused_before_anything_runs(series: Series) -> None:
+    stand_in = StandIn()
+    go(["table 4"], series, stand_in)
+    with pytest.raises(ConfigError) as refused:
+        go(["table 3"], replace(series, steps=9), stand_in)
+    message = str(refused.value)
+    assert "simcse.jsonl, last1 seed 1 holds another recipe than simcse last1 seed 1" in message
+    assert "training.steps = 4 against 9" in message
+    assert len(stand_in.trained) == 2
+
+
+def test_a_result_of_another_corpus_is_refused(series: Series) -> None:
+    stand_in = StandIn()
+    go(["table 4"], series, stand_in)
+    file = series.folder / "simcse.jsonl"
+    lines = read_lines(file)
+    file.unlink()
+    for line in lines:
+        append_line(file, {**line, "corpus_sha256": "0" * 64})
+    with pytest.raises(ConfigError, match="was trained on the corpus 000000000000"):
+        go(["table 4"], series, stand_in)
+
+
+def test_a_file_that_is_no_result_is_refused(series: Series) -> None:
+    file = series.folder / "simcse.jsonl"
+    file.parent.mkdir(parents=True)
+    for content in ('{"half":', '{"seed": 1}', "[]"):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=r"simcse.jsonl, line 1 is no result of a run"):
+            go(["table 4"], series, StandIn())
+
+
+def test_what_does_not_fit_the_backbone_is_left_out_with_a_reason(series: Series) -> None:
+    todo, left_out = cells_of(chosen(["figure 6"]), series)
+    assert len(todo) == 15
+    assert left_out["last12-2d"] == "it weighs 12 blocks, and the backbone has 6"
+    _, left_out = cells_of(chosen(["table 3", "table 4"]), replace(series, objectives=("prompt",)))
+    assert left_out == {"table 3 with prompt": "the paper has no such rows"}
+    with pytest.raises(ConfigError, match="Nothing is left to run"):
+        runs_of(chosen(["table 3"]), replace(series, objectives=("prompt",)))
+
+
+def test_a_run_of_another_process_is_left_to_it(series: Series) -> None:
+    first, stand_in = runs_of(chosen(["table 4"]), series)[0], StandIn()
+    with locked(first.folder):
+        go(["table 4"], series, stand_in)
+    assert stand_in.trained == ["last3-2d.seed1"]
+    go(["table 4"], series, stand_in)
+    assert stand_in.trained == ["last3-2d.seed1", "last1.seed1"]
+
+
+@pytest.mark.usefixtures("few_folds")
+def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backbone: Path) -> None:
+    data = tiny_tasks(tiny_data(tmp_path / "data"))
+    options = ["--data", str(data), "--output", str(tmp_path / "out"), "--backbone", str(backbone)]
+    command = ["reproduce", *options, "--budget", "smoke", "--steps", "2", "--table", "4"]
+    _succeed(command)
+    folder = tmp_path / "out" / backbone.name
+    content = read_lines(folder / "simcse.jsonl")[-1]
+    assert content["configuration"] == "last3-2d"
+    assert set(content["scores"]) == {*TASKS, "average"}
+    assert content["scores"]["average"] == pytest.approx(fmean(content["scores"][t] for t in TASKS))
+    assert [step for step, _ in content["curve"]] == [0, 2]
+    assert sum(content["mean_block_weights"]) == pytest.approx(1, abs=1e-3)
+    assert content["weights"]["blocks"] == [4, 5, 6]
+    assert 0 <= content["weights"]["moved"] < 0.1
+    assert 0 <= content["weights"]["max_moved"] < 0.1
+    assert content["parameters"]["selector"] == 64 * 5 + 5 + 3 * (5 * 64 + 64)
+    assert content["drift"] < 1e-5
+    assert content["source_sha256"] == source_sha256()
+    assert "dirty" in content
+    assert isinstance(content["shuffled"], float)
+    assert set(content["transfer"]) >= {"MR", "MRPC", "average"}
+    assert "| Last3 2D | 1 |" in (folder / "tables.md").read_text()
+
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")}
+    _succeed(command)
+    _succeed([*command, "--only-tables"])
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")} == before
+
+
+def test_latency_is_measured_once_and_stands_in_the_tables(tmp_path: Path, backbone: Path) -> None:
+    options = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--budget", "smoke"]
+    command = ["reproduce", *options, "--backbone", str(backbone), "--latency"]
+    _succeed(command)
+    folder = tmp_path / "out" / backbone.name
+    content = json.loads((folder / "overhead.json").read_text())
+    assert [(c["precision"], c["rounds"]) for c in content["cells"]] == [("fp32", 4), ("bf16", 4)]
+    text = (folder / "tables.md").read_text()
+    counts = content["parameters"]
+    assert f"{counts['selector']:,} parameters beside {counts['backbone']:,}" in text
+    for cell in content["cells"]:
+        added = cell["selector"]["median_percent"]
+        assert f"| {cell['precision']}, 1 x 32 | 4 | " in text
+        assert f" | {added:+.2f} | " in text
+    before = (folder / "overhead.json").stat().st_mtime_ns
+    _succeed(command)
+    assert (folder / "overhead.json").stat().st_mtime_ns == before
+
+
+def test_latency_needs_three_blocks(tmp_path: Path) -> None:
+    shallow = tiny_backbone(tmp_path / "shallow", num_layers=2)
+    series = Series(data=tmp_path, output=tmp_path / "out", backbone=str(shallow))
+    with pytest.raises(ConfigError, match="it weighs 3 blocks, and the backbone has 2"):
+        measure_latency(series, required=True)
+    measure_latency(series, required=False)
+    assert not series.folder.exists()
+
+
+def _succeed(command: list[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert left.value.code == 0
+
+
+def test_a_run_is_named_by_what_it_is(series: Series) -> None:
+    run = runs_of(chosen(["table 4"]), series)[0]
+    assert run.name == "simcse last1 seed 1"
+    assert run.file == series.folder / "simcse.jsonl"
+    assert run.folder == series.folder / "simcse" / "last1.seed1.checkpoint"

@@ -1,0 +1,167 @@
+"""The experiments as data: every cell can be built, and equal cells are one."""
+
+import itertools
+
+import pytest
+
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.published import (
+    TABLE_2,
+    TABLE_3,
+    TABLE_4,
+    best_sts_rows,
+    transfer_rows,
+)
+from s2sent.training.experiments.arms.configurations import BUDGETS, Configuration, misfit
+from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, chosen
+from s2sent.training.recipe.recipe import Recipe
+
+CONFIGURATIONS = {
+    name: configuration
+    for experiment in EXPERIMENTS.values()
+    for name, configuration in experiment.configurations.items()
+}
+
+
+def recipe(
+    configuration: Configuration, objective: str = "simcse", steps: int | None = None
+) -> Recipe:
+    return configuration.recipe(
+        objective=objective, backbone="any", budget="short", seed=1, steps=steps
+    )
+
+
+def names(key: str) -> dict[str, str]:
+    return {row.label: row.configuration.name for row in EXPERIMENTS[key].rows}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(("width", "blocks"), [(768, 12), (384, 6)])
+def test_every_configuration_that_fits_builds_a_recipe_and_a_selector(
+    name: str, width: int, blocks: int
+) -> None:
+    configuration = CONFIGURATIONS[name]
+    if misfit(configuration, blocks=blocks, width=width):
+        assert blocks == 6
+        assert configuration.selector is not None
+        assert configuration.selector["num_blocks"] > 6
+        return
+    config = recipe(configuration).selector_config(width)
+    if configuration.selector is None:
+        assert config is None
+    else:
+        assert isinstance(config, SelectorConfig)
+        assert config.width == width
+        assert config.pooling == configuration.backbone.get("pooling", "mean")
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("objective", ["simcse", "prompt", "prompt-mean"])
+def test_every_experiment_builds_under_every_budget_and_objective(
+    budget: str, objective: str
+) -> None:
+    for experiment in EXPERIMENTS.values():
+        for configuration in experiment.configurations.values():
+            if objective in experiment.objectives:
+                configuration.recipe(objective=objective, backbone="b", budget=budget, seed=1)
+
+
+def test_a_name_stands_for_one_configuration_and_a_configuration_has_one_name() -> None:
+    pairs = [
+        (name, configuration)
+        for experiment in EXPERIMENTS.values()
+        for name, configuration in experiment.configurations.items()
+    ]
+    for (name, first), (other, second) in itertools.combinations(pairs, 2):
+        assert (name == other) == (recipe(first) == recipe(second)), (name, other)
+
+
+def test_cells_that_coincide_are_one() -> None:
+    assert names("table 2")["Last3 2D"] == "last3-2d"
+    assert names("figure 5")["low4"] == "last3-2d"
+    assert names("figure 6")["n = 3, m = 4"] == "last3-2d"
+    assert names("figure 7")["r = 12"] == "last3-2d"
+    assert names("table 3")["mean, on"] == "last3-2d"
+    assert names("figure 6")["n = 1, m = 4"] == names("table 2")["Last1 1D"]
+    assert names("figure 5")["GAP"] == names("figure 6")["n = 3, m = 1"]
+    assert names("table 3")["mean, off"] == names("table 2")["Last1 base"]
+
+
+def test_one_block_is_gated_by_the_gates_own_value() -> None:
+    config = recipe(CONFIGURATIONS["last1-1d-m8"]).selector_config(768)
+    assert config is not None
+    assert (config.num_blocks, config.num_frequencies, config.weight_norm) == (1, 8, "none")
+
+
+def test_rows_that_are_ours_are_marked() -> None:
+    rows = {row.label: row for row in EXPERIMENTS["table 2"].rows}
+    near = rows["Last3 2D, started near the last block"]
+    assert near.ours
+    assert recipe(near.configuration).initial_bias == 3
+    printed = TABLE_2["BERT", "simcse"]
+    assert all(row.ours == (row.configuration.name not in printed) for row in rows.values())
+
+
+def test_the_budgets_are_what_they_say() -> None:
+    plain = CONFIGURATIONS["last1"]
+    full = plain.recipe(objective="simcse", backbone="b", budget="full", seed=1)
+    assert (full.training.steps, full.training.eval_every, full.training.batch_size) == (0, 125, 64)
+    assert full.training.learning_rate == 3e-5
+    assert len(BUDGETS["full"].seeds) == 7
+    prompt = plain.recipe(objective="prompt", backbone="b", budget="full", seed=1)
+    assert (prompt.training.learning_rate, prompt.backbone.pooling) == (1e-5, "mask")
+    short = recipe(plain).training
+    assert short.steps >= 1000  # fewer do not move a gate
+    assert short.selector_learning_rate == 0
+    gate_rate = recipe(CONFIGURATIONS["last3-2d"]).training.selector_learning_rate
+    assert 1e-3 <= gate_rate <= 1e-2
+    assert short.precision == "bf16"
+    assert BUDGETS["short"].seeds == (1, 2, 3, 4, 5)
+    assert recipe(plain, steps=7).training.steps == 7
+
+
+def test_the_selectors_rate_is_a_multiple_of_the_backbones() -> None:
+    faster = CONFIGURATIONS["last3-2d-lr30"]
+    assert recipe(faster).training.selector_learning_rate == pytest.approx(9e-4)
+    assert recipe(faster, "prompt").training.selector_learning_rate == pytest.approx(3e-4)
+
+
+def test_more_blocks_than_there_are_is_said_in_a_sentence() -> None:
+    cell = CONFIGURATIONS["last12-2d"]
+    assert misfit(cell, blocks=12, width=768) is None
+    assert misfit(cell, blocks=6, width=384) == "it weighs 12 blocks, and the backbone has 6"
+    narrow = misfit(CONFIGURATIONS["last3-2d-r48"], blocks=6, width=32)
+    assert narrow is not None
+    assert "at most the width 32" in narrow
+
+
+def test_an_experiment_that_is_not_there_is_refused() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"There is no table 9: choose from table 2, figure 5.*, table jtcse, table sfp",
+    ):
+        chosen(["table 9"])
+
+
+def test_the_papers_numbers_stand_for_rows_that_are_run() -> None:
+    rows = {row.configuration.name for row in EXPERIMENTS["table 2"].rows if not row.ours}
+    assert all(set(printed) == rows for printed in TABLE_2.values())
+    for key, table in (("table 3", TABLE_3), ("table 4", TABLE_4)):
+        known = {row.configuration.name for row in EXPERIMENTS[key].rows}
+        assert all(set(printed) <= known for printed in table.values())
+
+
+@pytest.mark.parametrize("row", [row for table in TABLE_4.values() for row in table.values()])
+def test_the_papers_transfer_averages_are_those_of_its_tasks(row: tuple[float, ...]) -> None:
+    assert sum(row[:-1]) / 7 == pytest.approx(row[-1], abs=0.011)
+
+
+def test_the_reports_rows_are_the_base_and_the_best_average_of_each_model() -> None:
+    rows = best_sts_rows()
+    assert rows["SimCSE-BERT base"] == TABLE_2["BERT", "simcse"]["last1"]
+    assert rows["SimCSE-BERT base, S2Sent"] == (79.54, 73.18, 78.50)
+    assert rows["PromptRoBERTa base, S2Sent"] == (83.67, 71.57, 81.25)  # six blocks
+    assert list(rows) == list(transfer_rows())
+    for model, row in rows.items():
+        assert row[-1] == max(row[-1], rows[model.removesuffix(", S2Sent")][-1])

@@ -1,0 +1,191 @@
+"""The twin experiment: every arm of every cell has its lines; what is there is not run again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from s2sent.model.network.twins import is_twin_checkpoint
+from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError, EncoderError
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.experiments.arms.twin_recipes import ARMS
+from s2sent.training.experiments.arms.twins import cells_of, reproduce_twins
+from s2sent.training.experiments.engine import Series
+from s2sent.training.files.jsonl import read_lines
+from s2sent.training.files.locks import locked
+from s2sent.training.files.record import write_record
+from s2sent.training.join import join_checkpoints
+from s2sent.training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
+from s2sent.training.recipe.recipe import Recipe
+from tests.support.tiny import tiny_backbone
+from tests.support.tiny_data import SENTENCES, tiny_data, write_table
+from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
+
+
+class Untrained:
+    """Leaves the encoder that a recipe starts from as if it had been trained."""
+
+    stopped = None
+    seconds = 0.0
+
+    def __init__(self) -> None:
+        self.recipes: list[Recipe] = []
+
+    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> "Untrained":
+        self.recipes.append(recipe)
+        new_encoder(recipe).save(str(output), create_model_card=False)
+        write_record(output, {"recipe": recipe.as_table(), "dev": {"step": 0}})
+        return self
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_dev_apart(tiny_data(tiny_tasks(tmp_path_factory.mktemp("twins"))))
+    rows = [("1", a, b) for a, b in zip(SENTENCES[:20], SENTENCES[20:40], strict=True)]
+    header = ("label", "sentence1", "sentence2")
+    write_table(folder / "corpus" / "pan-paraphrase.tsv.gz", [header, *rows])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def series(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Series:
+    folder = tmp_path_factory.mktemp("series")
+    backbone = tiny_backbone(folder / "tiny")
+    return Series(data, folder / "out", str(backbone), budget="smoke", seeds=(1,))
+
+
+@pytest.fixture(scope="module")
+def trained(series: Series) -> Untrained:
+    """The recipes of a series that has run to its end."""
+    train = Untrained()
+    reproduce_twins(series, train=train)
+    return train
+
+
+def lines_of(series: Series) -> list[dict[str, Any]]:
+    return read_lines(series.folder / "jtcse.jsonl")
+
+
+def test_every_arm_has_its_development_and_its_test_line(
+    series: Series, trained: Untrained
+) -> None:
+    found = [(line["part"], line["selector"], line["arm"]) for line in lines_of(series)]
+    assert found == [
+        (part, selector, arm)
+        for part in ("development", "tests")
+        for selector in (False, True)
+        for arm in ARMS
+    ]
+    assert not any("/" in json.dumps(line["plan"]) for line in lines_of(series))
+    assert all(line["moved"] < 1e-5 for line in lines_of(series) if line["part"] == "development")
+
+
+def test_every_run_begins_where_the_plan_says(series: Series, trained: Untrained) -> None:
+    """The towers differ in their seed, and the others go on from them for as long as they ran."""
+    cell = cells_of(series)[0]
+    runs = cell.recipes()
+    assert [r.objective.name for r in trained.recipes[: len(runs)]] == [
+        *["simcse"] * 2,
+        *["supervised"] * 2,
+        *["jtcse"] * 2,
+        "pair_distillation",
+    ]
+    towers = runs["tower_a"], runs["tower_b"]
+    assert len({tower.seed for tower in towers}) == 2
+    assert all(isinstance(tower.objective, SimCSE) for tower in towers)
+    assert isinstance(runs["simcse_b"].objective, SupervisedSimCSE)
+    assert runs["simcse_b"].backbone.name == str(cell.checkpoint("tower_b"))
+    for run in ("tncse", "jtcse"):
+        objective = runs[run].objective
+        assert isinstance(objective, JTCSE)
+        assert objective.cross_attention == (run == "jtcse")
+        assert objective.second_tower == str(cell.checkpoint("tower_b"))
+    distilled = runs["distilled"].objective
+    assert isinstance(distilled, PairDistillation)
+    assert distilled.teachers == [str(cell.checkpoint("jtcse"))]
+    assert len({run.training for run in runs.values()}) == 1
+    with_selectors = cells_of(series)[1].recipes()
+    assert [run.selector is not None for run in with_selectors.values()] == [
+        *[True] * 4,
+        *[False] * 2,
+        True,
+    ]
+
+
+def test_a_series_goes_on_where_it_was_left(series: Series, trained: Untrained) -> None:
+    """A line that is there is not run again; one that is missing is, on checkpoints made anew."""
+    again = Untrained()
+    reproduce_twins(series, train=again)
+    assert again.recipes == []
+    file = series.folder / "jtcse.jsonl"
+    kept = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(kept[:-1]), encoding="utf-8")
+    reproduce_twins(series, train=again)
+    names = [recipe.objective.name for recipe in again.recipes]
+    assert names == ["simcse", "simcse", "jtcse", "pair_distillation"]
+    assert [line["arm"] for line in lines_of(series)][-1] == "distilled"
+    assert not cells_of(series)[0].folder.exists()
+
+
+def test_a_cell_of_another_process_is_left_to_it(
+    series: Series, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No test is opened before every cell has its development scores."""
+    shared = replace(series, output=tmp_path)
+    train = Untrained()
+    with caplog.at_level("INFO"), locked(cells_of(shared)[1].folder):
+        reproduce_twins(shared, train=train)
+    assert {(line["part"], line["selector"]) for line in lines_of(shared)} == {
+        ("development", False)
+    }
+    assert (
+        "seed 1 with selectors: simcse, development, is being run by another process" in caplog.text
+    )
+    assert "development is not done by other processes: give the same command" in caplog.text
+    assert cells_of(shared)[0].folder.is_dir()
+    reproduce_twins(replace(shared, keep=True), train=train)
+    assert len(lines_of(shared)) == 4 * len(ARMS)
+    noted = read_lines(cells_of(shared)[0].folder / OPENINGS_FILE)
+    assert [line["name"] for line in noted] == [
+        f"{run}.checkpoint" for run in ("simcse_a", "simcse_b", "tncse", "jtcse", "distilled")
+    ]
+
+
+def test_untrained_arms_are_shown_as_not_tested(series: Series, trained: Untrained) -> None:
+    table = (series.folder / "jtcse.md").read_text(encoding="utf-8")
+    assert table.count("two SimCSE towers, summed") == 4
+    assert table.count("| initial weights, not tested |") == 16
+    assert "not run" not in table.lower()
+
+
+def test_plans_that_cannot_be_compared_are_refused(series: Series, trained: Untrained) -> None:
+    file = series.folder / "jtcse.jsonl"
+    kept = file.read_text(encoding="utf-8")
+    line = json.loads(kept.splitlines()[0])
+    line["plan"]["steps"] += 1
+    file.write_text(kept + json.dumps(line) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="several plans"):
+        reproduce_twins(series, only_tables=True)
+    file.unlink()
+    with pytest.raises(ConfigError, match="has no results"):
+        reproduce_twins(series, only_tables=True)
+    file.write_text(kept, encoding="utf-8")
+
+
+def test_two_checkpoints_are_joined_with_their_records(series: Series, tmp_path: Path) -> None:
+    recipe = cells_of(series)[0].recipes()["tower_a"]
+    for name in ("one", "two"):
+        new_encoder(recipe).save(str(tmp_path / name), create_model_card=False)
+        (tmp_path / name / "training.json").write_text(json.dumps({"seed": name}))
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    join_checkpoints(one, two, tmp_path / "out")
+    assert is_twin_checkpoint(tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert (record["began_from"]["seed"], record["second_tower"]["seed"]) == ("one", "two")
+    with pytest.raises(ConfigError, match="exists already"):
+        join_checkpoints(one, two, tmp_path / "out")
+    with pytest.raises(EncoderError, match=r"cannot be joined: .*modules.json cannot be read"):
+        join_checkpoints(one, str(tmp_path / "none"), tmp_path / "new")

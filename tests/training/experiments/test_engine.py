@@ -1,0 +1,194 @@
+"""Runs are trained unless they are there or another process has them; kept ones say what opened
+the tests."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from s2sent.training.errors import ConfigError, Interrupted, failure
+from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.experiments.engine import (
+    DEVELOPMENT,
+    TESTS,
+    Run,
+    ensure_checkpoint,
+    run_missing,
+)
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.locks import locked
+from s2sent.training.files.record import write_record
+from s2sent.training.loop.lookup import CachedStates
+from s2sent.training.recipe.recipe import Recipe
+
+
+class Untrained:
+    """Leaves a folder with the record of a recipe as if it had been trained."""
+
+    def __init__(self) -> None:
+        self.outputs: list[Path] = []
+
+    def __call__(self, recipe: Recipe, data: Path, output: Path, **_: Any) -> Any:
+        self.outputs.append(output)
+        output.mkdir(parents=True)
+        write_record(output, {"recipe": recipe.as_table()})
+        return SimpleNamespace(stopped=None, seconds=2.0)
+
+
+def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: Path) -> None:
+    train = Untrained()
+    folder = tmp_path / "run"
+    assert ensure_checkpoint(folder, recipe, tmp_path, train) == 2.0
+    assert ensure_checkpoint(folder, recipe, tmp_path, train) is None
+    with pytest.raises(ConfigError, match="run is of another recipe: move it away"):
+        ensure_checkpoint(folder, replace(recipe, seed=9), tmp_path, train)
+    assert train.outputs == [folder]
+
+
+def test_a_signal_in_the_last_step_ends_the_series_by_its_number(
+    recipe: Recipe, tmp_path: Path
+) -> None:
+    def train(*_: Any, **__: Any) -> Any:
+        return SimpleNamespace(stopped=signal.SIGTERM, seconds=2.0)
+
+    with pytest.raises(Interrupted) as ended:
+        ensure_checkpoint(tmp_path / "run", recipe, tmp_path, train)
+    assert failure(ended.value) == (str(ended.value), 128 + signal.SIGTERM)
+
+
+def test_a_file_system_without_locks_is_worked_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with locked(tmp_path / "run") as free:
+        assert free
+    append_line(tmp_path / "lines.jsonl", {"arm": "a"})
+    assert read_lines(tmp_path / "lines.jsonl") == [{"arm": "a"}]
+    states = CachedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
+    states.put((1, 2, 3), torch.ones(2, 3, 4))
+    states.close()
+    again = CachedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
+    assert len(again) == 1
+    again.close()
+
+
+def test_a_lock_follows_no_link_and_leaves_what_stands_in_its_place(tmp_path: Path) -> None:
+    target, file = tmp_path / "target", tmp_path / "run.lock"
+    target.write_text("kept")
+    file.symlink_to(target)
+    with pytest.raises(OSError, match=r"run\.lock"), locked(tmp_path / "run"):
+        pass
+    assert target.read_text() == "kept"
+    os.link(target, tmp_path / "other.lock")
+    with locked(tmp_path / "other") as free:
+        assert free
+    assert target.read_text() == "kept"
+
+
+def test_a_lock_is_free_once_its_process_has_ended(tmp_path: Path) -> None:
+    """However that was; and none is left behind."""
+    code = (
+        "import sys, pathlib\nfrom s2sent.training.files.locks import locked\n"
+        f"with locked(pathlib.Path({str(tmp_path / 'run')!r})):\n"
+        " print('held', flush=True)\n sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parents[3],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    with locked(tmp_path / "run") as free:
+        assert not free
+    holder.send_signal(signal.SIGKILL)
+    holder.communicate()
+    with locked(tmp_path / "run") as free:
+        assert free
+        with locked(tmp_path / "run") as again:
+            assert not again
+    assert not list(tmp_path.glob("*.lock"))
+
+
+def run_of(folder: Path, recipe: Recipe, arm: str, part: str = TESTS, **changes: Any) -> Run:
+    """A run of the file ``runs.jsonl`` whose score is the seconds of its training."""
+    checkpoint = folder / "scratch" / f"{arm}.checkpoint"
+
+    def score(seconds: float | None) -> Mapping[str, Any]:
+        return {"seconds": seconds}
+
+    run = Run(
+        name=arm,
+        file=folder / "runs.jsonl",
+        key={"arm": arm, "part": part},
+        folder=checkpoint,
+        recipes={checkpoint: recipe},
+        score=score,
+        part=part,
+        tested=(checkpoint,) if part == TESTS else (),
+    )
+    return replace(run, **changes)
+
+
+def test_a_run_is_added_once_unless_another_process_has_it(recipe: Recipe, tmp_path: Path) -> None:
+    run, train = run_of(tmp_path, recipe, "a"), Untrained()
+    with locked(run.folder):
+        run_missing([run], tmp_path, train=train)
+    assert not run.file.exists()
+    for _ in range(2):
+        run_missing([run], tmp_path, train=train)
+    (line,) = read_lines(run.file)
+    assert {**line, **run.key, "seconds": 2.0} == line
+    assert train.outputs == [run.folder]
+    assert not list(tmp_path.rglob("*.lock"))
+    assert not run.folder.exists()
+
+
+def test_a_line_without_what_is_needed_of_it_is_made_again(recipe: Recipe, tmp_path: Path) -> None:
+    run = run_of(tmp_path, recipe, "a", needed=("seconds",))
+    append_line(run.file, run.key)
+    run_missing([run], tmp_path, train=Untrained())
+    assert len(read_lines(run.file)) == 2
+
+
+def test_no_test_is_scored_before_every_run_has_its_development_scores(
+    recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [run_of(tmp_path, recipe, arm, part) for part in (DEVELOPMENT, TESTS) for arm in "ab"]
+    train = Untrained()
+    with caplog.at_level("INFO"), locked(runs[0].folder):
+        run_missing(runs, tmp_path, train=train)
+    assert [(line["arm"], line["part"]) for line in read_lines(runs[0].file)] == [
+        ("b", DEVELOPMENT)
+    ]
+    assert "a, development, is being run by another process" in caplog.text
+    assert "development is not done by other processes: give the same command" in caplog.text
+    run_missing(runs, tmp_path, train=train)
+    parts = [line["part"] for line in read_lines(runs[0].file)]
+    assert parts == [DEVELOPMENT] * 2 + [TESTS] * 2
+    assert len(train.outputs) == 2  # a checkpoint stays until both parts are scored
+    assert not runs[0].folder.exists()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_checkpoint_that_is_kept_says_that_its_tests_were_opened(
+    recipe: Recipe, tmp_path: Path, keep: bool
+) -> None:
+    run = run_of(tmp_path, recipe, "a")
+    run_missing([run], tmp_path, keep=keep, train=Untrained())
+    assert run.folder.exists() == keep
+    noted = [line["name"] for line in read_lines(run.folder.parent / OPENINGS_FILE)]
+    assert noted == ([run.folder.name] if keep else [])

@@ -1,0 +1,1 @@
+"""What is compared: one module an experiment, with its arms, its runs and its tables."""

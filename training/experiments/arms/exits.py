@@ -1,0 +1,297 @@
+"""Control X4: heads at early exits that differ in nothing else, the rest trained alike."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from s2sent.model.network.selector import S2SentSelector
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.training.backbones import resolve
+from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.encoders import load_checkpoint
+from s2sent.training.evaluation.results.statistics import Line, compare
+from s2sent.training.evaluation.retrieval import PACKAGES
+from s2sent.training.experiments.engine import (
+    Run,
+    Series,
+    Train,
+    read_results,
+    require_known,
+    run_missing,
+    size_of,
+)
+from s2sent.training.experiments.figures import depth_grids, quality_by_time, save
+from s2sent.training.experiments.score import (
+    development_texts,
+    fusion_weights,
+    initial_encoder,
+    milliseconds_by_depth,
+    score_depth_grid,
+    score_recall,
+)
+from s2sent.training.experiments.tables import (
+    ByArm,
+    Cell,
+    Runs,
+    arms_of,
+    arms_table,
+    comparisons_table,
+    count,
+    get,
+    mean,
+    write_page,
+)
+from s2sent.training.files.record import read_record, write_json
+from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe, recipe_from
+from s2sent.training.train import train as train_recipe
+
+RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
+TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
+DIMENSIONS = (32, 64, 128, 256)  # and the full width
+DEFAULT_STEPS, DEFAULT_SEEDS = 300, (1, 2, 3)
+TIMED_ARM = "s2sent"
+
+SELECTOR = {
+    "num_blocks": 3,
+    "reduction": 12,
+    "weight_norm": "softmax_logits",
+    "initial_bias": 3.0,  # at full depth, as the default model's; exits start from the mean
+}
+LAST = {"num_blocks": 1, "spatial_selection": "avg"}
+# A label, the recipe's [selector], and whether exits have a low-rank head.
+ARMS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "last": ("last block alone", LAST, False),
+    "mean": ("mean of the last min(3, k)", {"num_blocks": 3, "spatial_selection": "avg"}, False),
+    "static": ("static weights, one per block", {**SELECTOR, "static": "blocks"}, False),
+    "s2sent": ("S2Sent", SELECTOR, False),
+    "low-rank": ("low-rank head on the last block", LAST, True),
+    "s2sent-low-rank": ("low-rank head on S2Sent", SELECTOR, True),
+}
+LABELS = {arm: label for arm, (label, *_) in ARMS.items()}
+COMPARED = {  # each with what it is tested against
+    "s2sent": ("last", "mean", "static", "low-rank"),
+    "s2sent-low-rank": ("low-rank",),
+}
+
+
+def reproduce_exits(
+    series: Series,
+    depths: Sequence[int] = (),
+    *,
+    arms: Sequence[str] = (),
+    only_tables: bool = False,
+    train: Train = train_recipe,
+) -> Path:
+    """Run what is missing of a series, and return the path of its tables.
+
+    ``depths`` are the exits that are trained, all from 2 where none is named, ``arms`` the heads,
+    likewise. Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended
+    a run.
+    """
+    require_known(arms, [*ARMS], "arm")
+    if not only_tables:
+        runs = [run for run in runs_of(series, depths) if run.key["arm"] in (arms or ARMS)]
+        cache = series.folder / "x4" / "cache"
+        run_missing(runs, series.data, keep=series.keep, cache=cache, train=train)
+    return write_exit_tables(series.folder / RESULTS_FILE, series.command)
+
+
+def runs_of(series: Series, depths: Sequence[int] = ()) -> list[Run]:
+    """The runs of a series, every arm of a seed before the next seed."""
+    blocks, width = size_of(resolve(series.backbone))
+    exits = tuple(depths) or tuple(range(2, blocks))
+    if wrong := [depth for depth in exits if not 2 <= depth < blocks]:
+        raise ConfigError(f"depth {wrong[0]} is no exit: choose from 2 to {blocks - 1}.")
+    seeds = series.seeds or DEFAULT_SEEDS
+    return [_run(series, exits, head_rank(width), seed, arm) for seed in seeds for arm in ARMS]
+
+
+def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) -> Run:
+    key = {
+        "backbone": series.backbone,
+        "depths": list(depths),
+        "corpus": series.corpus,
+        "batch_size": 8 if series.budget == "smoke" else 64,
+        "steps": series.steps or DEFAULT_STEPS,
+        "seed": seed,
+        "arm": arm,
+    }
+    checkpoint = series.folder / "x4" / f"{arm}.{key['steps']}.seed{seed}.checkpoint"
+    recipe = recipe_of(key, rank)
+    return Run(
+        name=f"x4: {arm}, seed {seed}, {key['steps']} steps",
+        file=series.folder / RESULTS_FILE,
+        key=key,
+        folder=checkpoint,
+        recipes={checkpoint: recipe},
+        score=partial(_score, series, recipe, checkpoint, arm),
+        tested=(checkpoint,),
+    )
+
+
+def head_rank(width: int) -> int:
+    """The rank of the low-rank head that has about as many parameters as a gate."""
+    options = {key: value for key, value in SELECTOR.items() if key not in TRAINING_OPTIONS}
+    gate = S2SentSelector(SelectorConfig.preset("default", width=width, **options))
+    return max(1, round(sum(each.numel() for each in gate.parameters()) / (2 * width)))
+
+
+def recipe_of(key: Mapping[str, Any], rank: int) -> Recipe:
+    """Distillation of the backbone's own similarities into every exit.
+
+    All arms have the same data in the same order, and the same rates. A corpus of fewer texts than
+    ``steps * batch_size`` is gone over again.
+    """
+    _, selector, headed = ARMS[key["arm"]]
+    steps, batch_size = key["steps"], key["batch_size"]
+    projection = {"project": True, "project_rank": rank} if headed else {}
+    table = {
+        "seed": key["seed"],
+        "backbone": {"name": key["backbone"]},
+        "corpus": [{"source": key["corpus"], "limit": steps * batch_size}],
+        "elastic": {"depths": key["depths"], "dimensions": [*DIMENSIONS], **projection},
+        "selector": selector,
+        "objective": {
+            "name": "distillation",
+            "teachers": [key["backbone"]],
+            "contrastive_weight": 0,
+            "error_weight": 4,
+            "dropout": False,
+        },
+        "training": {
+            "steps": steps,
+            "batch_size": batch_size,
+            "learning_rate": 1e-4,
+            "selector_learning_rate": 5e-3,
+            "warmup_steps": min(50, steps // 6),
+            "max_seq_length": 48,
+            "group_by_length": True,
+            "eval_every": max(1, steps // 2),
+            "dev_pairs": 500,
+            "precision": "bf16",
+        },
+    }
+    return recipe_from(table, "control x4")
+
+
+def _score(
+    series: Series, recipe: Recipe, checkpoint: Path, arm: str, _: float | None
+) -> dict[str, Any]:
+    """The grid of depths and dimensions, R@1, fusion weights and the kept step of a checkpoint."""
+    assert recipe.elastic is not None  # noqa: S101 - `recipe_of` sets it
+    depths, data = recipe.elastic.depths, series.data
+    encoder = load_checkpoint(checkpoint)
+    found = score_depth_grid(encoder, depths, DIMENSIONS, data)
+    if (packages := data / PACKAGES).is_file():
+        found["retrieval"] = score_recall(encoder, depths, packages)
+    if ARMS[arm][1].get("spatial_selection") != "avg":
+        texts, start = development_texts(data), initial_encoder(recipe)
+        known = [fusion_weights(encoder, start, texts, depth) for depth in (*depths, None)]
+        by_depth = {str(of.weights.blocks[-1]): of for of in known if of}  # its last fused block
+        found["block_weights"] = {depth: of.by_block for depth, of in by_depth.items()}
+        found["spread"] = {depth: of.spread for depth, of in by_depth.items()}
+        found["moved"] = {depth: of.change for depth, of in by_depth.items()}
+    times = series.folder / TIMES_FILE
+    if arm == TIMED_ARM and not times.exists():
+        write_json(times, milliseconds_by_depth(checkpoint, depths, max(map(int, found["tests"]))))
+    step = read_record(checkpoint).get("dev", {}).get("step")
+    return {"name": series.name, "step": step, **found}
+
+
+def area(line: Line) -> float:
+    """The mean of a run's grid of depths and dimensions on the STS tests."""
+    return fmean(value for row in line["tests"].values() for value in row.values())
+
+
+def at_depth(line: Line, depth: str) -> float:
+    """A run's score on the STS tests at a depth and full width."""
+    row = line["tests"][depth]
+    return float(row[max(row, key=int)])
+
+
+def write_exit_tables(file: Path, command: str) -> Path:
+    """Write the tables and the figures of a file of results beside it; returns the tables' path.
+
+    Raises `ConfigError` for a file without results.
+    """
+    lines = read_results(file)
+    parts = []
+    for setting in sorted({_setting(line) for line in lines}):
+        of_setting = [line for line in lines if _setting(line) == setting]
+        runs = arms_of(of_setting, ARMS)
+        parts += [f"## {setting[-1]} steps", _preface(of_setting[0]), _scores_table(runs)]
+        parts += [_comparisons(runs, arm) for arm in COMPARED if runs[arm]]
+        if any("retrieval" in line for line in of_setting):
+            parts.append(_recall_table(runs))
+    drawn = {arm: of for arm, of in _drawn(lines).items() if of}
+    save(depth_grids({LABELS[arm]: of for arm, of in drawn.items()}), file.with_suffix(".svg"))
+    if (times := file.with_name(TIMES_FILE)).is_file():
+        milliseconds = json.loads(times.read_text(encoding="utf-8"))
+        depths = sorted(milliseconds.keys() & lines[0]["tests"].keys(), key=int)
+        scores = {
+            LABELS[arm]: [fmean(at_depth(run, depth) for run in of) for depth in depths]
+            for arm, of in drawn.items()
+        }
+        at = [milliseconds[depth] for depth in depths]
+        save(quality_by_time(at, scores), times.with_suffix(".svg"))
+    title = "X4: a selector at each early exit"
+    return write_page(file.with_suffix(".md"), title, command, parts)
+
+
+def _setting(line: Line) -> tuple[Any, ...]:
+    """What runs that can be compared have in common; the number of steps is the last."""
+    shared = ("backbone", "corpus", "batch_size")
+    return (*(line[name] for name in shared), str(line["depths"]), line["steps"])
+
+
+def _drawn(lines: Runs) -> ByArm:
+    """The runs of one setting by arm: the one with most arms, and among these with most steps."""
+
+    def size(setting: tuple[Any, ...]) -> tuple[int, int]:
+        return len({line["arm"] for line in lines if _setting(line) == setting}), setting[-1]
+
+    chosen = max({_setting(line) for line in lines}, key=size)
+    return arms_of([line for line in lines if _setting(line) == chosen], ARMS)
+
+
+def _preface(line: Line) -> str:
+    return (
+        f"{line['name']} distilled into its own exits after blocks {line['depths']}, "
+        f"{line['batch_size']} texts of {line['corpus']} a step; all weights trained, the arms "
+        "differ in the head alone. Spearman x 100, mean of the seven STS tests and of the seeds, "
+        "at full width; the area is the mean over depths and dimensions. Weight change: the "
+        "largest of a feature's mean fusion weight by the kept step, at the depth and in the run "
+        "where it is least."
+    )
+
+
+def _scores_table(runs: ByArm) -> str:
+    depths = sorted(
+        {depth for of in runs.values() for run in of for depth in run["tests"]}, key=int
+    )
+    columns: dict[str, Cell] = {"seeds": count}
+    columns |= {f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in depths}
+    columns |= {"area": mean(area), "weight change": _least_change}
+    return arms_table(LABELS, runs, columns)
+
+
+def _least_change(runs: Runs) -> str:
+    changes = [change for run in runs for change in run.get("moved", {}).values()]
+    return f"{min(changes):.3f}" if changes else ""
+
+
+def _recall_table(runs: ByArm) -> str:
+    """R@1 on packages-dev at full width; no arm or step was chosen by it."""
+    scored = {arm: of for arm, of in runs.items() if of}
+    depths = sorted(next(iter(scored.values()))[0]["retrieval"], key=int)
+    columns = {f"depth {depth}": mean(get("retrieval", depth)) for depth in depths}
+    return arms_table(LABELS, scored, columns, corner="R@1, packages-dev")
+
+
+def _comparisons(runs: ByArm, arm: str) -> str:
+    """An arm's area minus that of each arm in `COMPARED`, by seeds, corrected over this table."""
+    sides = [(LABELS[other], runs[arm], runs[other]) for other in COMPARED[arm]]
+    return comparisons_table(f"{LABELS[arm]}, minus", "area", compare(sides, area))

@@ -1,0 +1,199 @@
+"""CSE-SFP on a decoder with low-rank updates: heads that differ in the selector alone."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from s2sent.training.backbones import resolve
+from s2sent.training.bfloat16 import has_bfloat16
+from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
+from s2sent.training.evaluation.sts import Remembered, distinct, spearman
+from s2sent.training.experiments.engine import Run, Series, size_of
+from s2sent.training.experiments.frozen.selection import TESTS
+from s2sent.training.experiments.frozen.setting import Reading, short_texts
+from s2sent.training.experiments.frozen.sts_tests import read_tests, scores_on
+from s2sent.training.experiments.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
+from s2sent.training.experiments.score import fusion_weights, initial_encoder
+from s2sent.training.files.record import read_record
+from s2sent.training.recipe.recipe import Recipe, recipe_from
+
+LORA_FILE = "sfp-lora.jsonl"  # in the folder of a backbone's results
+SCRATCH = "sfp"  # the folder of states, heads and checkpoints, beside the results
+TEMPLATE = "sfp"
+DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
+
+GATE = {"preset": "decoder"}
+MEAN = {"spatial_selection": "avg", "input_norm": "rms"}
+GATE_RATE = 3e-3
+# Static weights are logits themselves: at the gate's rate 40 steps change them by 0.1 at most.
+STATIC_RATE = 0.1
+# The heads that are trained with low-rank updates: a label and the selector of the recipe.
+LORA_ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "last": ("last block", None),
+    "s2sent-3": ("S2Sent, 3 blocks", {**GATE, "num_blocks": 3}),
+    "mean-3": ("mean of 3 blocks", {**MEAN, "num_blocks": 3}),
+    "static-blocks-3": (
+        "static weights a block, 3 blocks",
+        {**GATE, "num_blocks": 3, "static": "blocks"},
+    ),
+    "static-features-3": (
+        "static weights a block and feature, 3 blocks",
+        {**GATE, "num_blocks": 3, "static": "features"},
+    ),
+    "s2sent-6": ("S2Sent, 6 blocks", {**GATE, "num_blocks": 6}),
+    "s2sent-12": ("S2Sent, 12 blocks", {**GATE, "num_blocks": 12}),
+    "s2sent-3-none": (
+        "S2Sent, 3 blocks as they are",
+        {**GATE, "num_blocks": 3, "input_norm": "none"},
+    ),
+    "mean-4": ("mean of 4 blocks", {**MEAN, "num_blocks": 4}),
+}
+LABELS = {arm: label for arm, (label, _) in LORA_ARMS.items()}
+OURS = "s2sent-3"
+
+
+@dataclass(frozen=True)
+class DecoderBudget:
+    """How long runs are; ``pairs`` are those of the training corpus."""
+
+    pairs: int
+    frozen_steps: int
+    frozen_seeds: tuple[int, ...]
+    lora_steps: int
+    lora_batch: int  # pairs
+    lora_seeds: tuple[int, ...]
+
+
+BUDGETS = {
+    "smoke": DecoderBudget(20, 4, (1, 2), 1, 4, (1,)),
+    "short": DecoderBudget(1000, 200, (1, 2, 3, 4, 5), 60, 24, (1, 2, 3)),
+    "full": DecoderBudget(5000, 2000, (1, 2, 3, 4, 5), 1000, 48, (1, 2, 3)),
+}
+
+
+def is_decoder(backbone: str) -> bool:
+    """Whether a backbone reads from left to right only."""
+    from transformers import AutoConfig  # takes seconds to import
+
+    from s2sent.model.network.transformer import is_causal
+
+    return is_causal(AutoConfig.from_pretrained(resolve(backbone)))
+
+
+def runs_of(series: Series, test_pairs: int) -> list[Run]:
+    """The runs with low-rank updates, every arm of a seed before the next; an encoder has none."""
+    budget = BUDGETS[series.budget]
+    steps = budget.lora_steps if series.steps is None else series.steps
+    if not steps or not is_decoder(series.backbone):
+        return []
+    blocks, _ = size_of(resolve(series.backbone))
+    return [
+        _run(series, arm, seed, steps, test_pairs)
+        for seed in series.seeds or budget.lora_seeds
+        for arm, (_, selector) in LORA_ARMS.items()
+        if (selector or {}).get("num_blocks", 1) <= blocks
+    ]
+
+
+def _run(series: Series, arm: str, seed: int, steps: int, test_pairs: int) -> Run:
+    budget = BUDGETS[series.budget]
+    key = {
+        "backbone": series.backbone,
+        "arm": arm,
+        "seed": seed,
+        "steps": steps,
+        "batch_size": budget.lora_batch,
+        "pairs": budget.pairs,
+        "pairs_per_task": test_pairs,
+        "bf16": has_bfloat16(),  # matrix products of training and scoring
+        "gate_rate": gate_rate(arm),
+    }
+    checkpoint = series.folder / SCRATCH / f"{arm}.{steps}.seed{seed}.checkpoint"
+    recipe = recipe_of(key)
+    return Run(
+        name=f"sfp: {arm}, seed {seed}, {steps} steps",
+        file=series.folder / LORA_FILE,
+        key=key,
+        folder=checkpoint,
+        recipes={checkpoint: recipe},
+        score=partial(score_lora, series, key, recipe, checkpoint),
+        tested=(checkpoint,),
+    )
+
+
+def gate_rate(arm: str) -> float | None:
+    """The rate at which an arm's fusion weights are trained; None where it has none."""
+    selector = LORA_ARMS[arm][1]
+    if selector is None or selector.get("spatial_selection") == "avg":
+        return None
+    return STATIC_RATE if "static" in selector else GATE_RATE
+
+
+def recipe_of(key: Mapping[str, Any]) -> Recipe:
+    """CSE-SFP with the other text of a pair as positive.
+
+    Arms differ in the selector and, as theirs are of another kind, in its rate.
+    """
+    selector, steps = LORA_ARMS[key["arm"]][1], key["steps"]
+    table: dict[str, Any] = {
+        "seed": key["seed"],
+        "backbone": {
+            "name": key["backbone"],
+            "template": TEMPLATE,
+            "pooling": "rep1",
+            "clean_up": Reading.clean_up,
+        },
+        "corpus": [
+            {"source": part.source, "limit": part.limit} for part in short_texts(key["pairs"])
+        ],
+        "objective": {"name": "sfp", "examples": "pairs"},
+        "training": {
+            "steps": steps,
+            "batch_size": key["batch_size"],
+            "learning_rate": 2e-4,
+            "selector_learning_rate": key["gate_rate"] or GATE_RATE,
+            "warmup_steps": steps // 10,
+            "max_seq_length": 32,
+            "eval_every": steps,
+            "dev_pairs": DEV_PAIRS,
+            "precision": "bf16" if key["bf16"] else "fp32",
+            "lora_rank": 16,
+        },
+    }
+    return recipe_from(table | ({"selector": selector} if selector else {}), "table sfp")
+
+
+def score_lora(
+    series: Series,
+    key: Mapping[str, Any],
+    recipe: Recipe,
+    checkpoint: Path,
+    seconds: float | None,
+) -> dict[str, Any]:
+    """Development score, tests with geometry, and fusion weights, in the run's precision."""
+    started = time.monotonic()
+    precision = torch.bfloat16 if key["bf16"] else torch.float32
+    encoder = load_checkpoint(checkpoint).to(precision)
+    encode = Remembered(torch_encode(encoder))
+    dev = read_development_pairs(series.data / "sts").without_overlap
+    tests = read_tests(series.data, key["pairs_per_task"])
+    encode(distinct(*(side for of in (dev, *tests.values()) for side in (of.first, of.second))))
+    start = None if key["gate_rate"] is None else initial_encoder(recipe).to(precision)
+    weights = fusion_weights(encoder, start, distinct(dev.first, dev.second)[:WEIGHED_TEXTS])
+    return {
+        "name": series.name,
+        "dev": read_record(checkpoint).get("dev"),
+        CHOSEN_ON: spearman(encode(dev.first), encode(dev.second), dev.gold),
+        TESTS: scores_on(encode, tests),
+        "block_weights": weights and weights.by_block,
+        "spread": weights and weights.spread,
+        "moved": weights and weights.change,
+        "seconds_training": seconds,  # null where training had ended before an interruption
+        "seconds_scoring": round(time.monotonic() - started, 1),
+    }

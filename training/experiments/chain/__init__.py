@@ -1,1 +1,0 @@
-"""Chains of recipes, one going on from another's checkpoint, run with several seeds."""

@@ -1,0 +1,182 @@
+"""Runs what files of results lack: trains a run's checkpoints, scores it and adds its line.
+
+An experiment is a list of runs: its arms, which are patches of a recipe, by its seeds. A run that
+has its line is not run again and a checkpoint that is there is not trained again, so an interrupted
+series goes on when its command is given again. Several processes may work on one folder: a run that
+another one has is left to it.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from s2sent.training.backbones import width_of
+from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.files.locks import locked
+from s2sent.training.files.record import provenance, read_record
+from s2sent.training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.train import train as train_recipe
+
+log = logging.getLogger(__name__)
+
+DEVELOPMENT, TESTS = "development", "tests"  # what a run scores
+
+
+class Train(Protocol):
+    """Trains a recipe and leaves a checkpoint with its record: `training.train.train` does."""
+
+    def __call__(
+        self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool
+    ) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Series:
+    """What one command runs: an experiment on one backbone, under one budget."""
+
+    data: Path
+    output: Path
+    backbone: str
+    budget: str = "short"
+    objectives: tuple[str, ...] = ("simcse",)
+    seeds: tuple[int, ...] = ()  # none given: the budget's
+    steps: int | None = None  # none given: the budget's
+    corpus: str = "wikisplit"
+    keep: bool = False  # the checkpoints too
+    command: str = "reproduce"  # that builds the tables again
+
+    @property
+    def name(self) -> str:
+        """The backbone in results: the end of its path, without ``pypi:``."""
+        return Path(self.backbone).name.rpartition(":")[2]
+
+    @property
+    def folder(self) -> Path:
+        """Where the results of the backbone are."""
+        return self.output / self.name
+
+
+@dataclass(frozen=True)
+class Run:
+    """One line of a file of results, and how it is made.
+
+    The line begins with ``key``, by which it is found again, and has the fields ``needed``. The
+    ``recipes`` are trained in their order, each into its folder. ``score`` gives the line's other
+    fields, from the seconds that the last one was trained for: None where its checkpoint was there.
+    Of runs with one ``folder`` one is run at a time; it is deleted once all of them have their
+    lines. ``tested`` are the checkpoints that are scored on the tests.
+    """
+
+    name: str
+    file: Path
+    key: Mapping[str, Any]
+    folder: Path
+    recipes: Mapping[Path, Recipe]
+    score: Callable[[float | None], Mapping[str, Any]]
+    part: str = TESTS
+    needed: tuple[str, ...] = ()
+    tested: tuple[Path, ...] = ()
+
+    @property
+    def has_line(self) -> bool:
+        """Whether the line is there."""
+        return any(
+            self.key.items() <= line.items() and set(self.needed) <= line.keys()
+            for line in read_lines(self.file)
+        )
+
+
+def run_missing(
+    runs: Sequence[Run],
+    data: Path,
+    *,
+    keep: bool = False,
+    cache: Path | None = None,
+    train: Train = train_recipe,
+) -> None:
+    """Add the line of every run without one, all on development data before any on the tests.
+
+    Raises `Interrupted` when a signal ended a run, and a `TrainingError` for what cannot be run.
+    """
+    for part in dict.fromkeys(run.part for run in runs):
+        of_part = [run for run in runs if run.part == part]
+        for number, run in enumerate(of_part, start=1):
+            if run.has_line:
+                continue
+            with locked(run.folder) as free:
+                if not free:
+                    log.info("%s, %s, is being run by another process", run.name, part)
+                elif not run.has_line:
+                    log.info("%d of %d: %s, %s", number, len(of_part), run.name, part)
+                    _run_one(run, data, keep=keep, cache=cache, train=train)
+                    _delete_scored(run, runs, keep=keep)
+        if not all(run.has_line for run in of_part):
+            log.info("%s is not done by other processes: give the same command again then", part)
+            return
+
+
+def _run_one(run: Run, data: Path, *, keep: bool, cache: Path | None, train: Train) -> None:
+    seconds: float | None = None
+    for folder, recipe in run.recipes.items():
+        seconds = ensure_checkpoint(folder, recipe, data, train, cache=cache)
+    append_line(run.file, {**run.key, **run.score(seconds), **provenance()})
+    if keep:
+        for checkpoint in run.tested:
+            note_opening(str(checkpoint))
+
+
+def _delete_scored(run: Run, runs: Sequence[Run], *, keep: bool) -> None:
+    if not keep and all(each.has_line for each in runs if each.folder == run.folder):
+        shutil.rmtree(run.folder, ignore_errors=True)
+
+
+def ensure_checkpoint(
+    folder: Path, recipe: Recipe, data: Path, train: Train, *, cache: Path | None = None
+) -> float | None:
+    """Leave the checkpoint of a recipe in ``folder``; the seconds of training, or None.
+
+    It is None where the checkpoint was there. An interrupted run goes on. Raises `Interrupted` when
+    a signal ends this one, and `ConfigError` where the checkpoint is another recipe's.
+    """
+    if folder.exists():
+        made_by = read_record(folder).get("recipe")
+        if made_by is None or recipe_from(made_by, str(folder)) != recipe:
+            raise ConfigError(f"{folder} is of another recipe: move it away.")
+        return None
+    log.info("training %s", folder)
+    partial = folder.with_name(f"{folder.name}.partial")
+    again = "Interrupted: give the same command again to go on."
+    try:
+        outcome = train(recipe, data, folder, cache=cache, resume=partial.exists())
+    except Interrupted as error:
+        raise Interrupted(again, error.number) from error
+    if outcome.stopped is not None:
+        raise Interrupted(again, outcome.stopped)
+    return float(outcome.seconds)
+
+
+def require_known(names: Sequence[str], known: Sequence[str], what: str) -> None:
+    """Raise `ConfigError` for a name that is not among the known ones."""
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"{unknown[0]} is no {what} here: use one of {', '.join(known)}.")
+
+
+def read_results(file: Path) -> list[dict[str, Any]]:
+    """The lines of a file; raises `ConfigError` where there are none."""
+    lines = read_lines(file)
+    if not lines:
+        raise ConfigError(f"{file} has no results: run the experiment first.")
+    return lines
+
+
+def size_of(backbone: str) -> tuple[int, int]:
+    """The number of blocks of a backbone and its width. Raises `EncoderError`."""
+    from transformers import AutoConfig  # takes seconds to import
+
+    width = width_of(backbone)
+    return int(AutoConfig.from_pretrained(backbone).num_hidden_layers), width

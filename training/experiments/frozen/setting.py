@@ -1,0 +1,217 @@
+"""The texts of a frozen experiment and their states: training pairs and development data."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+from s2sent.model.artifact.template import CleanUp
+from s2sent.model.network.encoder import build_plain_encoder, build_prompt_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import REP1, require_padding, template_text
+from s2sent.training.backbones import resolve
+from s2sent.training.bfloat16 import has_bfloat16
+from s2sent.training.corpus import Corpus, read_corpus
+from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.retrieval import read_retrieval
+from s2sent.training.evaluation.sts import SentencePairs, distinct
+from s2sent.training.experiments.frozen.arms import MOST_BLOCKS
+from s2sent.training.experiments.frozen.states import BlockStates, cached_states
+from s2sent.training.loop.lookup import depth_of
+from s2sent.training.objectives.teacher import teachers_embeddings
+from s2sent.training.recipe.recipe import CorpusPart
+
+CORPUS = (
+    CorpusPart(source="wikisplit", limit=5000),
+    CorpusPart(source="pan_paraphrase", limit=2500),
+)
+DECODER_PAIRS = 1000  # of a decoder's corpus, unless a budget says otherwise
+TRAINING_TOKENS = 64
+DEV_TOKENS = 256
+
+
+def short_texts(pairs: int) -> tuple[CorpusPart, ...]:
+    """Short texts, since a decoder reads each inside a template: eight captions of ten pairs."""
+    shares = {"captions": 8, "wikisplit": 1, "pan_paraphrase": 1}
+    return tuple(
+        CorpusPart(source=source, limit=pairs * share // 10) for source, share in shares.items()
+    )
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a causal backbone is read: its template, the blocks that are kept, the precision.
+
+    Of a template with ``[REP1]`` that token is the sentence's, else the last one. ``bf16`` computes
+    in bfloat16: by default where the machine has instructions for it.
+    """
+
+    template: str
+    clean_up: CleanUp = "statement"
+    num_blocks: int = MOST_BLOCKS
+    bf16: bool = field(default_factory=has_bfloat16)
+
+    @property
+    def two_stages(self) -> bool:
+        """Whether the template also has a Rep2."""
+        return REP1 in self.template
+
+    @classmethod
+    def inside(cls, template: str, blocks: int) -> "Reading":
+        """The reading of a backbone of so many blocks inside a preset's template or a text.
+
+        Raises `TemplateError` for a text without a place for the sentence.
+        """
+        return cls(template_text(template), num_blocks=min(MOST_BLOCKS, blocks))
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """Rows of the development states: two lists of sentences and their gold scores."""
+
+    first: list[int]
+    second: list[int]
+    gold: list[float]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything that the runs of an experiment share.
+
+    ``pairs`` [P, 2] are rows of ``states``; the other rows are of ``dev_states``. A decoder reads
+    no more of STS-B dev than the pairs without overlap, and ``dev`` is None.
+    """
+
+    backbone: str
+    depth: int
+    width: int
+    states: BlockStates
+    pairs: NDArray[np.int64]
+    dev_states: BlockStates
+    dev: PairRows | None
+    dev_without_overlap: PairRows
+    queries: list[int]
+    documents: list[int]
+    corpus_sha256: str
+    reading: Reading | None = None
+    teacher: Tensor | None = None  # [P, 2, E], of the pairs
+    teacher_name: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """What says, in a run's line, which setting it was."""
+        read = {} if self.reading is None else {"reading": asdict(self.reading)}
+        return {"backbone": self.backbone, "corpus_sha256": self.corpus_sha256, **read}
+
+    def reads_as(self, line: Mapping[str, Any]) -> bool:
+        """Whether a run's line is of this backbone, read as here; its corpus may be another."""
+        own = self.describe()
+        return all(line.get(name) == own.get(name) for name in ("backbone", "reading"))
+
+
+def read_setting(
+    backbone: str,
+    data: Path,
+    retrieval: Path | None,
+    cache: Path,
+    *,
+    corpus: Sequence[CorpusPart] = CORPUS,
+    reading: Reading | None = None,
+    teacher: str | None = None,
+) -> Setting:
+    """Read training pairs and development data, and compute or load the states of their texts.
+
+    ``teacher`` names an encoder whose embeddings of the pairs are kept too. No file of a test task
+    is scored. Raises a `TrainingError` for data or a backbone that cannot be used.
+    """
+    rows = read_corpus(data / "corpus", corpus, kind="pairs")
+    texts = rows.texts()
+    dev = read_development_pairs(data / "sts")
+    queries, documents = read_retrieval(retrieval) if retrieval else ([], [])
+    read = dev.without_overlap if reading else dev.all
+    dev_texts = distinct(read.first, read.second, queries, documents)
+    place = {text: row for row, text in enumerate(dev_texts)}
+    taught = None if teacher is None else teachers_embeddings([teacher], rows, cache / "teachers")
+    encoder = frozen_encoder(backbone, reading)
+    return Setting(
+        backbone=backbone,
+        depth=depth_of(encoder),
+        width=int(encoder.get_embedding_dimension() or 0),
+        states=states_of(encoder, backbone, texts, cache, reading, training=True),
+        pairs=_pair_rows(rows, texts),
+        dev_states=states_of(encoder, backbone, dev_texts, cache, reading),
+        dev=None if reading else _rows_of(dev.all, place),
+        dev_without_overlap=_rows_of(dev.without_overlap, place),
+        queries=[place[text] for text in queries],
+        documents=[place[text] for text in documents],
+        corpus_sha256=rows.sha256,
+        reading=reading,
+        teacher=taught,
+        teacher_name=teacher,
+    )
+
+
+def frozen_encoder(backbone: str, reading: Reading | None) -> SentenceTransformer:
+    """The backbone without a selector: mean-pooled, or read as ``reading`` says.
+
+    Raises `TemplateError` for a template that cannot be used, or a decoder without one.
+    """
+    if reading is None:
+        plain = build_plain_encoder(resolve(backbone))
+        require_padding(plain.tokenizer, backbone)
+        return plain
+    encoder = build_prompt_encoder(
+        resolve(backbone),
+        None,
+        [reading.template],
+        pooling="rep1" if reading.two_stages else "last_token",
+        clean_up=reading.clean_up,
+    )
+    return encoder.to(torch.bfloat16) if reading.bf16 else encoder
+
+
+def states_of(
+    encoder: SentenceTransformer,
+    backbone: str,
+    texts: list[str],
+    cache: Path,
+    reading: Reading | None,
+    *,
+    training: bool = False,
+) -> BlockStates:
+    """The states of texts of training, with Rep2 where there is one, or of evaluation."""
+    width = int(encoder.get_embedding_dimension() or 0)
+    encoder.max_seq_length = TRAINING_TOKENS if training else DEV_TOKENS
+    if reading is None:
+        return cached_states(encoder, backbone, texts, SelectorConfig(width=width), cache)
+    config = SelectorConfig.preset("decoder", width=width)
+    return cached_states(
+        encoder,
+        backbone,
+        texts,
+        config,
+        cache,
+        num_blocks=reading.num_blocks,
+        with_second=training and reading.two_stages,
+    )
+
+
+def _pair_rows(corpus: Corpus, texts: list[str]) -> NDArray[np.int64]:
+    place = {text: row for row, text in enumerate(texts)}
+    pairs = [
+        (place[example[0]], place[example[1]])
+        for examples in corpus.parts.values()
+        for example in examples
+    ]
+    return np.array(pairs, np.int64)
+
+
+def _rows_of(pairs: SentencePairs, place: dict[str, int]) -> PairRows:
+    return PairRows(
+        [place[text] for text in pairs.first], [place[text] for text in pairs.second], pairs.gold
+    )

@@ -1,0 +1,188 @@
+"""Trains a head on cached block states, with the losses of `training.objectives`."""
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+from torch import Tensor, nn
+
+from s2sent.training.evaluation.retrieval import retrieval_scores
+from s2sent.training.evaluation.sts import spearman
+from s2sent.training.experiments.frozen.setting import PairRows, Setting
+from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.distillation import pair_distillation_loss
+
+Objective = Literal["contrastive", "distillation", "sfp", "teacher"]
+Scores = dict[str, float]
+
+TEMPERATURE = 0.05
+MAX_GRADIENT_NORM = 1.0
+CHOSEN_ON = "STS-B dev without STS12-16"  # the score that chooses the step
+WEIGHED_TEXTS = 1000  # development texts on which the fusion weights are looked at
+
+
+class Head(Protocol):
+    """What `training.experiments.frozen.heads` has: states of texts to embeddings."""
+
+    def __call__(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The length and rate of a run; the rate falls linearly to 0."""
+
+    steps: int
+    learning_rate: float
+    eval_every: int
+    batch_size: int = 64  # pairs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The scores of a run at its start, at its kept step and at its end, and its weights.
+
+    ``step`` is the kept one, 0 where no trained step scored higher than the start. What is said of
+    fusion weights is of that step, and None for a head without: ``weight_change`` is the largest
+    change of a weight's mean over texts since step 0, ``block_weights`` their means over texts and
+    features, ``spread`` their standard deviation over texts, the mean over features.
+    """
+
+    step: int
+    start: Scores
+    chosen: Scores
+    end: Scores
+    weight_change: float | None
+    block_weights: list[float] | None
+    spread: float | None
+    loss: float  # the mean over the last tenth of the steps
+
+
+def train_head(
+    head: nn.Module,
+    setting: Setting,
+    blocks: Sequence[int],
+    objective: Objective,
+    schedule: Schedule,
+    seed: int,
+) -> Outcome:
+    """Train ``head`` on the states of ``blocks``; equal seeds see equal batches, whatever the head.
+
+    It is left as it was at the kept step. A head without parameters is scored as it is.
+    """
+    start = development_scores(head, setting, blocks)
+    first_weights = _weights(head, setting, blocks)
+    parameters = list(head.parameters())
+    if not parameters:
+        return Outcome(0, start, start, start, None, None, None, math.nan)
+    optimizer = torch.optim.AdamW(parameters, lr=schedule.learning_rate, weight_decay=0)
+    decay = torch.optim.lr_scheduler.LinearLR(
+        optimizer, start_factor=1, end_factor=0, total_iters=schedule.steps
+    )
+    best, step, scores, losses = start, 0, start, []
+    chosen = copy.deepcopy(head.state_dict())
+    for number, rows in enumerate(_batches(setting.pairs, schedule, seed), start=1):
+        loss = batch_loss(head, setting, rows, blocks, objective)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
+        optimizer.step()
+        decay.step()
+        losses.append(float(loss.detach()))
+        if number % schedule.eval_every == 0 or number == schedule.steps:
+            scores = development_scores(head, setting, blocks)
+            if scores[CHOSEN_ON] > best[CHOSEN_ON]:
+                best, step, chosen = scores, number, copy.deepcopy(head.state_dict())
+    head.load_state_dict(chosen)
+    weights = _weights(head, setting, blocks)
+    tail = losses[-max(1, len(losses) // 10) :]
+    return Outcome(
+        step, start, best, scores, *_described(first_weights, weights), sum(tail) / len(tail)
+    )
+
+
+def batch_loss(
+    head: Head,
+    setting: Setting,
+    rows: NDArray[np.int64],
+    blocks: Sequence[int],
+    objective: Objective,
+) -> Tensor:
+    """The loss of the pairs ``rows`` [B]: the full path's, from cached states.
+
+    "contrastive" contrasts the two texts of a pair, "sfp" Rep2 and Rep1 of its first text. Cosines
+    follow in "distillation" those of the whole backbone, its last block pooled, and in "teacher"
+    those of the setting's teacher.
+    """
+    pairs, states = setting.pairs[rows], setting.states
+    if objective == "sfp":
+        rep2 = states.batch(pairs[:, 0], blocks, second=True)
+        return _contrast([head(*rep2), head(*states.batch(pairs[:, 0], blocks))])
+    views = list(head(*states.batch(pairs.T.reshape(-1), blocks)).chunk(2))
+    if objective == "contrastive":
+        return _contrast(views)
+    if objective == "distillation":
+        guide = torch.from_numpy(np.array(states.pooled[pairs, -1]))
+    else:
+        assert setting.teacher is not None  # noqa: S101 - the experiment has read it
+        guide = setting.teacher[rows]
+    return pair_distillation_loss(torch.stack(views, 1), guide)
+
+
+def _contrast(views: list[Tensor]) -> Tensor:
+    loss = MultipleNegativesRankingLoss(nn.Identity(), 1 / TEMPERATURE, cosine)  # type: ignore[arg-type]  # it only keeps the model
+    return loss.compute_loss_from_embeddings(views, torch.empty(0))
+
+
+@torch.no_grad()
+def development_scores(head: Head, setting: Setting, blocks: Sequence[int]) -> Scores:
+    """STS-B dev with and without its overlap and the retrieval of packages, as far as given."""
+    rows = np.arange(len(setting.dev_states.lengths))
+    embeddings = head(*setting.dev_states.batch(rows, blocks)).numpy()
+
+    def correlation(pairs: PairRows) -> float:
+        return spearman(embeddings[pairs.first], embeddings[pairs.second], pairs.gold)
+
+    scores = {} if setting.dev is None else {"STS-B dev": correlation(setting.dev)}
+    scores[CHOSEN_ON] = correlation(setting.dev_without_overlap)
+    if not setting.queries:
+        return scores
+    return scores | retrieval_scores(embeddings[setting.queries], embeddings[setting.documents])
+
+
+@torch.no_grad()
+def _weights(head: Any, setting: Setting, blocks: Sequence[int]) -> Tensor | None:
+    """The fusion weights [N, B, D] on some development texts; None for a head without."""
+    if not hasattr(head, "weights"):
+        return None
+    _, coefficients, lengths = setting.dev_states.batch(slice(WEIGHED_TEXTS), blocks)
+    weights: Tensor = head.weights(coefficients, lengths).clone()
+    return weights
+
+
+def _described(
+    first: Tensor | None, kept: Tensor | None
+) -> tuple[float | None, list[float] | None, float | None]:
+    """How far the mean weights changed, their means by block, and their spread over texts."""
+    if first is None or kept is None:
+        return None, None, None
+    change = (kept.mean(1) - first.mean(1)).abs().max()
+    return float(change), kept.mean((1, 2)).tolist(), float(kept.std(1).mean())
+
+
+def _batches(
+    pairs: NDArray[np.int64], schedule: Schedule, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """Batches of pairs' rows, each once an epoch; a last batch that is not full is left out."""
+    order, start = np.random.default_rng(seed), 0
+    shuffled = order.permutation(len(pairs))
+    for _ in range(schedule.steps):
+        if start + schedule.batch_size > len(shuffled):
+            shuffled, start = order.permutation(len(pairs)), 0
+        yield shuffled[start : start + schedule.batch_size]
+        start += schedule.batch_size

@@ -1,1 +1,0 @@
-"""What is compared: the paper's tables and figures as configurations, and budgets of runs."""

@@ -1,0 +1,216 @@
+"""What experiments measure of a trained checkpoint beside the scores of tasks."""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.util import batch_to_device
+
+from s2sent.model.network.encoder import find_selector
+from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.encoder import new_encoder
+from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from s2sent.training.evaluation.encoders import BATCH_SIZE, torch_encode
+from s2sent.training.evaluation.geometry import BlockWeights, block_weights
+from s2sent.training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
+from s2sent.training.evaluation.sts import (
+    TASKS,
+    Encode,
+    cosines,
+    distinct,
+    read_sentence_pairs,
+    score,
+    spearman,
+)
+from s2sent.training.recipe.recipe import Recipe
+
+VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
+SHUFFLED_TASK = "STS-B"
+SHUFFLE_SEED = 0
+TIMED_ROUNDS = 200
+TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
+
+
+def versions() -> dict[str, str]:
+    """The versions of the libraries that decide what a run gives."""
+    return {name: version(name) for name in VERSIONS}
+
+
+def initial_encoder(recipe: Recipe) -> SentenceTransformer:
+    """The encoder that a recipe starts from, with the random weights that training begins with."""
+    torch.manual_seed(recipe.seed)
+    return new_encoder(recipe)
+
+
+def development_texts(data: Path) -> list[str]:
+    """The sentences of STS-B dev without those of STS12 to 16, each once."""
+    pairs = read_development_pairs(data / "sts").without_overlap
+    return distinct(pairs.first, pairs.second)
+
+
+@dataclass(frozen=True)
+class FusionWeights:
+    """The fusion weights of the kept step, over texts: means, spread, and change since step 0."""
+
+    weights: BlockWeights
+    change: float | None  # the largest of a block's and feature's mean weight
+
+    @property
+    def by_block(self) -> list[float]:
+        """The mean weight of each block over texts and features, the shallowest first."""
+        return [float(mean) for mean in self.weights.mean.mean(1)]
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation over texts, the mean over blocks and features."""
+        return float(self.weights.spread.mean())
+
+
+def fusion_weights(
+    encoder: SentenceTransformer,
+    start: SentenceTransformer | None,
+    texts: list[str],
+    depth: int | None = None,
+) -> FusionWeights | None:
+    """The fusion weights at a depth, by default full depth; None for an encoder without selector.
+
+    Without ``start`` their change is not known.
+    """
+    weights = block_weights(encoder, texts, depth)
+    before = None if weights is None or start is None else block_weights(start, texts, depth)
+    if weights is None:
+        return None
+    return FusionWeights(
+        weights, None if before is None else float(np.abs(weights.mean - before.mean).max())
+    )
+
+
+def score_depth_grid(
+    encoder: SentenceTransformer, depths: Sequence[int], dimensions: Sequence[int], data: Path
+) -> dict[str, Any]:
+    """Spearman x 100 by depth and dimension: the mean of the STS tasks of ``data``, and dev.
+
+    Raises `DataError` for a task whose file is missing.
+    """
+    width = int(encoder.get_embedding_dimension() or 0)
+    dev = read_development_pairs(data / "sts").without_overlap
+    sets = {task: read_sentence_pairs(data / "sts" / file) for task, file in TASKS.items()}
+    found: dict[str, dict[str, dict[str, float]]] = {"tests": {}, "dev": {}}
+    texts = distinct(*(side for of in (dev, *sets.values()) for side in (of.first, of.second)))
+    place = {text: number for number, text in enumerate(texts)}
+    rows = encode_exits(encoder, texts, depths)
+    for task, pairs in {WITHOUT_OVERLAP: dev, **sets}.items():
+        first, second = ([place[text] for text in side] for side in (pairs.first, pairs.second))
+        part, share = ("dev", 1.0) if task == WITHOUT_OVERLAP else ("tests", 1 / len(sets))
+        for depth, of_depth in rows.items():
+            row = found[part].setdefault(str(depth), {})
+            for size in (*(each for each in dimensions if each < width), width):
+                value = spearman(of_depth[first, :size], of_depth[second, :size], pairs.gold)
+                row[str(size)] = row.get(str(size), 0.0) + value * share
+    return found
+
+
+def score_recall(
+    encoder: SentenceTransformer, depths: Sequence[int], file: Path
+) -> dict[str, float]:
+    """R@1 x 100 of a file's queries among its documents, by depth at full width."""
+    queries, documents = (encode_exits(encoder, side, depths) for side in read_retrieval(file))
+    return {
+        str(depth): retrieval_scores(queries[depth], documents[depth])[RECALL] for depth in queries
+    }
+
+
+def milliseconds_by_depth(checkpoint: Path, depths: Sequence[int], full: int) -> dict[int, float]:
+    """The median time of a text alone at each depth, by the artifact of a checkpoint."""
+    from s2sent.model.export.checkpoint import (
+        export_checkpoint,  # training alone runs without optimum
+    )
+    from s2sent.model.export.options import ExportOptions
+
+    chosen = {**{depth: depth for depth in depths}, full: None}
+    with TemporaryDirectory() as folder:
+        options = ExportOptions(depths=tuple(depths))
+        encoder = OnnxEncoder(export_checkpoint(checkpoint, Path(folder, "artifact"), options))
+        times: dict[int, list[float]] = {}
+        for _ in range(TIMED_ROUNDS):
+            for depth, asked in chosen.items():
+                started = time.perf_counter()
+                encoder.encode([TIMED_TEXT], depth=asked)
+                times.setdefault(depth, []).append(1e3 * (time.perf_counter() - started))
+    return {depth: round(statistics.median(of), 3) for depth, of in times.items()}
+
+
+def first_token_norm(encoder: SentenceTransformer, texts: list[str]) -> float:
+    """The norm of a text's first token over the mean norm of its others, the mean over texts.
+
+    The norms are of the token states that are pooled. JTCSE (arXiv 2505.02366) takes such a ratio,
+    E_CLS, as a sign of attention that sinks into the first token; its exact form is not given, so
+    compare only within one table.
+    """
+    ratios = []
+    for start in range(0, len(texts), BATCH_SIZE):
+        inputs = encoder.preprocess([*texts[start : start + BATCH_SIZE]])
+        batch = batch_to_device(inputs, encoder.device)
+        with torch.no_grad():
+            norms = encoder(batch)["token_embeddings"].norm(dim=-1)  # [B, L]
+        mask = batch["attention_mask"]
+        others = (norms * mask)[:, 1:].sum(1) / mask[:, 1:].sum(1)
+        ratios.append(norms[:, 0] / others)
+    return float(torch.cat(ratios).mean())
+
+
+def parameters(encoder: SentenceTransformer) -> dict[str, int]:
+    """The numbers of parameters, biases included, of the backbone and of the selector."""
+    parts = {"backbone": encoder[0], "selector": find_selector(encoder)}
+    return {
+        name: sum(p.numel() for p in part.parameters()) if part is not None else 0
+        for name, part in parts.items()
+    }
+
+
+def drift(encode: Encode, sentences: Sequence[str]) -> float:
+    """The largest 1 - cosine between a sentence embedded alone and with the others."""
+    alone = np.concatenate([encode([sentence]) for sentence in sentences])
+    return float((1 - cosines(alone, encode(sentences))).max())
+
+
+def shuffled_score(encoder: SentenceTransformer, folder: Path) -> float | None:
+    """`SHUFFLED_TASK` with the squeeze's tokens in random order; None where order has no effect."""
+    selector = find_selector(encoder)
+    squeeze = selector.frequency_selection if selector else None
+    if squeeze is None or squeeze.config.num_frequencies == 1:
+        return None
+    with _shuffled(squeeze):
+        return score(torch_encode(encoder), folder, [SHUFFLED_TASK])[SHUFFLED_TASK]
+
+
+@contextmanager
+def _shuffled(squeeze: Any) -> Iterator[None]:
+    """Permute the valid tokens of each text in the squeeze's basis within the block."""
+    in_order = squeeze.token_basis
+    generator = torch.Generator().manual_seed(SHUFFLE_SEED)
+
+    def token_basis(mask: torch.Tensor) -> torch.Tensor:
+        basis: torch.Tensor = in_order(mask)  # [B, F, L]
+        padding = 2 * (mask == 0)
+        noise = torch.rand(mask.shape, generator=generator).to(mask.device)
+        place = padding.argsort(dim=1, stable=True)  # valid tokens first, in order
+        source = (noise + padding).argsort(dim=1)  # valid tokens first, in any order
+        order = torch.empty_like(place).scatter(1, place, source)
+        return basis.gather(2, order[:, None].expand_as(basis))
+
+    squeeze.token_basis = token_basis
+    try:
+        yield
+    finally:
+        del squeeze.token_basis
