@@ -124,7 +124,11 @@ LAYERS = {
             {"train"},
             {"encoder"},
         ),
-        *({"loop"}, {"average", "caption_edits", "join", "objectives", "report"}, {"evaluation"}),
+        *(
+            {"loop"},
+            {"average", "caption_edits", "join", "left_out", "objectives", "report"},
+            {"evaluation"},
+        ),
         *(
             {"backbones", "corpus", "docstrings"},
             {"bfloat16", "gguf", "recipe"},

@@ -204,11 +204,11 @@ def export(
     from s2sent.model.export.options import ExportOptions
     from s2sent.model.export.twins import export_twins
     from s2sent.model.network.twins import is_twin_checkpoint
-    from s2sent.training.backbones import PREFIX, checkpoint_folder, origin
+    from s2sent.training.backbones import PREFIX, origin, resolve
     from s2sent.training.corpus import read_sentences
     from s2sent.training.files.record import read_record
 
-    folder = checkpoint_folder(checkpoint)
+    folder = Path(resolve(checkpoint))
     known = origin(checkpoint) if checkpoint.startswith(PREFIX) else {}
     options = ExportOptions(
         precision=precision,

@@ -18,7 +18,7 @@ from torch import Tensor
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.twins import TwinEncoder
-from s2sent.training.backbones import origin
+from s2sent.training.backbones import origin, resolve
 from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.evaluation.encoders import load_checkpoint, open_torch, torch_encode
 from s2sent.training.evaluation.sts import DEV_FILE, read_sentence_pairs, spearman
@@ -47,7 +47,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path, data: Path) -> fl
     whole = encoder.state_dict()
     mean = {name: (value / len(folders)).to(whole[name].dtype) for name, value in total.items()}
     encoder.load_state_dict(mean)
-    records = [read_record(folder) for folder in folders]
+    records = [read_record(Path(resolve(str(folder)))) for folder in folders]
     shared = {key: records[0].get(key) for key in ("backbone", "corpus")}
     return _save(encoder, output, data, {**shared, "average_of": records})
 
@@ -77,7 +77,7 @@ def interpolate_to_backbone(
         for name, weight in own.items():
             weight.lerp_(start[name].to(weight.dtype), share)
     record: dict[str, Any] = {"backbone": origin(backbone), "backbone_share": share}
-    if before := read_record(folder):
+    if before := read_record(Path(resolve(str(folder)))):
         record["began_from"] = before
     return _save(encoder, output, data, record)
 
@@ -106,7 +106,7 @@ def _require_new(output: Path) -> None:
 
 def _load(folder: Path) -> SentenceTransformer:
     try:
-        return load_checkpoint(folder)
+        return load_checkpoint(Path(resolve(str(folder))))
     except CheckpointError as error:
         raise EncoderError(str(error)) from error
 

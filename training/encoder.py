@@ -1,5 +1,6 @@
 """Builds the encoder that a recipe starts from: backbone, selector, and the start of its gate."""
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -7,16 +8,19 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.checkpoint import CheckpointError, has_selector
 from s2sent.model.network.encoder import find_selector, get_selector, load_encoder
 from s2sent.model.network.pooled import require_exits
-from s2sent.model.network.selector import MODULE_FILE, S2SentSelector
+from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.template import PaddingError, require_padding
 from s2sent.training.backbones import resolve, width_of
 from s2sent.training.errors import ConfigError
+from s2sent.training.left_out import left_out
 from s2sent.training.loop.low_rank import add_lora, update_projections
 from s2sent.training.objectives.families import family_of
 from s2sent.training.recipe.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 
 def new_encoder(recipe: Recipe) -> SentenceTransformer:
@@ -32,10 +36,16 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             require_padding(getattr(encoder[0], "tokenizer", None), recipe.backbone.name)
     except PaddingError as error:
         raise ConfigError(str(error)) from None
+    except CheckpointError:
+        raise
     except ValueError as error:
         raise ConfigError(f"[selector] does not fit {recipe.backbone.name}: {error}") from error
-    if (selector := find_selector(encoder)) is not None and not _go_on(selector, recipe, folder):
+    selector = find_selector(encoder)
+    goes_on = selector is not None and _go_on(selector, recipe, folder)
+    if selector is not None and not goes_on:
         _start_gates(selector, recipe)
+    if missing := left_out(Path(folder), recipe, selector_goes_on=goes_on):
+        log.warning("%s is trained without %s", recipe.backbone.name, "; ".join(missing))
     _require_depths(selector, recipe, encoder)
     if recipe.training.lora_rank:
         add_lora(encoder, recipe.training)
@@ -107,7 +117,7 @@ def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
     A recipe that says how the gate starts gets a new one, and one that adds matrices, or blocks to
     what they read, gets these anew. One without exits goes on with the gate of full depth.
     """
-    if recipe.initial_bias or recipe.static or not Path(folder, MODULE_FILE).is_file():
+    if recipe.initial_bias or recipe.static or not has_selector(Path(folder)):
         return False
     before = find_selector(load_encoder(folder))
     if before is None:

@@ -60,7 +60,13 @@ def _write(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
+    from s2sent.model.network.backbone import require_weights
+
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    AutoModel.from_pretrained(**source, dtype=torch.float32).save_pretrained(folder)
+    model, report = AutoModel.from_pretrained(
+        **source, dtype=torch.float32, output_loading_info=True
+    )
+    require_weights(file, report)
+    model.save_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(**source)  # type: ignore[no-untyped-call]  # transformers is partly typed
     tokenizer.save_pretrained(folder)

@@ -22,7 +22,7 @@ def join_checkpoints(first: str, second: str, output: Path) -> None:
         raise ConfigError(f"{output} exists already: name a new folder, or delete it first.")
     joined(first, second).save(str(output), create_model_card=False)
     records = {"began_from": first, "second_tower": second}
-    found = {key: read_record(Path(name)) for key, name in records.items()}
+    found = {key: read_record(Path(resolve(name))) for key, name in records.items()}
     write_record(output, {"backbone": found["began_from"].get("backbone", {}), **found})
 
 
@@ -31,5 +31,5 @@ def joined(first: str, second: str) -> SentenceTransformer:
     try:
         towers = [load_encoder(resolve(name)) for name in (first, second)]
         return join_towers(*towers, normalize=True)
-    except CheckpointError as error:
+    except (CheckpointError, EncoderError) as error:
         raise EncoderError(f"{first} and {second} cannot be joined: {error}") from None

@@ -25,12 +25,12 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import TrainerCallback
 
-from s2sent.training.backbones import origin
+from s2sent.training.backbones import origin, resolve
 from s2sent.training.bfloat16 import NO_BFLOAT16, has_bfloat16
 from s2sent.training.corpus import Corpus, read_corpus
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import DataError, Interrupted, TrainingError
-from s2sent.training.evaluation.encoders import load_checkpoint
+from s2sent.training.evaluation.encoders import is_url, load_checkpoint
 from s2sent.training.evaluation.geometry import block_weights
 from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from s2sent.training.files.record import read_record, write_record
@@ -224,16 +224,21 @@ def _warn_of_better_start(outcome: Outcome) -> None:
 def _beginning(recipe: Recipe) -> dict[str, Any]:
     """The backbone of a run, and the records of the checkpoints it began from or learned from."""
     name = recipe.backbone.name
-    before = read_record(Path(name))
+    before = _record(name)
     found: dict[str, Any] = {"backbone": before.get("backbone", origin(name))}
     if before:
         found["began_from"] = before
     objective = recipe.objective
     if isinstance(objective, JTCSE):
-        found["second_tower"] = read_record(Path(objective.second_tower))
+        found["second_tower"] = _record(objective.second_tower)
     elif isinstance(objective, Distillation | PairDistillation):
-        found["teachers"] = [read_record(Path(teacher)) for teacher in objective.teachers]
+        found["teachers"] = [_record(teacher) for teacher in objective.teachers]
     return {key: of_run for key, of_run in found.items() if any(of_run)}
+
+
+def _record(name: str) -> dict[str, Any]:
+    """The record of a checkpoint by its name; empty for a running service."""
+    return {} if is_url(name) else read_record(Path(resolve(name)))
 
 
 def _save(

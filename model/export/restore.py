@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, numpy_helper
 from sentence_transformers import SentenceTransformer
-from transformers import AutoConfig, AutoModel
+from transformers import AutoModel
 
 from s2sent.model.artifact.manifest import MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
@@ -33,6 +33,7 @@ from s2sent.model.export.int8.storage import fold_int8
 from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
 from s2sent.model.export.written_graph import write_graph
+from s2sent.model.network.backbone_settings import read_config
 from s2sent.model.network.checkpoint import MODULES_FILE
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
@@ -92,8 +93,8 @@ def _new_encoder(artifact: Artifact) -> SentenceTransformer:
         for name in {*manifest.files} - {MODEL}:
             if "/" not in name:  # the tokenizer's files and the configuration
                 (folder / name).write_bytes(artifact.read(name))
-        config = AutoConfig.from_pretrained(folder)
-        AutoModel.from_config(config).save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers is partly typed
+        config = read_config(folder)
+        AutoModel.from_config(config, trust_remote_code=False).save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers is partly typed
         limits: dict[str, Any] = {
             "max_seq_length": manifest.max_seq_length,
             "normalize": manifest.normalize,

@@ -14,8 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
-from transformers import CONFIG_MAPPING
-from transformers import __version__ as TRANSFORMERS
+from torch.nn.modules import activation
 
 from s2sent.model.artifact.errors import RESTORE
 from s2sent.model.artifact.manifest import MANIFEST
@@ -39,7 +38,12 @@ MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules o
 SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none
 SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name")
 ADAPTER_FILE = "adapter_config.json"  # of peft
-ACTIVATIONS = ("torch.nn.modules.activation.", "torch.nn.modules.linear.Identity")
+ACTIVATIONS = (  # of a Dense, by what sentence-transformers calls them
+    "torch.nn.modules.linear.Identity",
+    *(f"{activation.__name__}.{name}" for name in activation.__all__),
+)
+LONGEST = 240  # of a library's error
+WITH_ARGUMENTS = ("MultiheadAttention", "Threshold")  # which no configuration gives
 
 
 class CheckpointError(ValueError):
@@ -53,7 +57,7 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
     """
     if not (checkpoint / MODULES_FILE).is_file():
         if (checkpoint / ADAPTER_FILE).is_file():
-            raise _adapter_only(checkpoint)
+            raise adapter_alone(checkpoint)
         if (checkpoint / MANIFEST).is_file():
             raise CheckpointError(f"{checkpoint} is an artifact. {RESTORE}")
         if (checkpoint / "config.json").is_file():
@@ -63,6 +67,8 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
             )
     match read_json(checkpoint / MODULES_FILE):
         case [*entries] if all(map(_is_module, entries)):
+            for entry in entries:
+                _require_inside(checkpoint, entry["path"])
             modules = [(_known_class(checkpoint, e["type"]), e["path"]) for e in entries]
         case _:
             raise CheckpointError(
@@ -70,10 +76,13 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
                 "folder that encoder.save() wrote."
             )
     _require_pipeline(checkpoint, [kind for kind, _ in modules])
-    _require_backbone(checkpoint / modules[0][1])
     for kind, path in modules[1:]:
         if kind not in (Normalize, S2SentSelector):
             settings = read_json(checkpoint / path / "config.json")
+            if not isinstance(settings, dict):
+                raise CheckpointError(
+                    f"{checkpoint / path / 'config.json'} holds no JSON object: copy it again."
+                )
             if kind is Dense:
                 _require_plain_dense(checkpoint / path, settings)
     return modules
@@ -81,15 +90,24 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
 
 def has_template(checkpoint: str | Path) -> bool:
     """Whether a folder is a checkpoint whose sentences are read inside a template."""
+    return _names(checkpoint, TemplateTransformer)
+
+
+def has_selector(checkpoint: str | Path) -> bool:
+    """Whether a folder is a checkpoint with a selector."""
+    return _names(checkpoint, S2SentSelector)
+
+
+def _names(checkpoint: str | Path, kind: type[Module]) -> bool:
     modules = Path(checkpoint) / MODULES_FILE
-    return modules.is_file() and "TemplateTransformer" in modules.read_text("utf-8")
+    return modules.is_file() and f".{kind.__name__}" in modules.read_text("utf-8")
 
 
 def read_json(path: Path) -> Any:
     """The content of a JSON file of a checkpoint; raises `CheckpointError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{path} cannot be read: pass a folder that encoder.save() wrote."
         ) from error
@@ -153,6 +171,12 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
+def in_one_line(error: Exception) -> str:
+    """All that a library's error says, as far as `LONGEST` characters go."""
+    text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
+
+
 def require_matching_tokenizer(checkpoint: Path, transformer: Any) -> None:
     """Raise `CheckpointError` unless the tokenizer is a fast one that fits the embedding table."""
     tokenizer = transformer.tokenizer
@@ -173,6 +197,15 @@ def require_matching_tokenizer(checkpoint: Path, transformer: Any) -> None:
 def _is_module(entry: Any) -> bool:
     """Whether an entry of modules.json names a class and a subfolder."""
     return isinstance(entry, dict) and all(isinstance(entry.get(k), str) for k in ("type", "path"))
+
+
+def _require_inside(checkpoint: Path, path: str) -> None:
+    """Raise `CheckpointError` for a module whose files are not the checkpoint's own."""
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise CheckpointError(
+            f"{checkpoint / MODULES_FILE} has a module in {path}, which is not in the folder: "
+            "pass a folder that encoder.save() wrote."
+        )
 
 
 def _known_class(checkpoint: Path, name: str) -> type[Module]:
@@ -210,23 +243,8 @@ def _require_pipeline(checkpoint: Path, classes: Sequence[type[Module]]) -> None
         )
 
 
-def _require_backbone(folder: Path) -> None:
-    if (folder / ADAPTER_FILE).is_file():
-        raise _adapter_only(folder)
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{folder / 'config.json'} holds no JSON object: copy it again.")
-    kind = config.get("model_type")
-    if kind not in CONFIG_MAPPING:
-        brings = " and brings code of its own, which is never run" if "auto_map" in config else ""
-        saved = f" ({at} saved it)" if (at := config.get("transformers_version")) else ""
-        raise CheckpointError(
-            f"{folder} is a model of the type {kind!r}, which transformers {TRANSFORMERS} does not "
-            f"know{saved}{brings}: choose a model that loads without trust_remote_code."
-        )
-
-
-def _adapter_only(folder: Path) -> CheckpointError:
+def adapter_alone(folder: Path) -> CheckpointError:
+    """The error for a folder with an adapter in place of a model."""
     return CheckpointError(
         f"{folder} holds an adapter ({ADAPTER_FILE}), not a whole model: join it with its base by "
         "merge_and_unload() and save that."
@@ -235,10 +253,10 @@ def _adapter_only(folder: Path) -> CheckpointError:
 
 def _require_plain_dense(folder: Path, settings: dict[str, Any]) -> None:
     """Raise `CheckpointError` for a Dense of tokens, or with a function that is not torch's."""
-    activation = settings.get("activation_function", "")
-    if activation and not activation.startswith(ACTIVATIONS):
+    name = settings.get("activation_function", ACTIVATIONS[0])
+    if name not in ACTIVATIONS or str(name).endswith(WITH_ARGUMENTS):
         raise CheckpointError(
-            f"{folder} has the activation_function {activation}, which is none of torch.nn's and is"
+            f"{folder} has the activation_function {name}, which is none of torch.nn's and is"
             " never run: load it with sentence-transformers if you trust its code."
         )
     names = {

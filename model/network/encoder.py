@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Transformer
-from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from torch import nn
 
 from s2sent.model.artifact.template import CleanUp, Template
+from s2sent.model.network.backbone import load_transformer, loading
 from s2sent.model.network.checkpoint import (
     SETTINGS_FILE,
     CheckpointError,
@@ -25,15 +24,15 @@ from s2sent.model.network.checkpoint import (
     require_matching_tokenizer,
     require_vectors,
 )
+from s2sent.model.network.hub import local_folder
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
-from s2sent.model.network.template import Read, TemplateError, require_padding
+from s2sent.model.network.template import Read, require_padding
 from s2sent.model.network.transformer import (
     TemplateTransformer,
     TokenPooling,
     num_positions,
 )
-from s2sent.model.network.transformers_5 import readable
 
 PoolingMode = Literal["mean", "cls", "token"]
 PromptPooling = Literal["mean", "cls", "mask", "last_token", "rep1"]
@@ -53,7 +52,7 @@ def build_encoder(
     Texts are cut at ``max_seq_length`` tokens; None takes the backbone's own limit. Raises
     ValueError where the backbone does not fit the configuration.
     """
-    transformer = load_transformer(str(backbone), attn_implementation=attn_implementation)
+    transformer = load_transformer(backbone, attn_implementation=attn_implementation)
     require_padding(transformer.tokenizer, backbone)
     width = transformer.get_embedding_dimension()
     require_width(config, width, backbone)
@@ -76,7 +75,7 @@ def build_plain_encoder(
     normalize: bool = True,
 ) -> SentenceTransformer:
     """A new encoder without a selector: the backbone's last block, pooled."""
-    transformer = load_transformer(str(backbone), attn_implementation=None)
+    transformer = load_transformer(backbone, attn_implementation=None)
     _cut_at(transformer, max_seq_length)
     pooled = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     modules: list[nn.Module] = [transformer, pooled]
@@ -102,7 +101,7 @@ def build_prompt_encoder(
     settings say. Raises `TemplateError` for a bad template or a backbone without what it needs, and
     ValueError where the backbone does not fit the selector.
     """
-    loaded = load_transformer(str(backbone), attn_implementation=attn_implementation)
+    loaded = load_transformer(backbone, attn_implementation=attn_implementation)
     read: Read = "none" if pooling == "mean" or pooling == "cls" else pooling
     transformer = TemplateTransformer.from_transformer(
         loaded, templates, read=read, clean_up=clean_up
@@ -131,20 +130,13 @@ def load_encoder(
     selector with a pooling other than mean, cls or a token, a tokenizer that cannot be served, or
     parts that give no vector of finite numbers, and for files that are missing or damaged.
     """
-    checkpoint = Path(checkpoint)
+    checkpoint = local_folder(checkpoint)
     (kind, subfolder), *others = read_modules(checkpoint)
-    try:
-        transformer = load_transformer(
-            str(checkpoint), kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
-        )
+    transformer = load_transformer(
+        checkpoint, kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
+    )
+    with loading(checkpoint):
         modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
-    except (CheckpointError, TemplateError, ImportError, MemoryError):
-        raise
-    except Exception as error:  # whatever the libraries raise on files that are not whole
-        raise CheckpointError(
-            f"{checkpoint} cannot be loaded, as a file is missing or damaged ({first_line(error)}):"
-            " copy it again, or train it anew."
-        ) from error
     require_matching_tokenizer(checkpoint, transformer)
     require_length(checkpoint, transformer)
     _cut_at(transformer)
@@ -222,28 +214,6 @@ def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> N
         raise ValueError(
             f"the selector is {config.width} wide but {backbone} is {width}: set width={width}."
         )
-
-
-def load_transformer(
-    source: str,
-    *,
-    kind: type[Module] = Transformer,
-    subfolder: str = "",
-    attn_implementation: str | None,
-) -> Any:
-    """The backbone and its tokenizer, set to return the hidden states of every block."""
-    model_kwargs = {"attn_implementation": attn_implementation} if attn_implementation else {}
-    with readable(source, subfolder) as folder:
-        transformer: Any = kind.load(
-            folder,
-            subfolder=subfolder,
-            model_kwargs=model_kwargs,
-            config_kwargs={"output_hidden_states": True},
-        )
-    for part in (transformer.auto_model, transformer.auto_model.config, transformer.tokenizer):
-        if folder != source and part is not None:
-            part.name_or_path = source
-    return transformer
 
 
 def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransformer:

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import transformers
-from huggingface_hub import snapshot_download
 from transformers import CONFIG_MAPPING
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.auto.modeling_auto import (
@@ -39,14 +38,13 @@ Settings = dict[str, Any]
 
 @contextmanager
 def readable(source: str, subfolder: str = "") -> Iterator[str]:
-    """A folder with the content of ``source``, a folder or a hub id, that transformers 4 reads.
+    """A folder with the content of ``source`` that transformers 4 reads.
 
     It is ``source`` itself unless a setting has to be translated; then it has links to the other
     files and exists within this context. Raises `CheckpointError` for a setting without an equal.
     """
-    given = Path(source, subfolder)
-    folder = given if given.is_dir() else _fetched(source, subfolder, "*.json")
-    if folder is None or transformers.__version__.partition(".")[0] != "4":
+    folder = Path(source, subfolder)
+    if transformers.__version__.partition(".")[0] != "4":
         yield source
         return
     changed = {
@@ -57,7 +55,6 @@ def readable(source: str, subfolder: str = "") -> Iterator[str]:
     if not changed:
         yield source
         return
-    folder = given if given.is_dir() else _fetched(source, subfolder, "*") or folder
     with TemporaryDirectory() as scratch:
         linked = Path(scratch, subfolder)
         linked.mkdir(parents=True, exist_ok=True)
@@ -69,19 +66,11 @@ def readable(source: str, subfolder: str = "") -> Iterator[str]:
         yield scratch
 
 
-def _fetched(source: str, subfolder: str, pattern: str) -> Path | None:
-    """The folder with those files of a hub repository; None where the hub does not give it."""
-    try:
-        return Path(snapshot_download(source, allow_patterns=[pattern]), subfolder)
-    except (OSError, ValueError):  # whoever loads it says what is wrong
-        return None
-
-
 def _read(path: Path) -> Settings:
     """The settings in a file; none where it cannot be read, which whoever loads it reports."""
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
 

@@ -8,7 +8,6 @@ import pytest
 
 from s2sent.training.backbones import (
     PACKAGES,
-    checkpoint_folder,
     origin,
     refuse_missing,
     resolve,
@@ -49,9 +48,44 @@ def test_a_broken_archive_leaves_nothing_and_says_what_to_do(tmp_path: Path) -> 
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_other_names_pass_through() -> None:
-    assert resolve("bert-base-uncased") == "bert-base-uncased"
+def test_a_folder_is_taken_as_it_is_and_another_name_is_its_own_origin(tmp_path: Path) -> None:
+    assert resolve(str(tmp_path)) == str(tmp_path)
     assert origin("bert-base-uncased") == {"name": "bert-base-uncased"}
+
+
+def an_archive(folder: Path, *names: str, links: bool = False) -> Path:
+    with zipfile.ZipFile(folder / "whole.zip", "w") as opened:
+        for name in names:
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = 0o120777 << 16 if links else 0o100644 << 16
+            opened.writestr(entry, "/etc")
+    return folder / "whole.zip"
+
+
+@pytest.mark.parametrize(
+    ("names", "links"),
+    [
+        (["one/a", "two/b"], False),
+        (["one/a", "beside"], False),
+        (["alone"], False),
+        (["alone"], True),
+        ([], False),
+    ],
+)
+def test_an_archive_of_anything_but_one_folder_is_a_sentence(
+    tmp_path: Path, names: list[str], links: bool
+) -> None:
+    archive = an_archive(tmp_path, *names, links=links)
+    with pytest.raises(EncoderError, match="must be one folder: install the packages again"):
+        unpack([archive], tmp_path / "cache" / "weights")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_link_in_an_archive_is_unpacked_as_a_file(tmp_path: Path) -> None:
+    """Nothing outside the target is read or written through it."""
+    target = unpack([an_archive(tmp_path, "one/a", links=True)], tmp_path / "cache" / "weights")
+    assert not (target / "a").is_symlink()
+    assert (target / "a").read_text() == "/etc"
 
 
 def test_an_unknown_package_name_lists_the_known_ones() -> None:
@@ -109,19 +143,20 @@ def test_other_configurations_pass_through(tmp_path: Path, config: str) -> None:
 def test_a_hub_id_is_fetched_and_its_failure_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder is taken as it is; what is neither is left to whoever opens it."""
+    asked = []
 
     def fetch(name: str, **_options: object) -> str:
+        asked.append(name)
         if name == "someone/model":
             return str(tmp_path)
         raise ConnectionError("no route\nto the hub")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    assert checkpoint_folder("someone/model") == tmp_path
-    assert checkpoint_folder(str(tmp_path)) == tmp_path
-    assert checkpoint_folder("runs/a/b") == Path("runs/a/b")
-    with pytest.raises(EncoderError, match=r"could not be fetched .* connection \(no route\)\.$"):
-        checkpoint_folder("someone/else")
+    assert resolve("someone/model") == str(tmp_path)
+    for name in ("someone/else", "bert-base-uncased", "all-MiniLM-L6-v2"):
+        with pytest.raises(EncoderError, match=r"could not be fetched .* \(no route\)\.$"):
+            resolve(name)
+    assert asked[2:] == ["bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"]
 
 
 @pytest.mark.parametrize(
@@ -132,8 +167,9 @@ def test_a_path_that_does_not_exist_asks_no_hub(
 ) -> None:
     (tmp_path / "made").mkdir()
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(EncoderError, match=f"^The folder {name} does not exist: "):
-        width_of(name)
+    for find in (width_of, resolve):
+        with pytest.raises(EncoderError, match=f"^The folder {name} does not exist: "):
+            find(name)
     with pytest.raises(EncoderError, match=f"^The folder {name} does not exist: "):
         open_encoder(name)
 

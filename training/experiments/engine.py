@@ -176,7 +176,7 @@ def read_results(file: Path) -> list[dict[str, Any]]:
 
 def size_of(backbone: str) -> tuple[int, int]:
     """The number of blocks of a backbone and its width. Raises `EncoderError`."""
-    from transformers import AutoConfig  # takes seconds to import
+    from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
 
     width = width_of(backbone)
-    return int(AutoConfig.from_pretrained(backbone).num_hidden_layers), width
+    return int(read_config(Path(backbone)).num_hidden_layers), width

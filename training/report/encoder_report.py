@@ -68,7 +68,7 @@ def write_report(
 
 def has_torch_form(name: str) -> bool:
     """Whether the name is a checkpoint or a backbone, whose fusion weights can be read."""
-    return not is_url(name) and not is_artifact(Path(resolve(name)))
+    return not is_url(name) and not is_artifact(Path(name))
 
 
 def training_record(name: str) -> dict[str, Any]:

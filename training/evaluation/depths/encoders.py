@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.training.backbones import resolve
 from s2sent.training.errors import EncoderError
 from s2sent.training.evaluation.depths.embeddings import encode_exits
 from s2sent.training.evaluation.encoders import (
@@ -38,7 +39,7 @@ def open_depths(path: Path) -> DepthEncoders:
 
     Raises `ArtifactError`, and `EncoderError` for what is neither or has no depth but its full one.
     """
-    if is_artifact(path):
+    if is_artifact(Path(resolve(str(path)))):
         return artifact_depths(open_artifact(path))
     return checkpoint_depths(open_torch(str(path)), path)
 

@@ -75,6 +75,7 @@ def _with_selector(
     backbone: str, options: Mapping[str, Any], protocol: Protocol
 ) -> "SentenceTransformer":
     """A new encoder with a selector that reads the protocol's lengths. Raises `ConfigError`."""
+    from s2sent.model.network.checkpoint import CheckpointError
     from s2sent.model.network.encoder import build_encoder, max_positions
     from s2sent.model.network.selector_config import SelectorConfig
     from s2sent.model.network.template import PaddingError
@@ -84,7 +85,7 @@ def _with_selector(
     try:
         config = SelectorConfig.preset("default", width=width_of(source), **options)
         encoder = build_encoder(source, config)
-    except PaddingError:
+    except (CheckpointError, PaddingError):
         raise
     except ValueError as error:
         raise ConfigError(f"The selector does not fit {backbone}: {error}") from None

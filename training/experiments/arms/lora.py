@@ -79,11 +79,10 @@ BUDGETS = {
 
 def is_decoder(backbone: str) -> bool:
     """Whether a backbone reads from left to right only."""
-    from transformers import AutoConfig  # takes seconds to import
-
+    from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
     from s2sent.model.network.transformer import is_causal
 
-    return is_causal(AutoConfig.from_pretrained(resolve(backbone)))
+    return is_causal(read_config(Path(resolve(backbone))))
 
 
 def runs_of(series: Series, test_pairs: int) -> list[Run]:

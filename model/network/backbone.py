@@ -1,0 +1,115 @@
+"""Loads a backbone and its tokenizer: no code of the folder is run, and no weight is random."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.base.modules.module import Module
+
+from s2sent.model.network.backbone_settings import (
+    OF_TEMPLATES,
+    require_backbone,
+    require_torch_attention,
+)
+from s2sent.model.network.checkpoint import CheckpointError, in_one_line
+from s2sent.model.network.hub import local_folder
+from s2sent.model.network.template import TemplateError
+from s2sent.model.network.transformers_5 import readable
+
+POOLER = "pooler"  # no pooling here reads it, and many checkpoints have none
+NAMED = 3  # of the weights that are missing
+
+
+def load_transformer(
+    source: str | Path,
+    *,
+    kind: type[Module] = Transformer,
+    subfolder: str = "",
+    attn_implementation: str | None,
+) -> Any:
+    """The backbone and its tokenizer, set to return the hidden states of every block.
+
+    ``source`` is a folder or a hub id. Raises `CheckpointError` for settings that would run code
+    (`model.network.backbone_settings`) and for weights that the backbone needs and the files lack.
+    """
+    folder = local_folder(source)
+    require_backbone(folder / subfolder)
+    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
+    with loading(folder), readable(str(folder), subfolder) as files:
+        transformer = _checked(kind, folder).load(
+            files,
+            subfolder=subfolder,
+            model_kwargs={**attention, "weights_only": True},
+            config_kwargs={"output_hidden_states": True},
+        )
+    for part in (transformer.auto_model, transformer.auto_model.config, transformer.tokenizer):
+        if part is not None:
+            part.name_or_path = str(source)
+    transformer.__class__ = kind
+    return transformer
+
+
+@contextmanager
+def loading(folder: Path) -> Iterator[None]:
+    """Turn what the libraries raise on the files of ``folder`` into a `CheckpointError`."""
+    try:
+        yield
+    except (CheckpointError, TemplateError, MemoryError):
+        raise
+    except ImportError as error:  # of a tokenizer's library
+        raise CheckpointError(
+            f"{folder} cannot be loaded, as it needs what is not installed"
+            f" ({in_one_line(error)}): install that, or choose another model."
+        ) from error
+    except Exception as error:  # whatever they raise on files that are not whole
+        raise CheckpointError(
+            f"{folder} cannot be loaded, as a file is missing or damaged"
+            f" ({in_one_line(error)}): copy it again, or train it anew."
+        ) from error
+
+
+def _checked(kind: Any, folder: Path) -> Any:
+    """The class ``kind`` of a Transformer, which looks at what transformers makes of the files."""
+
+    class Checked(kind):  # type: ignore[misc]  # a class that is not known before
+        @classmethod
+        def load_config(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
+            config: dict[str, Any] = super().load_config(*args, **kwargs)
+            without = OF_TEMPLATES if kind is Transformer else ()  # that a recipe leaves out
+            return {name: value for name, value in config.items() if name not in without}
+
+        def _load_config(self, *args: Any, **kwargs: Any) -> Any:
+            config, is_adapter = super()._load_config(*args, **kwargs)
+            require_torch_attention(config)
+            return config, is_adapter
+
+        def _load_model(self, *args: Any, **kwargs: Any) -> Any:
+            model, report = super()._load_model(*args, output_loading_info=True, **kwargs)
+            require_weights(folder, report)
+            return model
+
+    return Checked
+
+
+def require_weights(source: object, report: Mapping[str, Iterable[Any]]) -> None:
+    """Raise `CheckpointError` for weights that transformers' loading report calls missing.
+
+    The library fills them with random numbers. A pooler may be missing, and weights of a head,
+    which no encoder has, may be there.
+    """
+    missing = sorted(name for name in report["missing_keys"] if POOLER not in name.split("."))
+    if not missing:
+        return
+    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    raise CheckpointError(
+        f"{source} lacks the weights {', '.join(missing[:NAMED])}{more}, which would be random:"
+        f" name them as transformers does{_instead(report)}, or choose a whole checkpoint."
+    )
+
+
+def _instead(report: Mapping[str, Iterable[Any]]) -> str:
+    """A weight of the files that no part of the model has taken, as a hint at a wrong prefix."""
+    surplus = sorted(report["unexpected_keys"])
+    return f" (the files have {surplus[0]})" if surplus else ""
