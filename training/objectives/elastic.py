@@ -4,7 +4,6 @@ sentence-transformers' AdaptiveLayerLoss and Matryoshka2dLoss exchange ``token_e
 and a selector reads all blocks: here each exit is pooled by its own gate from its own blocks.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -46,9 +45,7 @@ class ElasticLoss(nn.Module):
         self.padding = padding
         backbone: Any = model[0].get_submodule("auto_model")
         self.full = int(backbone.config.num_hidden_layers)
-        self.combine = {"starbucks": starbucks, "2dmse": two_dimensional, "ese": espresso}[
-            elastic.mode
-        ]
+        self.combine = {"starbucks": starbucks, "2dmse": two_dimensional}[elastic.mode]
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss over the rows; ``labels`` [B] are the base loss's."""
@@ -102,38 +99,6 @@ def two_dimensional(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> T
     dimension = dimensions[int(torch.randint(len(dimensions), ()))]
     total = loss(full) + loss(views) + _divergence(torch.cat(full), torch.cat(views))
     return total + loss(_first(full, dimension)) + loss(_first(views, dimension))
-
-
-def espresso(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> Tensor:
-    """ESE: with C the loss, k the dimension, and P a depth's compression to k features,
-
-    mean over depths l below full of [C(k) + MSE(X[:k], P) + KL(P || X[:k])] / (1 + ln(1 + l)), plus
-    the same three terms and C(D) at full depth.
-    """
-    dimension, *_ = dimensions
-    *shallow, (_, full) = exits.items()
-
-    def learn_to_express(views: Views) -> Tensor:
-        first = _first(views, dimension)
-        rows, small = torch.cat(views).float(), torch.cat(first).float()
-        compressed = compress(rows, dimension)
-        error = functional.mse_loss(small, compressed)
-        return loss(first) + error + _divergence(compressed, small)
-
-    terms = [learn_to_express(views) / (1 + math.log(1 + depth)) for depth, views in shallow]
-    return torch.stack(terms).mean() + loss(full) + learn_to_express(full)
-
-
-def compress(rows: Tensor, dimension: int) -> Tensor:
-    """Rows [N, D] times the first singular vectors, scaled, of softmax(rows' rows / sqrt(D)).
-
-    Without gradient, as in ESE.
-    """
-    with torch.no_grad(), torch.autocast(rows.device.type, enabled=False):
-        between = (rows.T @ rows / math.sqrt(rows.shape[1])).softmax(-1)
-        vectors, values, _ = torch.linalg.svd(between)
-        compressed: Tensor = rows @ (vectors[:, :dimension] * values[:dimension])
-        return compressed
 
 
 def alignment(exits: Exits, kind: str) -> Tensor:

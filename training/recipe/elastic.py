@@ -13,8 +13,6 @@ class Elastic:
     starbucks: every pair of a depth and a dimension in each step, full depth and width included
         (fixed sizes whose losses are summed; Starbucks, arXiv 2410.13230).
     2dmse: in each step one depth and one dimension drawn at random (2DMSE, arXiv 2402.14776 v1).
-    ese: every depth in each step, the first features also against a compression of all of them
-        (ESE, arXiv 2402.14776 v3); it takes one dimension.
     align: how far each exit's embedding is from that of full depth: "squared" is the squared error
         of the pooled features, "cosine" 1 - cosine; full depth gets no gradient from it.
     project: multiply what each exit pools by a matrix of its own, which starts as the least-squares
@@ -28,7 +26,7 @@ class Elastic:
 
     depths: list[int]
     dimensions: list[int]
-    mode: Literal["starbucks", "2dmse", "ese"] = "starbucks"
+    mode: Literal["starbucks", "2dmse"] = "starbucks"
     align: Literal["none", "squared", "cosine"] = "none"
     align_weight: float = 1.0
     project: bool = False
@@ -56,10 +54,6 @@ class Elastic:
         require(
             self.mode != "2dmse" or bool(self.dimensions),
             "mode = '2dmse' draws a dimension: name at least one",
-        )
-        require(
-            self.mode != "ese" or len(self.dimensions) == 1,
-            f"mode = 'ese' takes one dimension, not {len(self.dimensions)}",
         )
 
     def _check_projections(self) -> None:

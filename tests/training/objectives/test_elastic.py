@@ -1,6 +1,5 @@
 """Elastic objectives: their terms against hand calculations, on a toy loss and on real ones."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +25,6 @@ from s2sent.training.objectives.elastic import (
     Exits,
     Views,
     alignment,
-    compress,
-    espresso,
     starbucks,
     two_dimensional,
 )
@@ -109,23 +106,6 @@ def test_2dmse_draws_every_pair_and_teaches_both_sides() -> None:
     assert gradient.abs().sum() > 0  # the teacher of the divergence is not detached
 
 
-def test_ese_weighs_each_depth_by_its_number_and_compares_with_the_compression() -> None:
-    exits = some_exits(1, 2, 3)
-    expected = 0.0
-    for depth, (rows,) in exits.items():
-        x = rows.float().numpy()
-        logits = x.T @ x / math.sqrt(6)
-        between = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-        u, s, _ = np.linalg.svd(between)
-        small = torch.from_numpy(x @ (u[:, :2] * s[:2]))
-        first = rows[:, :2].float()
-        term = float(toy([rows[:, :2]])) + float((first - small).square().mean()) + kl(small, first)
-        expected += term if depth == 3 else term / (1 + math.log(1 + depth)) / 2
-    expected += float(toy(exits[3]))
-    assert float(espresso(exits, [2], toy)) == pytest.approx(expected, rel=1e-4)
-    assert not compress(exits[1][0].float().requires_grad_(), 2).requires_grad
-
-
 def test_alignment_pulls_the_exits_to_full_depth_and_not_back() -> None:
     exits = {
         depth: [view.requires_grad_() for view in views]
@@ -188,7 +168,7 @@ def test_the_loss_of_a_real_objective_is_its_own_at_each_pair(recipe: Recipe) ->
     assert found == pytest.approx(expected.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("mode", ["starbucks", "2dmse", "ese"])
+@pytest.mark.parametrize("mode", ["starbucks", "2dmse"])
 def test_an_elastic_recipe_trains_each_exits_gate(
     recipe: Recipe, backbone: Path, data: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -218,7 +198,6 @@ def test_an_elastic_recipe_trains_each_exits_gate(
         ({"depths": [], "dimensions": [8]}, r"depths = \[\] must name at least one depth"),
         ({"depths": [2], "dimensions": [0, 8]}, "dimensions = .* rising numbers from 1"),
         ({"depths": [2], "dimensions": [], "mode": "2dmse"}, "draws a dimension: name at least"),
-        ({"depths": [2], "dimensions": [4, 8], "mode": "ese"}, "takes one dimension, not 2"),
         ({"depths": [2], "dimensions": [8], "mode": "3d"}, "choose one of starbucks, 2dmse"),
         ({"depths": [2], "dimensions": [8], "align": "l1"}, "choose one of none, squared, cosine"),
         (
