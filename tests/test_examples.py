@@ -13,7 +13,7 @@ from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import ServerProcess, running_server
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["README.md", "docs/api.md", "docs/answers.md"]
+PAGES = ["README.md", "docs/api.md"]
 REQUEST = r"^\$ (curl .*?')\n(.*?)(?=^\$|\Z)"  # with what is printed up to the next one
 MARKS = re.DOTALL | re.MULTILINE
 ELIDED = "..."  # stands for what an example leaves out

@@ -186,7 +186,7 @@ def as_table(scenes: Sequence[Scene]) -> str:
 
 
 def verdict(idle: Scene, alone: Scene, both: Scene) -> str:
-    """The two promises of docs/lanes.md and what was measured."""
+    """The two promises of docs/settings.md and what was measured."""
     p99 = summarise_ms(both.seconds)["p99_ms"]
     limit = 3 * summarise_ms(idle.seconds)["p99_ms"] + median(alone.run_ms)
     pairs = zip(both.texts_per_second, alone.texts_per_second, strict=True)

@@ -186,7 +186,7 @@ def test_the_file_of_keys_is_the_secret_and_the_pod_can_read_it() -> None:
 
 def test_the_artifact_that_the_page_mounts_leaves_the_keys_in_place() -> None:
     """Both add a volume to the same lists."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```yaml\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     (shown,) = [block for block in blocks if "mountPath: /artifact" in block]
     resources = build_overlay(yaml.safe_load(shown) | named("api-keys"))

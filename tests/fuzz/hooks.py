@@ -1,7 +1,7 @@
 """What schemathesis is told about this service, run in its own environment.
 
 JSON Schema calls 1.0 an integer; the service does not, and no schema can say so (docs/api.md does).
-Nor does the document say that the encoding int8 needs ``normalize`` (docs/answers.md does).
+Nor does the document say that the encoding int8 needs ``normalize`` (docs/api.md does).
 """
 
 from typing import Any
