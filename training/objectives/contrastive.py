@@ -23,6 +23,7 @@ from s2sent.model.network.transformer import padding_id
 from s2sent.training.corpus import Corpus
 from s2sent.training.errors import ConfigError
 from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.equal_texts import MaskedCosine
 from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.objectives import SimCSE, SupervisedSimCSE
 from s2sent.training.recipe.recipe import Recipe
@@ -81,14 +82,13 @@ def make_loss(inputs: LossInputs) -> nn.Module:
     recipe, gather = inputs.recipe, inputs.gather
     objective, pieces = recipe.objective, recipe.training.mini_batch_size
     assert isinstance(objective, SimCSE | SupervisedSimCSE)  # noqa: S101 - family_of has chosen
+    masked = isinstance(objective, SupervisedSimCSE) and objective.mask_equal_texts
+    options = {"gather": gather, "mask": masked}
     if pieces and not objective.projection and recipe.elastic is None:
-        scale = 1 / objective.temperature
-        return CachedMultipleNegativesRankingLoss(
-            inputs.encoder, scale, cosine, mini_batch_size=pieces, gather_across_devices=gather
-        )
+        return PiecewiseLoss(inputs.encoder, objective.temperature, pieces=pieces, **options)
     refuse_pieces(recipe)
     return ContrastiveLoss(
-        inputs.encoder, objective.temperature, projection=objective.projection, gather=gather
+        inputs.encoder, objective.temperature, projection=objective.projection, **options
     )
 
 
@@ -134,12 +134,21 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
     In a tuned encoder the gradients of the columns almost cancel. One pass sums them in full
     precision; separate passes would round each to bfloat16 first. With ``projection``
     a Linear + tanh is applied between encoder and loss in training (SimCSE's ``mlp_only_train``).
+    With ``mask`` texts that are right answers to a row are not among its negatives.
     """
 
     def __init__(
-        self, model: SentenceTransformer, temperature: float, *, projection: bool, gather: bool
+        self,
+        model: SentenceTransformer,
+        temperature: float,
+        *,
+        projection: bool,
+        gather: bool,
+        mask: bool = False,
     ) -> None:
-        super().__init__(model, 1 / temperature, cosine, gather_across_devices=gather)
+        masked = MaskedCosine(gather=gather) if mask else None
+        super().__init__(model, 1 / temperature, masked or cosine, gather_across_devices=gather)
+        self.masked = masked
         width = model.get_embedding_dimension()
         assert width is not None  # noqa: S101 - an encoder has a width
         self.padding = padding_id(model.tokenizer)  # the model may be wrapped later
@@ -154,7 +163,41 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
 
     def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
         """The columns that are embedded: all of them."""
-        return list(columns)
+        columns = list(columns)
+        if self.masked:
+            self.masked.read(columns)
+        return columns
+
+
+class PiecewiseLoss(CachedMultipleNegativesRankingLoss):
+    """InfoNCE with gradients in pieces (GradCache, arXiv 2101.06983) and `ContrastiveLoss`'s mask."""
+
+    def __init__(
+        self,
+        model: SentenceTransformer,
+        temperature: float,
+        *,
+        pieces: int,
+        gather: bool,
+        mask: bool,
+    ) -> None:
+        masked = MaskedCosine(gather=gather) if mask else None
+        super().__init__(
+            model,
+            1 / temperature,
+            masked or cosine,
+            mini_batch_size=pieces,
+            gather_across_devices=gather,
+        )
+        self.masked = masked
+
+    def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
+        """The mean loss over the rows; ``labels`` are unused."""
+        columns = list(sentence_features)
+        if self.masked:
+            self.masked.read(columns)
+        loss: Tensor = super().forward(columns, labels)
+        return loss
 
 
 def embed_together(model: nn.Module, columns: Features, padding: int) -> list[Tensor]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.util import all_gather_with_grad
+from sentence_transformers.util import all_gather
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,6 +38,7 @@ from s2sent.training.objectives.contrastive import (
     text_columns,
 )
 from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.equal_texts import right_partners, text_keys
 from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.objectives import JTCSE
 from s2sent.training.recipe.recipe import Recipe
@@ -122,6 +123,7 @@ class JTCSELoss(nn.Module):
         self.model = model
         self.temperature = objective.temperature
         self.gather = gather
+        self.mask = objective.mask_equal_texts
         self.padding = padding_id(model.tokenizer)
         self.towers = get_twins(model).towers  # a tuple: the towers are the model's parts already
         self.branch = CrossAttention(self.towers, objective) if objective.cross_attention else None
@@ -139,37 +141,46 @@ class JTCSELoss(nn.Module):
         moduli = [_modulus(t, of_tower) for t, of_tower in zip(self.towers, vectors, strict=True)]
         rows = [self._rows(value) for value in (*vectors, *moduli, *crossed)]
         swapped = bool(torch.rand(()) < 0.5)
-        return jtcse_loss(rows, temperature=self.temperature, swapped=swapped)
+        right = right_partners(self._rows(text_keys(batch))) if self.mask else None
+        return jtcse_loss(rows, temperature=self.temperature, swapped=swapped, right=right)
 
     def _rows(self, values: Tensor) -> Tensor:
         """[2 B, D] of all anchors, then all positives, as rows 2i and 2i + 1 of one text each."""
         pairs = torch.stack(values.chunk(2), dim=1)
-        return (all_gather_with_grad(pairs) if self.gather else pairs).flatten(0, 1)
+        if self.gather:
+            pairs = all_gather(pairs, with_grad=pairs.is_floating_point())
+        return pairs.flatten(0, 1)
 
 
-def jtcse_loss(rows: Sequence[Tensor], *, temperature: float, swapped: bool) -> Tensor:
+def jtcse_loss(
+    rows: Sequence[Tensor], *, temperature: float, swapped: bool, right: Tensor | None = None
+) -> Tensor:
     """L of h_A, h_B, p_A, p_B and, with cross-attention, c_A, c_B, all [2 B, D].
 
-    Rows 2i and 2i + 1 are of one pair. ``swapped`` lets B ask and A answer in L_icnce.
+    Rows 2i and 2i + 1 are of one pair. ``swapped`` lets B ask and A answer in L_icnce. ``right`` is
+    that of `nce`.
     """
     h_a, h_b, p_a, p_b = rows[:4]
-    loss = nce(h_a, h_a, temperature) + nce(h_b, h_b, temperature)
+    loss = nce(h_a, h_a, temperature, right) + nce(h_b, h_b, temperature, right)
     for asking, answering in ((h_a, h_b), tuple(rows[4:])) if rows[4:] else ((h_a, h_b),):
         if swapped:
             asking, answering = answering, asking
-        loss = loss + nce(asking, answering, temperature)
+        loss = loss + nce(asking, answering, temperature, right)
     return loss + modulus_constraint(h_a, h_b, p_a, p_b) + modulus_constraint(h_b, h_a, p_b, p_a)
 
 
-def nce(asking: Tensor, answering: Tensor, temperature: float) -> Tensor:
+def nce(
+    asking: Tensor, answering: Tensor, temperature: float, right: Tensor | None = None
+) -> Tensor:
     """The mean cross-entropy of cos(asking_i, answering_j) / temperature, [2 B, D] each.
 
-    The target of row i is its partner, and the row itself is no candidate.
+    The target of row i is its partner; the row itself and what ``right`` marks are no candidates.
     """
     logits = cosine(asking, answering) / temperature
     row = torch.arange(len(logits), device=logits.device)
     itself = torch.eye(len(logits), dtype=torch.bool, device=logits.device)
-    return functional.cross_entropy(logits.masked_fill(itself, -torch.inf), row ^ 1)
+    left_out = itself if right is None else itself | right
+    return functional.cross_entropy(logits.masked_fill(left_out, -torch.inf), row ^ 1)
 
 
 def modulus_constraint(h_a: Tensor, h_b: Tensor, p_a: Tensor, p_b: Tensor) -> Tensor:

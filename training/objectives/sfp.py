@@ -30,6 +30,7 @@ from s2sent.training.objectives.contrastive import (
     text_columns,
 )
 from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.equal_texts import MaskedCosine
 from s2sent.training.objectives.inside_forward import inside_forward
 from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.objectives import SFP
@@ -46,7 +47,12 @@ def make_loss(inputs: LossInputs) -> nn.Module:
     objective = inputs.recipe.objective
     assert isinstance(objective, SFP)  # noqa: S101 - family_of has chosen
     refuse_pieces(inputs.recipe)
-    return TwoStageLoss(inputs.encoder, objective.temperature, gather=inputs.gather)
+    return TwoStageLoss(
+        inputs.encoder,
+        objective.temperature,
+        gather=inputs.gather,
+        mask=objective.mask_equal_texts,
+    )
 
 
 def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
@@ -58,11 +64,17 @@ class TwoStageLoss(nn.Module):
     """InfoNCE from Rep2 of the first column to Rep1 of the others, or of itself if it is alone.
 
     Columns after the second are hard negatives. All columns go through one forward. With ``gather``
-    the negatives of a row are those of all processes.
+    the negatives of a row are those of all processes. With ``mask`` texts that are right answers to
+    a row are not among them.
     """
 
     def __init__(
-        self, model: SentenceTransformer, temperature: float = 0.05, *, gather: bool = False
+        self,
+        model: SentenceTransformer,
+        temperature: float = 0.05,
+        *,
+        gather: bool = False,
+        mask: bool = True,
     ) -> None:
         """Raises `ConfigError` for an encoder whose template has not two stages, or leaks."""
         super().__init__()
@@ -83,13 +95,16 @@ class TwoStageLoss(nn.Module):
         tokenizer = transformer.text_tokenizer
         self.padding = padding_id(tokenizer)
         self.rep1 = parse_template(template, tokenizer, "rep1", causal=True).read
+        self.masked = MaskedCosine(gather=gather) if mask else None
         self.contrast = MultipleNegativesRankingLoss(
-            model, 1 / temperature, cosine, gather_across_devices=gather
+            model, 1 / temperature, self.masked or cosine, gather_across_devices=gather
         )
 
     def forward(self, sentence_features: Features, labels: Tensor) -> Tensor:
         """The mean loss over the rows; ``labels`` are unused."""
         batches = list(sentence_features)
+        if self.masked:
+            self.masked.read(batches)
         rep2, rep1 = self.embed(join_columns(batches, self.padding))
         anchors = rep2.chunk(len(batches))[0]
         others = rep1.chunk(len(batches))[1:] or (rep1,)

@@ -29,6 +29,7 @@ class SupervisedSimCSE:
     name: Literal["supervised"] = "supervised"
     temperature: float = 0.05
     projection: bool = False
+    mask_equal_texts: bool = True  # right answers of a row are not among its negatives
 
     def __post_init__(self) -> None:
         require_above_0(self, "temperature")
@@ -68,6 +69,7 @@ class SFP:
     name: Literal["sfp"] = "sfp"
     temperature: float = 0.05
     examples: ExampleKind = "texts"
+    mask_equal_texts: bool = True  # as of `SupervisedSimCSE`
 
     @property
     def example_kind(self) -> ExampleKind:
@@ -153,6 +155,7 @@ class JTCSE:
     temperature: float = 0.05
     cross_attention: bool = True
     num_ca_layers: int = 6  # blocks with cross-attention, at equal steps
+    mask_equal_texts: bool = True  # as of `SupervisedSimCSE`
 
     def __post_init__(self) -> None:
         require_above_0(self, "temperature")
