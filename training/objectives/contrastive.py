@@ -170,7 +170,7 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
 
 
 class PiecewiseLoss(CachedMultipleNegativesRankingLoss):
-    """InfoNCE with gradients in pieces (GradCache, arXiv 2101.06983) and `ContrastiveLoss`'s mask."""
+    """InfoNCE with gradients in pieces (GradCache, arXiv 2101.06983), or masked."""
 
     def __init__(
         self,

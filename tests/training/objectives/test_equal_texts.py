@@ -144,9 +144,7 @@ def test_texts_that_all_differ_are_trained_on_as_before(
         recipe, elastic = replace(recipe, backbone=backbone, selector=None), None
     seen = [
         loss_of(
-            replace(
-                recipe, objective=replace(objective, mask_equal_texts=masked), elastic=elastic
-            ),
+            replace(recipe, objective=replace(objective, mask_equal_texts=masked), elastic=elastic),
             [QUERIES, SENTENCES[30:34]],
         )
         for masked in (True, False)
