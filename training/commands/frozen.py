@@ -54,8 +54,7 @@ def frozen(
 
     require_writable(output)
     if not only_tables:
-        from s2sent.training.experiments.frozen.command import run_frozen
-        from s2sent.training.experiments.frozen.run import Plan
+        from s2sent.training.experiments.frozen.run import Plan, run_frozen
         from s2sent.training.experiments.frozen.train import Schedule
 
         plan = Plan(

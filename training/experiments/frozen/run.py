@@ -1,40 +1,52 @@
 """Runs the arms on a frozen backbone over depths, objectives and seeds; each run is a JSON line.
 
 With several learning rates that of an arm is chosen on development data by runs of a seed of their
-own, `TUNING_SEED`, which are in the file but in no table. A run that is in the file is not run
-again. Trained heads are kept, so that `sts_tests` can score the tests later, once.
+own, `TUNING_SEED`, which are in the file but in no table. Trained heads are kept, so that
+`sts_tests` can score the tests later, once.
 """
 
-import hashlib
-import json
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_model
 
+from s2sent.training.backbones import resolve
 from s2sent.training.errors import ConfigError
-from s2sent.training.experiments.frozen.arms import ARMS, ENCODER_ARMS, Arm, blocks_of
-from s2sent.training.experiments.frozen.setting import Setting
+from s2sent.training.experiments.engine import (
+    DEVELOPMENT,
+    Run,
+    require_known,
+    run_missing,
+    size_of,
+)
+from s2sent.training.experiments.frozen.arms import (
+    ARMS,
+    DECODER_ARMS,
+    ENCODER_ARMS,
+    Arm,
+    blocks_of,
+)
+from s2sent.training.experiments.frozen.selection import TUNING_SEED, head_file
+from s2sent.training.experiments.frozen.setting import (
+    CORPUS,
+    DECODER_PAIRS,
+    Reading,
+    Setting,
+    read_setting,
+    short_texts,
+)
+from s2sent.training.experiments.frozen.sts_tests import score_tests
 from s2sent.training.experiments.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
 from s2sent.training.experiments.score import versions
-from s2sent.training.files.jsonl import append_line, read_lines
-from s2sent.training.files.record import provenance
-
-log = logging.getLogger(__name__)
-
-TUNING_SEED = 0
-HEADS = "heads"  # the folder of trained heads in the cache
-KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
+from s2sent.training.files.jsonl import read_lines
 
 OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp", "teacher")
 ENCODER_OBJECTIVES: tuple[Objective, ...] = OBJECTIVES[:2]
-
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,55 @@ class Plan:
     objectives: Sequence[Objective] = ENCODER_OBJECTIVES
 
 
+def run_frozen(
+    plan: Plan,
+    backbone: str,
+    data: Path,
+    cache: Path,
+    output: Path,
+    *,
+    template: str,
+    teacher: str | None,
+    retrieval: Path | None,
+    test_pairs: int | None,
+) -> None:
+    """Run what ``output`` lacks of a plan, of which every arm and objective may be left out.
+
+    A decoder, read inside a ``template``, has arms of its own, as far as it has blocks for them,
+    and short texts. ``test_pairs`` of each test are scored at the end, 0 for all, None for none.
+    Raises a `TrainingError` for what cannot be run, before any state is computed.
+    """
+    blocks, _ = size_of(resolve(backbone))
+    reading = Reading.inside(template, blocks) if template else None
+    every = [*ENCODER_ARMS]
+    if reading is not None:
+        every = [name for name in DECODER_ARMS if ARMS[name].num_blocks <= reading.num_blocks]
+    require_known(plan.arms, [*ARMS], "arm")
+    require_known(plan.objectives, OBJECTIVES, "objective")
+    chosen = [objective for objective in OBJECTIVES if objective in plan.objectives]
+    plan = replace(plan, arms=plan.arms or every, objectives=chosen or ENCODER_OBJECTIVES)
+    kept = blocks if reading is None else reading.num_blocks
+    require_possible(
+        plan,
+        depth=blocks,
+        first=blocks - kept + 1,
+        two_stages=reading is not None and reading.two_stages,
+        taught=teacher is not None,
+    )
+    setting = read_setting(
+        backbone,
+        data,
+        retrieval,
+        cache,
+        corpus=short_texts(DECODER_PAIRS) if reading else CORPUS,
+        reading=reading,
+        teacher=teacher,
+    )
+    run_plan(setting, plan, output, cache)
+    if test_pairs is not None:
+        score_tests(setting, data, cache, output, pairs_per_task=test_pairs)
+
+
 def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None) -> None:
     """Run what ``file`` does not hold yet, tuning runs first, then seed by seed.
 
@@ -65,16 +126,36 @@ def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None
         two_stages=setting.states.second is not None,
         taught=setting.teacher is not None,
     )
-    done = {_key(line): line for line in read_lines(file)}
-    for seed in (TUNING_SEED, *plan.seeds):
-        for depth, objective in settings_of(plan, setting.depth):
-            for arm in (ARMS[name] for name in plan.arms):
-                for schedule in _schedules(done, setting, depth, objective, arm, plan, seed):
-                    head = _head_line(setting, depth, objective, arm, schedule, seed)
-                    if _key(head) not in done:
-                        line = _run(head, setting, arm, schedule, cache)
-                        append_line(file, line)
-                        done[_key(line)] = line
+    cells = [
+        (depth, objective, ARMS[name])
+        for depth, objective in settings_of(plan, setting.depth)
+        for name in plan.arms
+    ]
+
+    def run(depth: int, objective: Objective, arm: Arm, seed: int, schedule: Schedule) -> Run:
+        follows = {"teacher": setting.teacher_name} if objective == "teacher" else {}
+        cell = {"exit": depth, "objective": objective, **follows, "arm": arm.name, "seed": seed}
+        key = {**setting.describe(), **cell, "schedule": asdict(schedule)}
+        head = head_file(cache or file.parent, key)
+        name = f"depth {depth} {objective} {arm.name}, seed {seed}"
+        train = partial(_train, setting, arm, key, schedule, head if cache else None)
+        return Run(name, file, key, head, {}, train, part=DEVELOPMENT)
+
+    tuning = [
+        run(*cell, TUNING_SEED, schedule)
+        for cell in cells
+        for schedule in _tuning_schedules(cell[-1], plan)
+    ]
+    run_missing(tuning, file.parent, keep=True)
+    if all(each.has_line for each in tuning):
+        lines = read_lines(file)
+        runs = [
+            run(*cell, seed, replace(plan.schedule, learning_rate=_rate(lines, tuning, cell, plan)))
+            for seed in plan.seeds
+            for cell in cells
+            if cell[-1].learns
+        ]
+        run_missing(runs, file.parent, keep=True)
 
 
 def require_possible(plan: Plan, *, depth: int, first: int, two_stages: bool, taught: bool) -> None:
@@ -106,88 +187,48 @@ def settings_of(plan: Plan, depth: int) -> Iterator[tuple[int, Objective]]:
                 yield asked, objective
 
 
-def _schedules(
-    done: dict[Any, Line],
-    setting: Setting,
-    depth: int,
-    objective: Objective,
-    arm: Arm,
-    plan: Plan,
-    seed: int,
-) -> list[Schedule]:
-    """Of the tuning seed every rate; of another the best; of an arm that learns nothing one run."""
-    every = [replace(plan.schedule, learning_rate=rate) for rate in plan.rates]
+def _tuning_schedules(arm: Arm, plan: Plan) -> list[Schedule]:
+    """Every rate where there are several; of an arm that learns nothing its one run."""
     if not arm.learns:
-        return [replace(plan.schedule, steps=0, learning_rate=0.0)] if seed == TUNING_SEED else []
-    if len(every) == 1:
-        return every if seed != TUNING_SEED else []
-    if seed == TUNING_SEED:
-        return every
-    tuned = [
-        done[_key(_head_line(setting, depth, objective, arm, schedule, TUNING_SEED))]
-        for schedule in every
-    ]
-    best = max(tuned, key=lambda line: line["chosen"][CHOSEN_ON])
-    return [replace(plan.schedule, learning_rate=best["schedule"]["learning_rate"])]
+        return [replace(plan.schedule, steps=0, learning_rate=0.0)]
+    every = [replace(plan.schedule, learning_rate=rate) for rate in plan.rates]
+    return every if len(every) > 1 else []
 
 
-def _head_line(
-    setting: Setting, depth: int, objective: Objective, arm: Arm, schedule: Schedule, seed: int
-) -> Line:
-    """The part of a line that says which run it is."""
-    follows = {"teacher": setting.teacher_name} if objective == "teacher" else {}
-    return {
-        **setting.describe(),
-        "exit": depth,
-        "objective": objective,
-        **follows,
-        "arm": arm.name,
-        "seed": seed,
-        "schedule": asdict(schedule),
-    }
+def _rate(
+    lines: Sequence[Any], tuning: Sequence[Run], cell: tuple[int, str, Arm], plan: Plan
+) -> float:
+    """The rate of an arm at which its tuning run scored best on development data."""
+    depth, objective, arm = cell
+    own = {"exit": depth, "objective": objective, "arm": arm.name}.items()
+    keys = [run.key.items() for run in tuning if own <= run.key.items()]
+    tuned = [next(line for line in lines if key <= line.items()) for key in keys]
+    best = max(tuned, key=lambda line: line["chosen"][CHOSEN_ON], default=None)
+    return plan.rates[0] if best is None else float(best["schedule"]["learning_rate"])
 
 
-def _values(line: Line) -> list[Any]:
-    """What tells a run from others; the teacher stands only where one is followed."""
-    return [line.get(name) for name in KEY] + ([line["teacher"]] if "teacher" in line else [])
-
-
-def _key(line: Line) -> tuple[Any, ...]:
-    return tuple(
-        tuple(sorted(value.items())) if isinstance(value, dict) else value
-        for value in _values(line)
-    )
-
-
-def head_file(folder: Path, line: Line) -> Path:
-    """Where the trained head of a run is kept."""
-    key = json.dumps(_values(line), sort_keys=True)
-    return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
-
-
-def _run(head: Line, setting: Setting, arm: Arm, schedule: Schedule, cache: Path | None) -> Line:
-    torch.manual_seed(head["seed"])
-    module = arm.make(setting.width)
-    blocks = blocks_of(arm, head["exit"])
+def _train(
+    setting: Setting,
+    arm: Arm,
+    key: dict[str, Any],
+    schedule: Schedule,
+    keep: Path | None,
+    _: float | None,
+) -> dict[str, Any]:
+    """Train a head, keep it, and describe what came out."""
+    torch.manual_seed(key["seed"])
+    head = arm.make(setting.width)
     started = time.monotonic()
-    outcome = train_head(module, setting, blocks, head["objective"], schedule, head["seed"])
-    if cache is not None:
-        (cache / HEADS).mkdir(parents=True, exist_ok=True)
-        save_model(module, str(head_file(cache / HEADS, head)))
-    line = {
-        **head,
-        "parameters": sum(parameter.numel() for parameter in module.parameters()),
+    blocks = blocks_of(arm, key["exit"])
+    outcome = train_head(head, setting, blocks, key["objective"], schedule, key["seed"])
+    if keep is not None:
+        save_model(head, str(keep))
+    return {
+        "parameters": sum(parameter.numel() for parameter in head.parameters()),
         **_rounded(asdict(outcome)),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
-        **provenance(),
     }
-    log.info(
-        "depth %d %s %s seed %d rate %g: step %d, %s",
-        *(head["exit"], head["objective"], head["arm"], head["seed"], schedule.learning_rate),
-        *(outcome.step, line["chosen"]),
-    )
-    return line
 
 
 def _rounded(value: Any) -> Any:

@@ -7,18 +7,27 @@ compared, and the others have tables of their own.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from s2sent.training.evaluation.results.statistics import Line
 from s2sent.training.experiments.frozen.arms import ARMS
-from s2sent.training.experiments.frozen.run import TUNING_SEED
 from s2sent.training.experiments.frozen.train import CHOSEN_ON
 
+TUNING_SEED = 0  # of the runs that choose a rate
 TESTS = "tests"  # in a run's line: task or measure to value
 PAIRS = "pairs_per_task"  # among them, where the tests were thinned
+KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
 
 Setting = tuple[int, str]  # depth, objective
+Details = tuple[str, ...]  # what the runs of a table have in common, in words
+
+
+def head_file(cache: Path, line: Line) -> Path:
+    """Where the trained head of a run is kept; the teacher counts only where one is followed."""
+    values = [line.get(name) for name in KEY] + ([line["teacher"]] if "teacher" in line else [])
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return cache / "heads" / f"{digest[:16]}.safetensors"
 
 
 def counts(line: Line) -> bool:
@@ -42,66 +51,43 @@ def pairs_scored(line: Line) -> int | None:
     return line[TESTS].get(PAIRS, 0) if line.get(TESTS) else None
 
 
-@dataclass(frozen=True)
-class _Experiment:
-    """What runs that are compared have in common; ``rate`` is None where seed 0 chose it."""
-
-    texts: str
-    steps: int
-    batch_size: int
-    eval_every: int
-    rate: float | None
-    pairs: int | None = None  # scored of each test; 0 is all, None where none was
-
-    @property
-    def title(self) -> str:
-        return f"{self.steps} steps of {self.batch_size} pairs, {self.texts}"
-
-    @property
-    def details(self) -> tuple[str, ...]:
-        """What a title says too, where experiments of one title differ in it."""
-        return (
-            f"scored every {self.eval_every} steps",
-            "rates chosen by seed 0" if self.rate is None else f"rate {self.rate:g}",
-            "not scored on the tests"
-            if self.pairs is None
-            else f"{self.pairs or 'all'} pairs of each test",
-        )
-
-
 def comparable(lines: Sequence[Line]) -> dict[str, list[Line]]:
     """The runs of each table by its title, those that chose a rate left out.
 
     Of an arm whose rate seed 0 chose only the runs at that rate are in it. Where nothing is learned
-    there are no steps: the run belongs to every experiment that learns at its depth, once.
+    there are no steps: the run stands in every table of its texts and depth, once.
     """
-    found: dict[_Experiment, list[Line]] = {}
+    found: dict[Details, list[Line]] = {}
     chosen = _chosen_rates(lines)
     for line in (line for line in lines if learns(line) and counts(line)):
         rate = line["schedule"]["learning_rate"]
         if chosen.get(_series(line), rate) == rate:
-            own = None if _series(line) in chosen else rate
-            found.setdefault(_experiment(line, own), []).append(line)
+            rates = "rates chosen by seed 0" if _series(line) in chosen else f"rate {rate:g}"
+            found.setdefault((*_protocol(line), rates), []).append(line)
     fixed = [line for line in lines if not learns(line)]
     if not found:
         return {"": _once(fixed, None)} if fixed else {}
-    split = _by_pairs_scored(found)
-    titles = _titles([*split])
-    return {
-        titles[experiment]: [*runs, *_fixed_beside(runs, fixed, experiment.pairs)]
-        for experiment, runs in split.items()
-    }
+    split: dict[Details, list[Line]] = {}
+    for details, runs in found.items():
+        for pairs, of_one in _by_pairs_scored(runs).items():
+            scored = "no tests" if pairs is None else f"{pairs or 'all'} pairs of each test"
+            asked = {(_texts(line), setting_of(line)) for line in of_one}
+            beside = [line for line in fixed if (_texts(line), setting_of(line)) in asked]
+            split[*details, scored] = [*of_one, *_once(beside, pairs)]
+    return dict(zip(_titles([*split]), split.values(), strict=True))
+
+
+def _protocol(line: Line) -> Details:
+    schedule = line["schedule"]
+    return (
+        f"{schedule['steps']} steps of {schedule['batch_size']} pairs, {_texts(line)}",
+        f"scored every {schedule['eval_every']} steps",
+    )
 
 
 def _series(line: Line) -> tuple[Any, ...]:
     """What the runs of an arm that differ in their seed and rate have in common."""
-    return _experiment(line, None), setting_of(line), line["arm"]
-
-
-def _experiment(line: Line, rate: float | None) -> _Experiment:
-    schedule = line["schedule"]
-    steps, batch_size, every = (schedule[name] for name in ("steps", "batch_size", "eval_every"))
-    return _Experiment(_texts(line), steps, batch_size, every, rate)
+    return _protocol(line), setting_of(line), line["arm"]
 
 
 def _texts(line: Line) -> str:
@@ -123,33 +109,25 @@ def _chosen_rates(lines: Sequence[Line]) -> dict[tuple[Any, ...], float]:
     return {series: line["schedule"]["learning_rate"] for series, line in best.items()}
 
 
-def _by_pairs_scored(found: Mapping[_Experiment, list[Line]]) -> dict[_Experiment, list[Line]]:
-    """The experiments, of which runs that were scored on other numbers of pairs are apart."""
-    split: dict[_Experiment, list[Line]] = {}
-    for experiment, runs in found.items():
-        numbers = {number for number in map(pairs_scored, runs) if number is not None}
-        for line in runs:
-            own = pairs_scored(line) if len(numbers) > 1 else next(iter(numbers), None)
-            split.setdefault(replace(experiment, pairs=own), []).append(line)
-    return split
-
-
-def _titles(experiments: Sequence[_Experiment]) -> dict[_Experiment, str]:
-    """A title each, with the details in which it differs from another of the same title."""
-    found = {}
-    for each in experiments:
-        alike = [other.details for other in experiments if other.title == each.title]
-        differ = [len(set(column)) > 1 for column in zip(*alike, strict=True)]
-        details = (text for text, shown in zip(each.details, differ, strict=True) if shown)
-        found[each] = ", ".join([each.title, *details])
+def _by_pairs_scored(runs: Sequence[Line]) -> Mapping[int | None, list[Line]]:
+    """The runs by the number of pairs scored, if there are several; some may not be scored yet."""
+    numbers = {number for number in map(pairs_scored, runs) if number is not None}
+    if len(numbers) < 2:
+        return {next(iter(numbers), None): [*runs]}
+    found: dict[int | None, list[Line]] = {}
+    for line in runs:
+        found.setdefault(pairs_scored(line), []).append(line)
     return found
 
 
-def _fixed_beside(runs: Sequence[Line], fixed: Sequence[Line], scored: int | None) -> list[Line]:
-    """The runs that learn nothing on the texts and at the depths of ``runs``; as `_once`."""
-    asked = {(_texts(line), setting_of(line)) for line in runs}
-    beside = [line for line in fixed if (_texts(line), setting_of(line)) in asked]
-    return _once(beside, scored)
+def _titles(tables: Sequence[Details]) -> list[str]:
+    """A title each, with the details in which it differs from another of the same protocol."""
+    titles = []
+    for first, *details in tables:
+        alike = [other[1:] for other in tables if other[0] == first]
+        differ = [len(set(column)) > 1 for column in zip(*alike, strict=True)]
+        titles.append(", ".join([first, *(d for d, of in zip(details, differ, strict=True) if of)]))
+    return titles
 
 
 def _once(fixed: Sequence[Line], scored: int | None) -> list[Line]:

@@ -27,11 +27,11 @@ from s2sent.training.evaluation.sts import (
     with_average,
 )
 from s2sent.training.experiments.frozen.arms import ARMS, blocks_of
-from s2sent.training.experiments.frozen.run import HEADS, head_file
-from s2sent.training.experiments.frozen.selection import PAIRS, TESTS, counts
+from s2sent.training.experiments.frozen.selection import PAIRS, TESTS, counts, head_file
 from s2sent.training.experiments.frozen.setting import Setting, frozen_encoder, states_of
 from s2sent.training.experiments.frozen.states import BlockStates
 from s2sent.training.files.jsonl import read_lines
+from s2sent.training.files.record import written_whole
 
 log = logging.getLogger(__name__)
 
@@ -48,34 +48,30 @@ def score_tests(
     of each test, at equal steps; 0 takes all. The heads are in ``cache``. Raises `ConfigError`
     for a run whose head is not there.
     """
-    heads = cache / HEADS
-    waiting = [line for line in read_lines(file) if setting.reads_as(line) and _is_due(line)]
+    waiting = [
+        line
+        for line in read_lines(file)
+        if setting.reads_as(line) and counts(line) and TESTS not in line
+    ]
     if not waiting:
         return
     texts = TestStates(setting, data, cache, pairs_per_task)
     scored: dict[Path, dict[str, float]] = {}
     for line in waiting:
-        scored[head_file(heads, line)] = found = texts.scores(_head_of(line, setting, heads), line)
+        scored[head_file(cache, line)] = found = texts.scores(_head_of(line, setting, cache), line)
         log.info("%s %s seed %d: %s", line["objective"], line["arm"], line["seed"], found)
     lines = read_lines(file)  # again: another process may have added runs
     for line in lines:
-        if head_file(heads, line) in scored:
-            line[TESTS] = scored[head_file(heads, line)]
-    scratch = file.with_suffix(".scored")
-    scratch.write_text(
-        "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8"
-    )
-    scratch.rename(file)
+        if head_file(cache, line) in scored:
+            line[TESTS] = scored[head_file(cache, line)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    with written_whole(file) as scratch:
+        scratch.write_text(text, encoding="utf-8")
 
 
-def _is_due(line: dict[str, Any]) -> bool:
-    """Whether a run is in a table without scores of the tests."""
-    return TESTS not in line and counts(line)
-
-
-def _head_of(line: dict[str, Any], setting: Setting, heads: Path) -> torch.nn.Module:
+def _head_of(line: dict[str, Any], setting: Setting, cache: Path) -> torch.nn.Module:
     module = ARMS[line["arm"]].make(setting.width)
-    path = head_file(heads, line)
+    path = head_file(cache, line)
     if not path.is_file():
         raise ConfigError(f"{path} is missing: delete its line and run the experiment again.")
     load_model(module, str(path))

@@ -28,7 +28,7 @@ def test_a_depth_is_refused_before_any_state_is_computed(
     backbone: Path, tmp_path: Path, refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "s2sent.training.experiments.frozen.command.read_setting",
+        "s2sent.training.experiments.frozen.run.read_setting",
         lambda *_, **__: pytest.fail("computed"),
     )
     where = ["--data", tmp_path, "--cache", tmp_path / "cache", "--backbone", backbone]
