@@ -166,6 +166,8 @@ class Runner:
         )
 
     def _commit(self, part: _Part) -> None:
+        for file in self.output.inputs:
+            file.require_unchanged()
         path = part.writer.commit()
         with writing(path):
             size, digest = path.stat().st_size, file_sha256(path)

@@ -6,7 +6,7 @@ gzipped. A problem of one row becomes the row's error; a problem of the file rai
 
 import glob
 import gzip
-import hashlib
+import io
 import os
 import shutil
 import sys
@@ -14,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Self, cast, get_args
@@ -31,6 +31,7 @@ from s2sent.service.bulk.input.formats import (
 )
 from s2sent.service.bulk.input.parquet import ParquetRecords, open_parquet
 from s2sent.service.bulk.input.standard_input import READ_BYTES, guess_format, making_room, spool
+from s2sent.service.bulk.input.unchanged import Content, UnchangedFile, has_changed
 from s2sent.service.bulk.job import InputError, InputFormat, InputRow, Options
 
 SUFFIXES: dict[str, InputFormat] = {
@@ -48,17 +49,21 @@ class InputFile:
     source: Path
     format: InputFormat
     gzipped: bool
-    bytes: int
-    sha256: str
-    rows: int
-    stamp: tuple[int, int]  # size and time of change, to notice one that changes meanwhile
+    content: Content
+    rows: int = 0
+
+    def require_unchanged(self) -> None:
+        """Raise InputError where the name no longer leads to the file that was hashed."""
+        with reading(lambda: self.name):
+            if not self.content.is_that_of(self.source):
+                raise has_changed(self.name)
 
     def as_json(self) -> dict[str, Any]:
         """Its identity for the manifest; bytes of its name that are not UTF-8 are escaped."""
         return {
             "name": os.fsencode(self.name).decode("utf-8", "backslashreplace"),
-            "bytes": self.bytes,
-            "sha256": self.sha256,
+            "bytes": self.content.size,
+            "sha256": self.content.sha256,
             "rows": self.rows,
             "format": self.format,
         }
@@ -102,24 +107,19 @@ def scan(
 def _scan_one(name: str, options: Options, given: InputFormat | None) -> InputFile:
     with reading(lambda: name):
         source = spool() if name == STDIN else Path(name)
-        with source.open("rb") as file:
-            stat = source.stat()
-            head = file.read(2)
-            file.seek(0)
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        gzipped = head == b"\x1f\x8b"
+        content = Content.of(source)
+        with UnchangedFile(source, content, name) as file:
+            gzipped = file.read(2) == b"\x1f\x8b"
         kind = given or _format_of(name, source, gzipped)
-        stamp = (stat.st_size, stat.st_mtime_ns)
-        file_ = InputFile(name, source, kind, gzipped, stat.st_size, digest, 0, stamp)
-        with RowReader(file_, options) as rows:
-            count = rows.skip(sys.maxsize)
-    return InputFile(name, source, kind, gzipped, stat.st_size, digest, count, stamp)
+        scanned = InputFile(name, source, kind, gzipped, content)
+        with RowReader(scanned, options) as rows:
+            return replace(scanned, rows=rows.skip(sys.maxsize))
 
 
 def _format_of(name: str, source: Path, gzipped: bool) -> InputFormat:
     if name == STDIN:
-        with opened(source, gzipped) as file:
-            return guess_format(file)
+        with source.open("rb") as file, opened(file, gzipped) as decompressed:
+            return guess_format(decompressed)
     suffixes = [suffix.lower() for suffix in Path(name).suffixes]
     if suffixes and suffixes[-1] in (".gz", ".gzip"):
         suffixes.pop()
@@ -158,14 +158,13 @@ def _first_line(error: Exception) -> str:
 
 
 @contextmanager
-def opened(source: Path, gzipped: bool) -> Iterator[IO[bytes]]:
+def opened(file: IO[bytes], gzipped: bool) -> Iterator[IO[bytes]]:
     """The file's bytes, decompressed."""
     if gzipped:
-        with gzip.open(source, "rb") as file:
-            yield cast(IO[bytes], file)
+        with gzip.open(file, "rb") as decompressed:
+            yield cast(IO[bytes], decompressed)
     else:
-        with source.open("rb", buffering=READ_BYTES) as file:
-            yield file
+        yield file
 
 
 @contextmanager
@@ -185,13 +184,8 @@ class RowReader:
         self._position = 0
 
     def __enter__(self) -> Self:
+        self._file.require_unchanged()
         with reading(lambda: self._file.name):
-            stat = self._file.source.stat()
-            if (stat.st_size, stat.st_mtime_ns) != self._file.stamp:
-                raise InputError(
-                    f"{self._file.name} has changed since the run began. Begin again with"
-                    " --overwrite when it is written."
-                )
             self._records, self._parse = self._open()
         return self
 
@@ -219,7 +213,9 @@ class RowReader:
 
     def _open(self) -> Opened:
         name, options = self._file.name, self._options
-        file = self._stack.enter_context(opened(self._file.source, self._file.gzipped))
+        raw = UnchangedFile(self._file.source, self._file.content, name)
+        buffered = self._stack.enter_context(io.BufferedReader(raw, READ_BYTES))
+        file = self._stack.enter_context(opened(buffered, self._file.gzipped))
         match self._file.format:
             case "txt":
                 return open_lines(file, name, options)
