@@ -17,7 +17,7 @@ from torch import Tensor
 
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import find_selector
-from s2sent.model.network.twins import TwinEncoder
+from s2sent.model.network.twin_encoder import TwinEncoder
 from s2sent.training.backbones import origin, resolve
 from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.evaluation.encoders import load_checkpoint, open_torch, torch_encode

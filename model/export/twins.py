@@ -33,7 +33,8 @@ from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from s2sent.model.export.parity import check_parity
-from s2sent.model.network.twins import TOWERS, get_twins, join_towers, load_twin_encoder
+from s2sent.model.network.twin_encoder import TOWERS
+from s2sent.model.network.twins import get_twins, join_towers, load_twin_encoder
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
 
 OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)

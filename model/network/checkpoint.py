@@ -27,7 +27,12 @@ HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the poo
 KNOWN: tuple[type[Module], ...] = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
 FORMER_NAMES = {  # what modules.json of older checkpoints has
     f"{package}.{name}": kind
-    for package in ("model.network.transformer", "model.network.prompt", "training.prompts")
+    for package in (
+        "s2sent.model.network.transformer",
+        "model.network.transformer",
+        "model.network.prompt",
+        "training.prompts",
+    )
     for name, kind in (
         ("TemplateTransformer", TemplateTransformer),
         ("TokenPooling", TokenPooling),
@@ -65,16 +70,7 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
                 f"{checkpoint / MODULES_FILE} cannot be read, as the folder holds a backbone alone:"
                 " train it with s2sent-train fit, a decoder with a template in [backbone]."
             )
-    match read_json(checkpoint / MODULES_FILE):
-        case [*entries] if all(map(_is_module, entries)):
-            for entry in entries:
-                _require_inside(checkpoint, entry["path"])
-            modules = [(_known_class(checkpoint, e["type"]), e["path"]) for e in entries]
-        case _:
-            raise CheckpointError(
-                f"{checkpoint / MODULES_FILE} is no list of modules with type and path: pass a "
-                "folder that encoder.save() wrote."
-            )
+    modules = [(_known_class(checkpoint, name), path) for name, path in module_entries(checkpoint)]
     _require_pipeline(checkpoint, [kind for kind, _ in modules])
     for kind, path in modules[1:]:
         if kind not in (Normalize, S2SentSelector):
@@ -88,19 +84,34 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
     return modules
 
 
+def module_entries(checkpoint: Path) -> list[tuple[str, str]]:
+    """The class's name and the subfolder of each module; raises `CheckpointError`."""
+    match read_json(checkpoint / MODULES_FILE):
+        case [_, *_] as entries if all(map(_is_module, entries)):
+            for entry in entries:
+                _require_inside(checkpoint, entry["path"])
+            return [(entry["type"], entry["path"]) for entry in entries]
+        case _:
+            raise CheckpointError(
+                f"{checkpoint / MODULES_FILE} is no list of modules with type and path: pass a "
+                "folder that encoder.save() wrote."
+            )
+
+
 def has_template(checkpoint: str | Path) -> bool:
     """Whether a folder is a checkpoint whose sentences are read inside a template."""
-    return _names(checkpoint, TemplateTransformer)
+    return names_module(checkpoint, TemplateTransformer)
 
 
 def has_selector(checkpoint: str | Path) -> bool:
     """Whether a folder is a checkpoint with a selector."""
-    return _names(checkpoint, S2SentSelector)
+    return names_module(checkpoint, S2SentSelector)
 
 
-def _names(checkpoint: str | Path, kind: type[Module]) -> bool:
+def names_module(checkpoint: str | Path, kind: type[Module]) -> bool:
+    """Whether modules.json names a class like ``kind``, wherever it is said to come from."""
     modules = Path(checkpoint) / MODULES_FILE
-    return modules.is_file() and f".{kind.__name__}" in modules.read_text("utf-8")
+    return modules.is_file() and f'.{kind.__name__}"' in modules.read_text("utf-8")
 
 
 def read_json(path: Path) -> Any:

@@ -25,14 +25,11 @@ from s2sent.model.network.checkpoint import (
     require_vectors,
 )
 from s2sent.model.network.hub import local_folder
+from s2sent.model.network.positions import num_positions
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.template import Read, require_padding
-from s2sent.model.network.transformer import (
-    TemplateTransformer,
-    TokenPooling,
-    num_positions,
-)
+from s2sent.model.network.transformer import TemplateTransformer, TokenPooling
 
 PoolingMode = Literal["mean", "cls", "token"]
 PromptPooling = Literal["mean", "cls", "mask", "last_token", "rep1"]
@@ -218,7 +215,8 @@ def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> N
 
 def assemble(modules: Sequence[nn.Module], **settings: Any) -> SentenceTransformer:
     """The modules as a pipeline, in evaluation mode."""
-    # The trainer reloads its best checkpoint with the encoder's own trust: that code is ours.
+    # sentence-transformers' trainer reloads its best checkpoint with the encoder's own trust: that
+    # code is ours.
     encoder: SentenceTransformer = SentenceTransformer(
         modules=modules, trust_remote_code=True, **settings
     )

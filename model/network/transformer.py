@@ -2,23 +2,33 @@
 
     prefix + sentence + suffix -> backbone -> states of every token, and which of them is the vector
 
+Every checkpoint with a template carries a copy of this file as ``modeling_s2sent_template.py`` and
+of the files that it imports, so that it loads where this project is not installed.
+
 Shapes: B texts, L tokens (padded), D features.
 """
 
+import inspect
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import torch
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.module import Module
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from s2sent.model.artifact.template import CLEAN_UPS, CleanUp, Template
-from s2sent.model.network.selector_states import pool_tokens
-from s2sent.model.network.template import READS, REP1, Read, TemplateError, parse_template
 
+from .positions import first_position, num_positions, position_table
+from .selector_states import pool_tokens
+from .template import READS, REP1, Read, TemplateError, parse_template
+
+MODULE_FILE = "modeling_s2sent_template.py"
+# The copies in a checkpoint import each other; the loader takes along what this file imports.
+ELSEWHERE, COPIED_AS = "s2sent.model.artifact.template", ".artifact_template"
 VIEWS = ("view_1", "view_2")  # the tasks that select template 1 or 2 in training
 
 # Models whose tokens see only what stands before them: a sentence is read at a token behind it.
@@ -30,36 +40,6 @@ def is_causal(config: Any) -> bool:
     return config.model_type in CAUSAL_TYPES
 
 
-def position_table(backbone: nn.Module) -> nn.Embedding | None:
-    """The learned absolute positions of a backbone like BERT or GPT-2; None where it has none."""
-    names = ("position_embeddings", "wpe")
-    tables = (getattr(part, name, None) for part in backbone.modules() for name in names)
-    return next((table for table in tables if isinstance(table, nn.Embedding)), None)
-
-
-def first_position(table: nn.Embedding) -> int:
-    """The position id of the first token; RoBERTa-like models count from the padding id."""
-    return 0 if table.padding_idx is None else table.padding_idx + 1
-
-
-def num_positions(backbone: nn.Module) -> int | None:
-    """The most tokens that the position tables of a backbone have rows for; None without a table.
-
-    They are learned or fixed, as embeddings or as a matrix; a table may begin with rows that no
-    token has (``offset``, as OPT's).
-    """
-    names = ("position_embeddings", "position_embedding", "positions_embed", "embed_positions")
-    rows = []
-    for part in backbone.modules():
-        for table in (getattr(part, name, None) for name in (*names, "wpe")):
-            if isinstance(table, nn.Embedding):
-                skipped = first_position(table) + int(getattr(table, "offset", 0))
-                rows.append(table.num_embeddings - skipped)
-            elif isinstance(table, Tensor) and table.dim() == 2:
-                rows.append(table.shape[0])
-    return min(rows, default=None)
-
-
 class TemplateTransformer(Transformer):
     """A Transformer that puts each sentence into a template; ``max_seq_length`` cuts the sentence.
 
@@ -69,6 +49,9 @@ class TemplateTransformer(Transformer):
     template as they are; `view_tasks` gives the trainer's ``router_mapping``, which sets the task
     by the dataset's column.
     """
+
+    # The name in modules.json: the copy in the checkpoint, not the package that saved it.
+    __module__ = Path(MODULE_FILE).stem
 
     config_keys = [*Transformer.config_keys, "templates", "read", "clean_up"]
 
@@ -207,6 +190,24 @@ class TemplateTransformer(Transformer):
             made["position_ids"] = torch.arange(mask.shape[1]).repeat(len(rows), 1)
         return made
 
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """Write backbone, tokenizer and settings, and this source code, to ``output_path``."""
+        super().save(output_path, *args, **kwargs)
+        sources = {
+            MODULE_FILE: __file__,
+            "positions.py": inspect.getfile(num_positions),
+            "selector_states.py": inspect.getfile(pool_tokens),
+            "template.py": inspect.getfile(parse_template),
+            f"{COPIED_AS[1:]}.py": inspect.getfile(Template),
+        }
+        for name, source in sources.items():
+            text = Path(source).read_text(encoding="utf-8").replace(ELSEWHERE, COPIED_AS)
+            Path(output_path, name).write_text(text, encoding="utf-8")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # pickle would look the class up under __module__, which names no importable module.
+        return _empty_transformer, (), self.__dict__
+
     def alone(self, template: Template, lengths: Tensor, first_position: int) -> dict[str, Tensor]:
         """The template without a sentence, as features with a row for each of ``lengths`` [B].
 
@@ -256,6 +257,8 @@ def read_positions(attention_mask: Tensor, read: int) -> Tensor:
 class TokenPooling(Module):
     """The embedding of the token that a template reads, as the sentence embedding [B, D]."""
 
+    __module__ = Path(MODULE_FILE).stem
+
     config_keys = ["width"]
 
     def __init__(self, width: int, mask_token_id: int | None = None) -> None:
@@ -280,3 +283,14 @@ class TokenPooling(Module):
     def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
         """Write the configuration; there are no weights."""
         self.save_config(output_path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _empty_pooling, (), self.__dict__
+
+
+def _empty_transformer() -> TemplateTransformer:
+    return TemplateTransformer.__new__(TemplateTransformer)
+
+
+def _empty_pooling() -> TokenPooling:
+    return TokenPooling.__new__(TokenPooling)

@@ -18,11 +18,9 @@ from typing import Any, cast
 
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules.input_module import InputModule
 from sentence_transformers.sentence_transformer.modules import Normalize
-from transformers import PreTrainedTokenizerBase
 
-from s2sent.model.network.checkpoint import MODULES_FILE, CheckpointError, read_json
+from s2sent.model.network.checkpoint import CheckpointError, module_entries, names_module
 from s2sent.model.network.encoder import (
     assemble,
     find_selector,
@@ -30,72 +28,9 @@ from s2sent.model.network.encoder import (
     load_encoder,
     pooling_mode,
 )
+from s2sent.model.network.twin_encoder import TOWERS, TwinEncoder
 
-TOWERS = ("tower_a", "tower_b")  # the folders of a checkpoint
-
-
-class TwinEncoder(InputModule):
-    """Two towers that end in their pooling: ``sentence_embedding`` is the sum of their vectors.
-
-    ``tower_embeddings`` has the two vectors [B, D] one by one. Texts are cut where the tower that
-    reads fewer tokens cuts them.
-    """
-
-    def __init__(self, tower_a: SentenceTransformer, tower_b: SentenceTransformer) -> None:
-        """Raises `CheckpointError` for towers that are not built alike."""
-        super().__init__()  # type: ignore[no-untyped-call]  # the library leaves it untyped
-        _require_alike(tower_a, tower_b)
-        self.tower_a = tower_a
-        self.tower_b = tower_b
-        limits = [tower.max_seq_length for tower in self.towers]
-        self.max_seq_length = min((limit for limit in limits if limit is not None), default=None)
-
-    @property
-    def towers(self) -> tuple[SentenceTransformer, SentenceTransformer]:
-        """Both towers, the first one first."""
-        return self.tower_a, self.tower_b
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:  # type: ignore[override]  # an attribute there
-        """The first tower's tokenizer, which the other's equals."""
-        tokenizer: PreTrainedTokenizerBase = self.tower_a.tokenizer
-        return tokenizer
-
-    @property
-    def max_seq_length(self) -> int | None:
-        """How many tokens of a text both towers read."""
-        return self.tower_a.max_seq_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, limit: int | None) -> None:
-        for tower in self.towers:
-            tower.max_seq_length = limit
-
-    def preprocess(
-        self, inputs: list[Any], prompt: str | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """The features that the first tower makes of texts, for both towers."""
-        features: dict[str, Any] = self.tower_a.preprocess(inputs, prompt=prompt, **kwargs)
-        return features
-
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """``sentence_embedding`` [B, D] and ``tower_embeddings``, a pair of [B, D]."""
-        first, second = (
-            tower(dict(features))["sentence_embedding"]  # a tower writes into its features
-            for tower in self.towers
-        )
-        features["tower_embeddings"] = first, second
-        features["sentence_embedding"] = first + second
-        return features
-
-    def get_embedding_dimension(self) -> int:
-        """D; sentence-transformers asks its modules for it."""
-        return int(self.tower_a.get_embedding_dimension() or 0)
-
-    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
-        """Write each tower as a checkpoint of its own below ``output_path``."""
-        for name, tower in zip(TOWERS, self.towers, strict=True):
-            tower.save(str(Path(output_path, name)), create_model_card=False)
+FORMER_NAMES = ("s2sent.model.network.twins.TwinEncoder", "model.network.twins.TwinEncoder")
 
 
 def join_towers(
@@ -110,6 +45,7 @@ def join_towers(
         {"prompts": tower.prompts, "default_prompt_name": tower.default_prompt_name}
         for tower in (tower_a, tower_b)
     ]
+    _require_alike(tower_a, tower_b)
     towers = [
         assemble([module for module in tower if not isinstance(module, Normalize)], **prompts)
         for tower, prompts in zip((tower_a, tower_b), settings, strict=True)
@@ -120,8 +56,7 @@ def join_towers(
 
 def is_twin_checkpoint(checkpoint: str | Path) -> bool:
     """Whether a folder is a checkpoint of twins, which `load_twin_encoder` opens."""
-    modules = Path(checkpoint) / MODULES_FILE
-    return modules.is_file() and _name(TwinEncoder) in modules.read_text(encoding="utf-8")
+    return names_module(checkpoint, TwinEncoder)
 
 
 def load_twin_encoder(checkpoint: str | Path) -> SentenceTransformer:
@@ -131,8 +66,9 @@ def load_twin_encoder(checkpoint: str | Path) -> SentenceTransformer:
     towers that `model.network.encoder.load_encoder` refuses or that are not built alike.
     """
     checkpoint = Path(checkpoint)
-    names = [entry["type"] for entry in read_json(checkpoint / MODULES_FILE)]
-    if names[:1] != [_name(TwinEncoder)] or [n.rpartition(".")[2] for n in names[1:]] not in (
+    names = [name for name, _ in module_entries(checkpoint)]
+    known = (f"{TwinEncoder.__module__}.{TwinEncoder.__name__}", *FORMER_NAMES)
+    if names[0] not in known or [n.rpartition(".")[2] for n in names[1:]] not in (
         [],
         [Normalize.__name__],
     ):
@@ -184,8 +120,3 @@ def _tokenizer_sha256(tokenizer: Any) -> str:
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = {key: value for key, value in state.items() if key not in ("truncation", "padding")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def _name(kind: type) -> str:
-    """The name of a class in modules.json."""
-    return f"{kind.__module__}.{kind.__name__}"

@@ -8,7 +8,8 @@ from sentence_transformers import SentenceTransformer
 
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
-from s2sent.model.network.twins import TOWERS, join_towers
+from s2sent.model.network.twin_encoder import TOWERS
+from s2sent.model.network.twins import join_towers
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32

@@ -15,7 +15,7 @@ from s2sent.model.export.lengths import checked_texts, max_seq_length, require_o
 from s2sent.model.export.options import ExportError, ExportOptions
 from s2sent.model.export.parity import ParityError, parity_sentences
 from s2sent.model.network.encoder import load_encoder
-from s2sent.model.network.transformer import num_positions
+from s2sent.model.network.positions import num_positions
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.plain_checkpoint import saved
 

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -197,37 +195,6 @@ def test_a_saved_encoder_loads_with_its_vectors_and_settings(tiny: Path, tmp_pat
     assert get_selector(loaded).config == get_selector(encoder).config
     assert (loaded.prompts["query"], loaded.max_seq_length) == ("which one: ", 11)
     assert np.array_equal(loaded.encode(TEXTS), encoder.encode(TEXTS))
-
-
-OTHER_PROCESS = """
-import sys
-sys.modules["model"] = None  # importing this project raises ImportError
-import numpy as np
-from sentence_transformers import SentenceTransformer
-first, second, texts = sys.argv[1], sys.argv[2], sys.argv[3:]
-encoder = SentenceTransformer(first, trust_remote_code=True, device="cpu")
-encoder.save(second)
-again = SentenceTransformer(second, trust_remote_code=True, device="cpu")
-assert type(again[1]).__name__ == "S2SentSelector"
-np.save(second + "/vectors.npy", np.stack([encoder.encode(texts), again.encode(texts)]))
-"""
-
-
-def test_a_checkpoint_lives_where_this_project_is_not_installed(tiny: Path, tmp_path: Path) -> None:
-    """Loaded with sentence-transformers alone, saved from there, loaded again, and back here."""
-    encoder = encoder_on(tiny)
-    first, second = tmp_path / "first", tmp_path / "second"
-    encoder.save(str(first))
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-P", "-W", "ignore", "-c", OTHER_PROCESS, str(first), str(second)]
-    done = subprocess.run(
-        [*command, *TEXTS], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    expected = encoder.encode(TEXTS)
-    for vectors in np.load(second / "vectors.npy"):
-        assert np.abs(vectors - expected).max() <= TOLERANCE
-    assert np.array_equal(load_encoder(second).encode(TEXTS), expected)
 
 
 def test_a_selector_can_be_sent_to_another_process(tiny: Path) -> None:

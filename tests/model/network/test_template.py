@@ -288,8 +288,8 @@ def test_a_checkpoint_from_before_the_classes_moved_loads(
     encoder.save(str(tmp_path), create_model_card=False)
     modules = tmp_path / "modules.json"
     text = modules.read_text().replace(".TokenPooling", ".MaskPooling")
-    assert text.count("s2sent.model.network.transformer.") == 2
-    modules.write_text(text.replace("s2sent.model.network.transformer", package))
+    assert text.count('"modeling_s2sent_template.') == 2
+    modules.write_text(text.replace('"modeling_s2sent_template.', f'"{package}.'))
     kinds = [entry["type"] for entry in json.loads(modules.read_text())]
     assert kinds == [
         f"{package}.TemplateTransformer",

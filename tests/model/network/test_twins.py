@@ -17,8 +17,8 @@ from s2sent.model.network.encoder import (
     load_encoder,
 )
 from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.twin_encoder import TOWERS
 from s2sent.model.network.twins import (
-    TOWERS,
     get_twins,
     is_twin_checkpoint,
     join_towers,

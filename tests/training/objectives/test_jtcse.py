@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from s2sent.model.network.twins import TOWERS, get_twins, is_twin_checkpoint, load_twin_encoder
+from s2sent.model.network.twin_encoder import TOWERS
+from s2sent.model.network.twins import get_twins, is_twin_checkpoint, load_twin_encoder
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError, EncoderError, Interrupted
 from s2sent.training.files.record import write_record

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from s2sent.model.network.twins import TwinEncoder
+from s2sent.model.network.twin_encoder import TwinEncoder
 from s2sent.training.backbones import resolve
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError
