@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.module import Module
 
@@ -29,7 +30,7 @@ def load_transformer(
     subfolder: str = "",
     attn_implementation: str | None,
 ) -> Any:
-    """The backbone and its tokenizer, set to return the hidden states of every block.
+    """The backbone in float32 and its tokenizer, set to return the hidden states of every block.
 
     ``source`` is a folder or a hub id. Raises `CheckpointError` for settings that would run code
     (`model.network.backbone_settings`) and for weights that the backbone needs and the files lack.
@@ -41,7 +42,7 @@ def load_transformer(
         transformer = _checked(kind, folder).load(
             files,
             subfolder=subfolder,
-            model_kwargs={**attention, "weights_only": True},
+            model_kwargs={**attention, "dtype": torch.float32, "weights_only": True},
             config_kwargs={"output_hidden_states": True},
         )
     for part in (transformer.auto_model, transformer.auto_model.config, transformer.tokenizer):

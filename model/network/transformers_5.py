@@ -38,21 +38,18 @@ Settings = dict[str, Any]
 
 @contextmanager
 def readable(source: str, subfolder: str = "") -> Iterator[str]:
-    """A folder with the content of ``source`` that transformers 4 reads.
+    """A folder with the content of ``source``, a folder too, that transformers 4 reads.
 
     It is ``source`` itself unless a setting has to be translated; then it has links to the other
     files and exists within this context. Raises `CheckpointError` for a setting without an equal.
     """
     folder = Path(source, subfolder)
-    if transformers.__version__.partition(".")[0] != "4":
-        yield source
-        return
     changed = {
         name: new
         for name, translate in ((CONFIG_FILE, _translated), (TOKENIZER_FILE, _tokenizer))
         if (old := _read(folder / name)) and (new := translate(old, folder)) != old
     }
-    if not changed:
+    if not changed or transformers.__version__.partition(".")[0] != "4":
         yield source
         return
     with TemporaryDirectory() as scratch:
