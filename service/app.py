@@ -30,6 +30,7 @@ from s2sent.service.http.error_responses import (
     on_http_exception,
     on_service_error,
 )
+from s2sent.service.http.memory import ByteBudget
 from s2sent.service.http.middleware import REQUEST_ID_HEADER, ObserveRequests
 from s2sent.service.http.tracing import close_provider, open_provider, telemetry_config
 from s2sent.service.pages import docs, home, playground
@@ -100,7 +101,14 @@ def create_app(
         exception_handlers=ERROR_HANDLERS,
         lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_ready, on_fatal),
     )
-    app.state.service = Service(settings, engine, metrics, BodyReader(settings, metrics))
+    answer_memory = ByteBudget(
+        settings.max_unsent_bytes,
+        metrics,
+        what="the answers that are not yet sent",
+        setting="max_unsent_bytes",
+    )
+    bodies = BodyReader(settings, metrics)
+    app.state.service = Service(settings, engine, metrics, bodies, answer_memory)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     _add_middleware(app, settings, metrics, traced=tracer_provider is not None)
     return app

@@ -1,9 +1,9 @@
 """The server process: one socket, one event loop, graceful shutdown.
 
 After SIGTERM or SIGINT the port stays open while the engine drains: /ready turns red, new work is
-answered 503, /health still answers, and accepted requests finish within their deadlines. Only then
-does the server close idle connections and wait for answers still being sent. A second signal ends
-the process without waiting.
+answered 503, /health still answers, and accepted requests finish within their deadlines and are
+sent. Only then does the server close the connections. A second signal ends the process without
+waiting.
 """
 
 import asyncio
@@ -32,9 +32,10 @@ logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# After the drain only finished answers are still being sent; the server waits so long for clients
-# that do not read theirs.
+# After the drain what is left are bodies that never end and answers whose clients do not read them;
+# the server waits so long for both.
 SEND_TIMEOUT_SECONDS = 5
+_POLL_SECONDS = 0.05
 
 
 class CannotListen(Exception):
@@ -96,6 +97,9 @@ class Process:
         finally:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
+        if unsent := self._unsent():
+            logger.error("%d answers were not sent: their clients did not read them", unsent)
+            self.exit_code = 1
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,12 +125,21 @@ class Process:
 
     async def _drain(self) -> None:
         timeout_seconds = self._settings.drain_timeout_seconds
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_seconds
         try:
             if not await self._engine.drain(timeout_seconds):
                 logger.error("requests were still unanswered after %g s", timeout_seconds)
                 self.exit_code = 1
+            while self._unsent() and loop.time() < end:
+                await asyncio.sleep(_POLL_SECONDS)
         finally:
             self._server.should_exit = True
+
+    def _unsent(self) -> int:
+        """Connections with a part of an answer that the system has not taken yet."""
+        open_now = self._server.server_state.connections
+        return sum(1 for one in open_now if one.transport.get_write_buffer_size())
 
     def _fail(self, reason: str) -> None:
         """End the process; may be called from any thread."""

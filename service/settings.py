@@ -71,6 +71,14 @@ class Settings(BaseSettings):
     max_body_bytes: int = _setting(
         8_388_608, "Server", "Largest request body; above it 413.", ge=1_024, le=268_435_456
     )
+    max_held_body_bytes: int = _setting(
+        67_108_864, "Server", "Memory for the bodies of all requests; above it 429 to large ones.",
+        ge=65_536, le=1_099_511_627_776,
+    )  # fmt: skip
+    max_unsent_bytes: int = _setting(
+        134_217_728, "Server", "Memory for long answers that are not yet sent; above it 429.",
+        ge=65_536, le=1_099_511_627_776,
+    )  # fmt: skip
     max_concurrent_requests: int = _setting(
         512, "Server", "Requests worked on at one time; above it 429.", ge=1, le=65_536
     )

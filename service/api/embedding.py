@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
 from starlette.requests import Request
 
 from s2sent.model.artifact.identity import vector_fingerprint
@@ -17,12 +19,14 @@ from s2sent.service.engine.types import EmbeddingEngine, EmbedResult, OtherTexts
 from s2sent.service.errors import InvalidInput
 from s2sent.service.http.body import BodyReader, unless_disconnected
 from s2sent.service.http.context import context_of
+from s2sent.service.http.memory import ByteBudget
 from s2sent.service.http.tracing import trace_stages
 from s2sent.service.lanes import HEADER as PRIORITY
-from s2sent.service.lanes import lane_of
+from s2sent.service.lanes import LANES, lane_of
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
+Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
 
@@ -34,6 +38,7 @@ class Service:
     engine: EmbeddingEngine
     metrics: Metrics
     bodies: BodyReader
+    answer_memory: ByteBudget
     started_at: int = field(default_factory=lambda: int(time.time()))  # seconds since the epoch
     _fingerprints: dict[int | None, str] = field(default_factory=dict)  # by depth
 
@@ -165,7 +170,7 @@ async def written(request: Request, writing: Coroutine[Any, Any, Result]) -> Res
 
     Raises DeadlineExceeded, NotReady when the drain's time is over, and ClientDisconnect.
     """
-    track = service_of(request).engine.track(remaining_seconds(request), stage=_serializing)
+    track = serializing(request)
 
     async def tracked() -> Result:
         async with track:
@@ -174,8 +179,22 @@ async def written(request: Request, writing: Coroutine[Any, Any, Result]) -> Res
     return await unless_disconnected(request, tracked())
 
 
-def _serializing() -> str:
-    return "serialize"
+def serializing(request: Request) -> AbstractAsyncContextManager[None]:
+    """A scope in which the answer to a request is in flight; see `EmbeddingEngine.track`."""
+    return service_of(request).engine.track(remaining_seconds(request), stage=lambda: "serialize")
+
+
+async def read_body(request: Request, schema: type[Body], *, queued: bool = True) -> Body:
+    """The request's body, unless it would be refused whatever it says.
+
+    ``queued`` says whether its texts wait in a lane, which its header or its API key may name.
+    Raises NotReady, Overloaded, and what `BodyReader.read` raises.
+    """
+    service, context = service_of(request), context_of(request)
+    named = request.headers.get(PRIORITY, context.key_lane)
+    lanes = [lane for lane in LANES if named in (lane, None)] if queued else []
+    service.engine.check_room(lanes)
+    return await service.bodies.read(request, schema)
 
 
 async def embed(

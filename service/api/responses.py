@@ -7,7 +7,7 @@ yielding to the event loop between them, so that a large response does not delay
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import orjson
@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from s2sent.service.api.embedding import service_of, written
+from s2sent.service.api.pieces import Pieces, answer_of, hold_answer
 from s2sent.service.engine.types import EmbedResult
 from s2sent.service.http.context import RequestContext, context_of
 from s2sent.service.http.tracing import trace_serialize
@@ -54,22 +55,35 @@ def _weight(parameters: Sequence[str]) -> float:
     return 1.0
 
 
-async def list_as_json(request: Request, items: Items) -> bytes:
+async def list_as_json(request: Request, items: Items) -> Pieces:
     """A JSON array of ``items``, which may be, or contain, arrays of finite numbers.
 
-    Raises what `written` raises, where the list is long.
+    Raises what `written` raises, where the list is long, and Overloaded.
     """
     if len(items) <= _ITEMS_PER_SLICE:
-        return _dumped(items)
-    return await written(request, _sliced(items))
+        return [_dumped(items)]
+    slices = range(0, len(items), _ITEMS_PER_SLICE)
+    return await array_of(
+        request, (_dumped(items[at : at + _ITEMS_PER_SLICE])[1:-1] for at in slices)
+    )
 
 
-async def _sliced(items: Items) -> bytes:
-    slices = []
-    for start in range(0, len(items), _ITEMS_PER_SLICE):
-        await asyncio.sleep(0)
-        slices.append(_dumped(items[start : start + _ITEMS_PER_SLICE])[1:-1])
-    return b"[" + b",".join(slices) + b"]"
+async def array_of(request: Request, items: Iterable[bytes]) -> Pieces:
+    """A JSON array of ``items``, which are JSON, or several with commas between them.
+
+    Raises what `written` raises, and Overloaded.
+    """
+    return await written(request, _array(request, items))
+
+
+async def _array(request: Request, items: Iterable[bytes]) -> Pieces:
+    pieces, length = list[bytes](), 0
+    for item in items:
+        pieces += (b"," if pieces else b"[", item)
+        length += len(item)
+        hold_answer(request, length)
+        await asyncio.sleep(0)  # let the event loop serve others
+    return [*pieces, b"]"]
 
 
 def _dumped(items: Items) -> bytes:
@@ -79,7 +93,7 @@ def _dumped(items: Items) -> bytes:
 def embedding_response(
     request: Request,
     result: EmbedResult,
-    body: bytes,
+    body: Pieces,
     *,
     serialized_since: float,
     media_type: str = JSON,
@@ -100,7 +114,7 @@ def embedding_response(
         "x-truncated": str(sum(result.truncated)),
         "x-model-fingerprint": service.fingerprint(context.depth),
     }
-    return Response(body, headers=cost | (headers or {}), media_type=media_type)
+    return answer_of(request, body, headers=cost | (headers or {}), media_type=media_type)
 
 
 def cost_headers(context: RequestContext, result: EmbedResult) -> dict[str, str]:

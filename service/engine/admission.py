@@ -1,7 +1,7 @@
 """Admission control: the limits checked before work is spent on a request, and the refusals."""
 
 import math
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Collection, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, Protocol
 
@@ -128,6 +128,15 @@ class Admission:
         limit = self._settings.max_concurrent_requests
         if len(self.in_flight) >= limit:
             raise self._overloaded("concurrency", f"{limit} requests are being worked on")
+
+    def check_room(self, lanes: Collection[Lane]) -> None:
+        """What refuses a request to a route whatever it says; ``lanes`` are those it may be in.
+
+        Raises what `check_state` raises, and Overloaded where every one of the lanes is full.
+        """
+        self.check_state()
+        if lanes and all(map(self._queue.is_full, lanes)):
+            raise self._queue_full(min(lanes, key=self._queue.tokens_in))
 
     def check_queue(self, lane: Lane) -> None:
         """Raises Overloaded when the lane is full already, before anything is tokenised."""

@@ -8,7 +8,7 @@ ends it at its deadline, and when the engine aborts, also while a thread hangs.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TypeVar
@@ -85,6 +85,13 @@ class BaseEngine:
     def tokenizer_threads(self) -> int:
         """Threads of the pool that tokenises texts to embed."""
         return min(self.threads, MAX_TOKENIZER_THREADS)
+
+    def check_room(self, lanes: Collection[Lane]) -> None:
+        """Raise NotReady or Overloaded where a request would be refused whatever it says.
+
+        ``lanes`` are those that it may wait in; none for one that does not wait.
+        """
+        self._admission.check_room(lanes)
 
     async def embed(
         self,

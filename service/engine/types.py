@@ -1,6 +1,6 @@
 """The types the embedding engine is built from and answers with."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -75,6 +75,8 @@ class EmbeddingEngine(Protocol):
     def tokenizer_threads(self) -> int: ...
 
     async def start(self) -> None: ...
+
+    def check_room(self, lanes: Collection[Lane]) -> None: ...
 
     async def embed(
         self,

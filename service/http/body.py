@@ -20,6 +20,7 @@ from s2sent.service.errors import (
 from s2sent.service.http.body_limits import JsonBudget
 from s2sent.service.http.context import context_of
 from s2sent.service.http.disconnect import DisconnectSignal
+from s2sent.service.http.memory import FREE_BYTES, ByteBudget, Holding
 from s2sent.service.http.validation_errors import invalid_input
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -40,6 +41,12 @@ class BodyReader:
     def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._memory = ByteBudget(
+            settings.max_held_body_bytes,
+            metrics,
+            what="the bodies of all requests",
+            setting="max_held_body_bytes",
+        )
         # One thread, so that large bodies are parsed one at a time and the event loop competes
         # with one of them at most.
         self._executor = ThreadPoolExecutor(1, "read-body")
@@ -48,8 +55,8 @@ class BodyReader:
         """The request's body as ``schema``.
 
         Raises UnsupportedMediaType, PayloadTooLarge, MalformedRequest, EmptyInput or InvalidInput
-        when the body cannot be used, DeadlineExceeded when it arrives too late, and
-        ClientDisconnect when the client disconnects first.
+        when the body cannot be used, Overloaded when there is no memory for it, DeadlineExceeded
+        when it arrives too late, and ClientDisconnect when the client disconnects first.
         """
         _check_media_type(request)
         raw = await self._collect(request)
@@ -67,15 +74,21 @@ class BodyReader:
     async def _collect(self, request: Request) -> bytes:
         limit = self._settings.max_body_bytes
         declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and int(declared[:18]) > limit:  # more digits than any limit has
-            raise _too_large(limit)
+        if declared.isdecimal():
+            length = int(declared[:18])  # more digits than any limit has
+            if length > limit:
+                raise _too_large(limit)
+            if length > FREE_BYTES:
+                self._memory.check(length)
         budget, body = JsonBudget.of(self._settings), bytearray()
+        holding = context_of(request).body_holding = Holding(self._memory)
         try:
             async with asyncio.timeout(self._settings.request_timeout_seconds):
                 async for chunk in request.stream():
                     body += chunk
                     if len(body) > limit:
                         raise _too_large(limit)
+                    holding.grow_to(len(body))
                     budget.feed(chunk)
         except ClientDisconnect:
             self._metrics.cancelled.labels("body").inc()

@@ -73,7 +73,7 @@ class HttpConnection(HttpToolsProtocol):
         """Start the keep-alive timeout, which also bounds the first head."""
         super().connection_made(transport)
         self.flow = OrderedFlow(transport)
-        self._disconnect = DisconnectSignal()
+        self._disconnect = DisconnectSignal(transport.abort)
         self._patience = min(self.timeout_keep_alive, PATIENCE_SECONDS)
         self._close_after(self.timeout_keep_alive)
 

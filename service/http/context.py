@@ -9,6 +9,7 @@ from starlette.types import Scope
 
 from s2sent.service.engine.types import EmbedResult
 from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
+from s2sent.service.http.memory import Holding
 from s2sent.service.lanes import Lane
 
 
@@ -29,6 +30,8 @@ class RequestContext:
     key_lane: Lane | None = None  # the API key's, where it has one
     lane: Lane | None = None  # where its texts waited
     result: EmbedResult | None = None  # once the engine has answered, until it is recorded
+    body_holding: Holding | None = None  # memory for its body, until it is answered
+    answer_holding: Holding | None = None  # memory for its answer, until that is sent
     depth: int | None = None  # the last block that was run; None for all
     route: str | None = None  # that it counts for, where its path does not tell
 
@@ -39,6 +42,12 @@ class RequestContext:
         context = cls(request_id, span, state.get(DISCONNECT_STATE))
         state["context"] = context
         return context
+
+    def release_memory(self) -> None:
+        """Hold memory for neither body nor answer any more."""
+        for holding in (self.body_holding, self.answer_holding):
+            if holding is not None:
+                holding.release()
 
     def elapsed_seconds(self) -> float:
         """Seconds since the head of the request arrived."""

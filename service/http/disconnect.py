@@ -1,5 +1,6 @@
-"""Client-disconnect callbacks of one connection."""
+"""The end of one connection: callbacks for when its client leaves, and a way to cut it off."""
 
+import asyncio
 from collections.abc import Callable
 
 # Key of a connection's signal in the ASGI ``state`` of each of its requests.
@@ -13,9 +14,11 @@ class DisconnectSignal:
     a callback costs no task.
     """
 
-    __slots__ = ("_callbacks", "_fired")
+    __slots__ = ("_abort", "_callbacks", "_fired")
 
-    def __init__(self) -> None:
+    def __init__(self, abort: Callable[[], None] = lambda: None) -> None:
+        """``abort`` ends the connection at once, whatever is unsent, which fires the signal."""
+        self._abort = abort
         self._fired = False
         self._callbacks: set[Callable[[], object]] = set()
 
@@ -29,6 +32,13 @@ class DisconnectSignal:
     def remove_callback(self, callback: Callable[[], object]) -> None:
         """Forget a callback; one that was called already, or never added, is ignored."""
         self._callbacks.discard(callback)
+
+    async def cut_off(self) -> None:
+        """End the connection, and wait until it has ended."""
+        ended = asyncio.Event()
+        self.add_callback(ended.set)
+        self._abort()
+        await ended.wait()
 
     def fire(self) -> None:
         """Call every callback. Firing again has no effect."""

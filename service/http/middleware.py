@@ -86,6 +86,7 @@ class ObserveRequests:
             await error_response(scope["path"], bug)(scope, receive, send_with_id)
         finally:
             self._in_flight -= 1
+            context.release_memory()
             seconds = context.elapsed_seconds()
             self._metrics.deferred.add(self._record, scope, context, status, seconds)
             log_fields.reset(token)

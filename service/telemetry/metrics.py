@@ -30,7 +30,7 @@ from s2sent.service.telemetry.deferred import DeferredCalls
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 STAGES = ("body", "tokenize", "queue", "inference", "serialize")
-REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota")
+REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota", "memory")
 FAILURE_REASONS = (
     *("inference_error", "non_finite", "all_zero", "wrong_shape"),
     *("engine_died", "stopped"),

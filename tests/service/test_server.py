@@ -6,30 +6,12 @@ import signal
 import weakref
 from typing import Any
 
-import httpx
 import pytest
 
 from s2sent.service.engine.types import EmbedResult
-from s2sent.service.server import CannotListen, Process, listen
-from s2sent.service.settings import Settings
+from s2sent.service.server import CannotListen, listen
 from tests.support.fake_engine import FakeEngine
-
-
-class Running:
-    """A process under test on a free port, in this very process."""
-
-    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
-        listener = listen("127.0.0.1", 0)
-        self.process = Process(Settings(**settings), engine=engine)
-        self.client = httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False
-        )
-        self.task = asyncio.ensure_future(self.process.run(listener))
-
-    async def stopped(self) -> int:
-        await self.task
-        await self.client.aclose()
-        return self.process.exit_code
+from tests.support.running_process import Running
 
 
 async def test_after_sigterm_accepted_work_is_finished_and_new_work_refused() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from s2sent.model.runtime.tokenizer import TruncationDirection
 from s2sent.model.runtime.windows import Windows
 from s2sent.service.app import create_app
 from s2sent.service.engine.types import EmbedResult, OtherTexts, Readiness
-from s2sent.service.errors import NotReady, ServiceError
+from s2sent.service.errors import NotReady, Overloaded, ServiceError
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -84,6 +84,11 @@ class FakeEngine:
         self.started.set()
         if self.start_error:
             raise self.start_error
+
+    def check_room(self, lanes: Collection[Lane]) -> None:
+        """What the engine raises before a body is read."""
+        if isinstance(self.error, NotReady | Overloaded):
+            raise self.error
 
     async def embed(
         self,

@@ -1,8 +1,7 @@
 """The route /explain: the tokens of each text, and how the selector weighs the encoder's blocks."""
 
-import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import orjson
@@ -10,9 +9,15 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from s2sent.service.api.embedding import Service, embed, remaining_seconds, service_of, written
+from s2sent.service.api.embedding import (
+    Service,
+    embed,
+    read_body,
+    remaining_seconds,
+    service_of,
+)
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from s2sent.service.api.responses import embedding_response
+from s2sent.service.api.responses import array_of, embedding_response
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import ExplainBody
 from s2sent.service.engine.types import EmbedResult
@@ -63,34 +68,31 @@ class Explanation(BaseModel):
 async def explain_texts(request: Request) -> Response:
     """Per text its tokens, and the weights by which its blocks are summed up."""
     service = service_of(request)
-    body = await service.bodies.read(request, ExplainBody)
+    body = await read_body(request, ExplainBody)
     _require_weights(service)
     result = await embed(request, body.inputs, body, weights=True)
     work = service.engine.tokens(result.token_ids, timeout_seconds=remaining_seconds(request))
     tokens = await unless_disconnected(request, work)
     since = time.perf_counter()
     depth = context_of(request).depth
-    writing = _explanations(
+    explanations = _explanations(
         result, tokens, service.manifest.fused_blocks(depth), features=body.features
     )
-    texts = await written(request, writing)
+    texts = await array_of(request, explanations)
     fingerprint = service.fingerprint(depth).encode()
-    content = b'{"model_fingerprint":"%b","texts":[%b]}' % (fingerprint, texts)
+    content = [b'{"model_fingerprint":"%b","texts":' % fingerprint, *texts, b"}"]
     return embedding_response(request, result, content, serialized_since=since)
 
 
-async def _explanations(
+def _explanations(
     result: EmbedResult, tokens: Sequence[Sequence[str]], numbers: range, *, features: bool
-) -> bytes:
-    """`ExplainedText`s with commas between them; ``numbers`` are those of the fused blocks."""
+) -> Iterator[bytes]:
+    """`ExplainedText`s as JSON; ``numbers`` are those of the fused blocks."""
     weights = result.embeddings.reshape(len(tokens), len(numbers), -1)
-    texts = []
     for own, truncated, rows in zip(tokens, result.truncated, weights, strict=True):
-        await asyncio.sleep(0)  # let the event loop serve others
         blocks = _blocks(numbers, rows, features=features)
         text = {"tokens": own, "truncated": truncated, "blocks": blocks}
-        texts.append(orjson.dumps(text, option=orjson.OPT_SERIALIZE_NUMPY))
-    return b",".join(texts)
+        yield orjson.dumps(text, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _blocks(

@@ -1,8 +1,7 @@
 """The routes /embed, / and /similarity, compatible with text-embeddings-inference."""
 
-import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import orjson
@@ -10,11 +9,17 @@ from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
 from s2sent.service.api.details import DetailedEmbeddings, details_as_json
-from s2sent.service.api.embedding import embed, service_of, written
+from s2sent.service.api.embedding import embed, read_body, service_of
 from s2sent.service.api.encodings import as_json_items, check_scale, encode, encoding_headers
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from s2sent.service.api.partial import usable_embeddings, with_nulls
-from s2sent.service.api.responses import RAW, embedding_response, list_as_json, prefers_raw
+from s2sent.service.api.responses import (
+    RAW,
+    array_of,
+    embedding_response,
+    list_as_json,
+    prefers_raw,
+)
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import EmbedBody, RootBody
 from s2sent.service.api.schemas.similarity import RankedDocument, RankingForm, SimilarityBody
@@ -34,7 +39,7 @@ router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route
 @router.post("/", include_in_schema=False)
 async def embed_or_compare(request: Request) -> Response:
     """The answer of /similarity where ``inputs`` is an object, else that of /embed."""
-    body = (await service_of(request).bodies.read(request, RootBody)).root
+    body = (await read_body(request, RootBody)).root
     if isinstance(body, SimilarityBody):
         context_of(request).route = "/similarity"
         return await _similarities(request, body)
@@ -61,7 +66,7 @@ async def embed_or_compare(request: Request) -> Response:
 )
 async def embed_texts(request: Request) -> Response:
     """One embedding per text, in order; raw numbers if ``Accept`` names octet-stream."""
-    return await _embeddings(request, await service_of(request).bodies.read(request, EmbedBody))
+    return await _embeddings(request, await read_body(request, EmbedBody))
 
 
 async def _embeddings(request: Request, body: EmbedBody) -> Response:
@@ -82,7 +87,7 @@ async def _embeddings(request: Request, body: EmbedBody) -> Response:
         return embedding_response(
             request,
             result,
-            rows.tobytes(),
+            [rows.tobytes()],
             serialized_since=since,
             media_type=RAW,
             headers=headers | {"x-embedding-shape": f"{rows.shape[0]},{rows.shape[1]}"},
@@ -91,7 +96,7 @@ async def _embeddings(request: Request, body: EmbedBody) -> Response:
     content = await list_as_json(request, items)
     if body.details:
         details = details_as_json(request, result, errors)
-        content = b'{"embeddings":%b,"details":%b}' % (content, details)
+        content = [b'{"embeddings":', *content, b',"details":%b}' % details]
     return embedding_response(request, result, content, serialized_since=since, headers=headers)
 
 
@@ -130,7 +135,7 @@ def _check_raw(body: EmbedBody) -> None:
 )
 async def compare_texts(request: Request) -> Response:
     """Cosines of the full embeddings, in [-1, 1]. A text that comes twice at a depth runs once."""
-    body = await service_of(request).bodies.read(request, SimilarityBody)
+    body = await read_body(request, SimilarityBody)
     return await _similarities(request, body)
 
 
@@ -141,7 +146,7 @@ async def _similarities(request: Request, body: SimilarityBody) -> Response:
     unit = to_unit(result.embeddings)
     if isinstance(body.inputs, RankingForm):
         ranking = _ranking(unit, sources, np.array(others), body.inputs.top_k)
-        scores = await written(request, ranking)
+        scores = await array_of(request, ranking)
     else:
         scores = await list_as_json(request, paired_cosines(unit, sources, others))
     return embedding_response(request, result, scores, serialized_since=since)
@@ -171,16 +176,14 @@ async def _embed_sides(
     return result, [row_of[text] for text in sources], [row_of_other[text] for text in others]
 
 
-async def _ranking(
+def _ranking(
     unit: UnitEmbeddings, queries: Sequence[int], documents: NDArray[np.intp], top_k: int | None
-) -> bytes:
-    answers = []
+) -> Iterator[bytes]:
+    """The best documents of each query as JSON."""
     for query in queries:
-        await asyncio.sleep(0)  # let the event loop serve others
         best, scores = ranked_cosines(unit, query, documents, top_k)
         ranked = [
             {"index": index, "score": score}
             for index, score in zip(best.tolist(), scores, strict=True)
         ]
-        answers.append(orjson.dumps(ranked, option=orjson.OPT_SERIALIZE_NUMPY))
-    return b"[" + b",".join(answers) + b"]"
+        yield orjson.dumps(ranked, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -12,10 +12,11 @@ from pydantic import BaseModel, Field
 
 from s2sent.service import errors
 from s2sent.service.api.details import Details, details_as_json
-from s2sent.service.api.embedding import embed, service_of
+from s2sent.service.api.embedding import embed, read_body, service_of
 from s2sent.service.api.encodings import as_json_items, encode, encoding_headers
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from s2sent.service.api.partial import usable_embeddings, with_nulls
+from s2sent.service.api.pieces import Pieces
 from s2sent.service.api.responses import JSON, embedding_response, list_as_json
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import OpenAIEmbeddingsBody
@@ -87,7 +88,7 @@ class ModelList(BaseModel):
 async def create_embeddings(request: Request) -> Response:
     """One normalised embedding per text. The model's name is not checked."""
     service = service_of(request)
-    body = await service.bodies.read(request, OpenAIEmbeddingsBody)
+    body = await read_body(request, OpenAIEmbeddingsBody)
     dimensions = service.dimensions(body.dimensions)
     skip_failed = body.on_error == "null"
     result = await embed(request, body.input, body, skip_failed=skip_failed)
@@ -136,9 +137,9 @@ def _data(rows: Sequence[object] | NDArray[np.generic]) -> list[dict[str, object
     ]
 
 
-def _embedding_list(data: bytes, model: str, tokens: int, details: bytes | None) -> bytes:
+def _embedding_list(data: Pieces, model: str, tokens: int, details: bytes | None) -> Pieces:
     """An EmbeddingList as JSON; ``data`` and ``details`` are JSON already."""
     usage = orjson.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
     more = b',"details":%b' % details if details else b""
-    parts = data, orjson.dumps(model), usage, more
-    return b'{"object":"list","data":%b,"model":%b,"usage":%b%b}' % parts
+    rest = b',"model":%b,"usage":%b%b}' % (orjson.dumps(model), usage, more)
+    return [b'{"object":"list","data":', *data, rest]

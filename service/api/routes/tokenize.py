@@ -5,9 +5,10 @@ from fastapi import APIRouter, Request, Response
 
 from s2sent.model.runtime.token_spans import TokenSpan
 from s2sent.service import errors
-from s2sent.service.api.embedding import remaining_seconds, service_of
+from s2sent.service.api.embedding import read_body, remaining_seconds, service_of
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from s2sent.service.api.responses import JSON, list_as_json
+from s2sent.service.api.pieces import answer_of
+from s2sent.service.api.responses import JSON, array_of, list_as_json
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import DecodeBody, TokenizeBody
 from s2sent.service.http.body import unless_disconnected
@@ -28,7 +29,7 @@ router = APIRouter(
 async def tokenize_texts(request: Request) -> Response:
     """The tokens of each text, not truncated; places are bytes of UTF-8, the prompt included."""
     service = service_of(request)
-    body = await service.bodies.read(request, TokenizeBody)
+    body = await read_body(request, TokenizeBody, queued=False)
     work = service.engine.tokenize(
         body.inputs,
         orjson.dumps,
@@ -37,7 +38,7 @@ async def tokenize_texts(request: Request) -> Response:
         timeout_seconds=remaining_seconds(request),
     )
     tokens = await unless_disconnected(request, work)
-    return Response(b"[" + b",".join(tokens) + b"]", media_type=JSON)
+    return answer_of(request, await array_of(request, tokens), media_type=JSON)
 
 
 @router.post(
@@ -49,11 +50,11 @@ async def tokenize_texts(request: Request) -> Response:
 async def decode_ids(request: Request) -> Response:
     """The text of each list of token ids, which is not quite the text they came from."""
     service = service_of(request)
-    body = await service.bodies.read(request, DecodeBody)
+    body = await read_body(request, DecodeBody, queued=False)
     work = service.engine.decode(
         body.ids,
         skip_special_tokens=body.skip_special_tokens,
         timeout_seconds=remaining_seconds(request),
     )
     texts = await unless_disconnected(request, work)
-    return Response(await list_as_json(request, texts), media_type=JSON)
+    return answer_of(request, await list_as_json(request, texts), media_type=JSON)

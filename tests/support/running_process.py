@@ -1,0 +1,26 @@
+"""The service's process around a fake engine, in the test's own process and event loop."""
+
+import asyncio
+from typing import Any
+
+import httpx
+
+from s2sent.service.server import Process, listen
+from s2sent.service.settings import Settings
+from tests.support.fake_engine import FakeEngine
+
+
+class Running:
+    """A process under test on a free port, in this very process."""
+
+    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
+        listener = listen("127.0.0.1", 0)
+        self.process = Process(Settings(**settings), engine=engine)
+        self.port: int = listener.getsockname()[1]
+        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False)
+        self.task = asyncio.ensure_future(self.process.run(listener))
+
+    async def stopped(self) -> int:
+        await self.task
+        await self.client.aclose()
+        return self.process.exit_code
