@@ -24,6 +24,7 @@ from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
+REPLACED = ("objective", "selector")  # tables of a recipe that are taken as a whole
 DEVELOPMENT, TESTS = "development", "tests"  # what a run scores
 
 
@@ -59,6 +60,30 @@ class Series:
     def folder(self) -> Path:
         """Where the results of the backbone are."""
         return self.output / self.name
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What is compared: a label, and what of a recipe's table is its own."""
+
+    label: str
+    patch: Mapping[str, Any]
+
+    def recipe(self, table: Mapping[str, Any], source: str) -> Recipe:
+        """The recipe of a table with this arm's part in it. Raises `ConfigError`."""
+        return recipe_from(patched(table, self.patch), source)
+
+
+def patched(table: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A table in which the values of a patch stand; None leaves a key out.
+
+    Tables in it are merged, but for those that are `REPLACED`.
+    """
+    both = {**table, **patch}
+    for key, value in patch.items():
+        if isinstance(value, Mapping) and key not in REPLACED:
+            both[key] = patched(table.get(key, {}), value)
+    return {key: value for key, value in both.items() if value is not None}
 
 
 @dataclass(frozen=True)

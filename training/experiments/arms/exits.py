@@ -15,6 +15,7 @@ from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.evaluation.results.statistics import Line, compare
 from s2sent.training.evaluation.retrieval import PACKAGES
 from s2sent.training.experiments.engine import (
+    Arm,
     Run,
     Series,
     Train,
@@ -45,7 +46,7 @@ from s2sent.training.experiments.tables import (
     write_page,
 )
 from s2sent.training.files.record import read_record, write_json
-from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe, recipe_from
+from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe
 from s2sent.training.train import train as train_recipe
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
@@ -61,16 +62,17 @@ SELECTOR = {
     "initial_bias": 3.0,  # at full depth, as the default model's; exits start from the mean
 }
 LAST = {"num_blocks": 1, "spatial_selection": "avg"}
-# A label, the recipe's [selector], and whether exits have a low-rank head.
-ARMS: dict[str, tuple[str, dict[str, Any], bool]] = {
-    "last": ("last block alone", LAST, False),
-    "mean": ("mean of the last min(3, k)", {"num_blocks": 3, "spatial_selection": "avg"}, False),
-    "static": ("static weights, one per block", {**SELECTOR, "static": "blocks"}, False),
-    "s2sent": ("S2Sent", SELECTOR, False),
-    "low-rank": ("low-rank head on the last block", LAST, True),
-    "s2sent-low-rank": ("low-rank head on S2Sent", SELECTOR, True),
+MEAN = {"num_blocks": 3, "spatial_selection": "avg"}
+LOW_RANK = {"project": True}  # at each exit, of about as many parameters as a gate
+ARMS = {
+    "last": Arm("last block alone", {"selector": LAST}),
+    "mean": Arm("mean of the last min(3, k)", {"selector": MEAN}),
+    "static": Arm("static weights, one per block", {"selector": {**SELECTOR, "static": "blocks"}}),
+    "s2sent": Arm("S2Sent", {"selector": SELECTOR}),
+    "low-rank": Arm("low-rank head on the last block", {"selector": LAST, "elastic": LOW_RANK}),
+    "s2sent-low-rank": Arm("low-rank head on S2Sent", {"selector": SELECTOR, "elastic": LOW_RANK}),
 }
-LABELS = {arm: label for arm, (label, *_) in ARMS.items()}
+LABELS = {name: arm.label for name, arm in ARMS.items()}
 COMPARED = {  # each with what it is tested against
     "s2sent": ("last", "mean", "static", "low-rank"),
     "s2sent-low-rank": ("low-rank",),
@@ -145,15 +147,17 @@ def recipe_of(key: Mapping[str, Any], rank: int) -> Recipe:
     All arms have the same data in the same order, and the same rates. A corpus of fewer texts than
     ``steps * batch_size`` is gone over again.
     """
-    _, selector, headed = ARMS[key["arm"]]
-    steps, batch_size = key["steps"], key["batch_size"]
-    projection = {"project": True, "project_rank": rank} if headed else {}
+    arm, steps, batch_size = ARMS[key["arm"]], key["steps"], key["batch_size"]
+    project_rank = rank if "elastic" in arm.patch else 0
     table = {
         "seed": key["seed"],
         "backbone": {"name": key["backbone"]},
         "corpus": [{"source": key["corpus"], "limit": steps * batch_size}],
-        "elastic": {"depths": key["depths"], "dimensions": [*DIMENSIONS], **projection},
-        "selector": selector,
+        "elastic": {
+            "depths": key["depths"],
+            "dimensions": [*DIMENSIONS],
+            "project_rank": project_rank,
+        },
         "objective": {
             "name": "distillation",
             "teachers": [key["backbone"]],
@@ -174,7 +178,7 @@ def recipe_of(key: Mapping[str, Any], rank: int) -> Recipe:
             "precision": "bf16",
         },
     }
-    return recipe_from(table, "control x4")
+    return arm.recipe(table, "control x4")
 
 
 def _score(
@@ -187,7 +191,7 @@ def _score(
     found = score_depth_grid(encoder, depths, DIMENSIONS, data)
     if (packages := data / PACKAGES).is_file():
         found["retrieval"] = score_recall(encoder, depths, packages)
-    if ARMS[arm][1].get("spatial_selection") != "avg":
+    if ARMS[arm].patch["selector"].get("spatial_selection") != "avg":
         texts, start = development_texts(data), initial_encoder(recipe)
         known = [fusion_weights(encoder, start, texts, depth) for depth in (*depths, None)]
         by_depth = {str(of.weights.blocks[-1]): of for of in known if of}  # its last fused block

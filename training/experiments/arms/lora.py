@@ -14,47 +14,56 @@ from s2sent.training.bfloat16 import has_bfloat16
 from s2sent.training.evaluation.development import read_development_pairs
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.sts import Remembered, distinct, spearman
-from s2sent.training.experiments.engine import Run, Series, size_of
+from s2sent.training.experiments.engine import Arm, Run, Series, size_of
 from s2sent.training.experiments.frozen.selection import TESTS
 from s2sent.training.experiments.frozen.setting import Reading, short_texts
 from s2sent.training.experiments.frozen.sts_tests import read_tests, scores_on
 from s2sent.training.experiments.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
 from s2sent.training.experiments.score import fusion_weights, initial_encoder
 from s2sent.training.files.record import read_record
-from s2sent.training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.recipe.recipe import Recipe
 
 LORA_FILE = "sfp-lora.jsonl"  # in the folder of a backbone's results
 SCRATCH = "sfp"  # the folder of states, heads and checkpoints, beside the results
 TEMPLATE = "sfp"
 DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
 
-GATE = {"preset": "decoder"}
-MEAN = {"spatial_selection": "avg", "input_norm": "rms"}
 GATE_RATE = 3e-3
 # Static weights are logits themselves: at the gate's rate 40 steps change them by 0.1 at most.
 STATIC_RATE = 0.1
-# The heads that are trained with low-rank updates: a label and the selector of the recipe.
-LORA_ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
-    "last": ("last block", None),
-    "s2sent-3": ("S2Sent, 3 blocks", {**GATE, "num_blocks": 3}),
-    "mean-3": ("mean of 3 blocks", {**MEAN, "num_blocks": 3}),
-    "static-blocks-3": (
-        "static weights a block, 3 blocks",
-        {**GATE, "num_blocks": 3, "static": "blocks"},
-    ),
-    "static-features-3": (
-        "static weights a block and feature, 3 blocks",
-        {**GATE, "num_blocks": 3, "static": "features"},
-    ),
-    "s2sent-6": ("S2Sent, 6 blocks", {**GATE, "num_blocks": 6}),
-    "s2sent-12": ("S2Sent, 12 blocks", {**GATE, "num_blocks": 12}),
-    "s2sent-3-none": (
-        "S2Sent, 3 blocks as they are",
-        {**GATE, "num_blocks": 3, "input_norm": "none"},
-    ),
-    "mean-4": ("mean of 4 blocks", {**MEAN, "num_blocks": 4}),
+
+
+def _arm(label: str, selector: dict[str, Any], rate: float = GATE_RATE) -> Arm:
+    training = {"selector_learning_rate": rate}
+    return Arm(label, {"selector": selector, "training": training})
+
+
+def _gate(label: str, num_blocks: int, **options: Any) -> Arm:
+    return _arm(label, {"preset": "decoder", "num_blocks": num_blocks, **options})
+
+
+def _static(label: str, each: str) -> Arm:
+    selector = {"preset": "decoder", "num_blocks": 3, "static": each}
+    return _arm(label, selector, STATIC_RATE)
+
+
+def _mean(num_blocks: int) -> Arm:
+    selector = {"spatial_selection": "avg", "input_norm": "rms", "num_blocks": num_blocks}
+    return _arm(f"mean of {num_blocks} blocks", selector)
+
+
+LORA_ARMS = {  # the heads that are trained with low-rank updates
+    "last": Arm("last block", {}),
+    "s2sent-3": _gate("S2Sent, 3 blocks", 3),
+    "mean-3": _mean(3),
+    "static-blocks-3": _static("static weights a block, 3 blocks", "blocks"),
+    "static-features-3": _static("static weights a block and feature, 3 blocks", "features"),
+    "s2sent-6": _gate("S2Sent, 6 blocks", 6),
+    "s2sent-12": _gate("S2Sent, 12 blocks", 12),
+    "s2sent-3-none": _gate("S2Sent, 3 blocks as they are", 3, input_norm="none"),
+    "mean-4": _mean(4),
 }
-LABELS = {arm: label for arm, (label, _) in LORA_ARMS.items()}
+LABELS = {name: arm.label for name, arm in LORA_ARMS.items()}
 OURS = "s2sent-3"
 
 
@@ -95,8 +104,8 @@ def runs_of(series: Series, test_pairs: int) -> list[Run]:
     return [
         _run(series, arm, seed, steps, test_pairs)
         for seed in series.seeds or budget.lora_seeds
-        for arm, (_, selector) in LORA_ARMS.items()
-        if (selector or {}).get("num_blocks", 1) <= blocks
+        for arm, of_arm in LORA_ARMS.items()
+        if of_arm.patch.get("selector", {}).get("num_blocks", 1) <= blocks
     ]
 
 
@@ -128,10 +137,10 @@ def _run(series: Series, arm: str, seed: int, steps: int, test_pairs: int) -> Ru
 
 def gate_rate(arm: str) -> float | None:
     """The rate at which an arm's fusion weights are trained; None where it has none."""
-    selector = LORA_ARMS[arm][1]
-    if selector is None or selector.get("spatial_selection") == "avg":
+    patch = LORA_ARMS[arm].patch
+    if patch.get("selector", {"spatial_selection": "avg"}).get("spatial_selection") == "avg":
         return None
-    return STATIC_RATE if "static" in selector else GATE_RATE
+    return float(patch["training"]["selector_learning_rate"])
 
 
 def recipe_of(key: Mapping[str, Any]) -> Recipe:
@@ -139,8 +148,8 @@ def recipe_of(key: Mapping[str, Any]) -> Recipe:
 
     Arms differ in the selector and, as theirs are of another kind, in its rate.
     """
-    selector, steps = LORA_ARMS[key["arm"]][1], key["steps"]
-    table: dict[str, Any] = {
+    steps = key["steps"]
+    table = {
         "seed": key["seed"],
         "backbone": {
             "name": key["backbone"],
@@ -156,7 +165,7 @@ def recipe_of(key: Mapping[str, Any]) -> Recipe:
             "steps": steps,
             "batch_size": key["batch_size"],
             "learning_rate": 2e-4,
-            "selector_learning_rate": key["gate_rate"] or GATE_RATE,
+            "selector_learning_rate": GATE_RATE,
             "warmup_steps": steps // 10,
             "max_seq_length": 32,
             "eval_every": steps,
@@ -165,7 +174,7 @@ def recipe_of(key: Mapping[str, Any]) -> Recipe:
             "lora_rank": 16,
         },
     }
-    return recipe_from(table | ({"selector": selector} if selector else {}), "table sfp")
+    return LORA_ARMS[key["arm"]].recipe(table, "table sfp")
 
 
 def score_lora(

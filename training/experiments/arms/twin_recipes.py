@@ -11,7 +11,7 @@ without a selector in each tower; all its encoders share both.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,15 +19,9 @@ from sentence_transformers import SentenceTransformer
 
 from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.experiments.arms.configurations import S2SENT
+from s2sent.training.experiments.engine import Arm
 from s2sent.training.join import joined
-from s2sent.training.recipe.objectives import (
-    JTCSE,
-    Objective,
-    PairDistillation,
-    SimCSE,
-    SupervisedSimCSE,
-)
-from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe, TrainingConfig
+from s2sent.training.recipe.recipe import Recipe
 
 PAIRS = ("wikisplit", "pan_paraphrase")  # they stand in for the paper's round-trip translations
 SECOND_TOWER_SEED = 1000  # added to a cell's seed
@@ -77,45 +71,47 @@ class TwinCell:
         """The recipe of every run, in an order in which each finds what it begins from."""
         plan = self.plan
         tower_a, tower_b, jtcse = map(str, map(self.checkpoint, ("tower_a", "tower_b", "jtcse")))
-        alone = [CorpusPart(source=plan.corpus)]
-        texts = self._recipe(SimCSE(), plan.backbone, alone)
         # Every arm reads as many rows as it has steps, so a teacher need not embed the others.
         limit = -(-plan.steps * plan.batch_size // len(PAIRS)) + plan.batch_size
-        parts = [CorpusPart(source=source, limit=limit) for source in PAIRS]
-        tncse = JTCSE(second_tower=tower_b, cross_attention=False)
-        crossed = JTCSE(second_tower=tower_b, num_ca_layers=plan.num_ca_layers)
-        distilled = PairDistillation(teachers=[jtcse], direction_weight=1.0)
-        return {
-            "tower_a": texts,
-            "tower_b": replace(texts, seed=self.seed + SECOND_TOWER_SEED),
-            "simcse_a": self._recipe(SupervisedSimCSE(), tower_a, parts),
-            "simcse_b": self._recipe(SupervisedSimCSE(), tower_b, parts),
-            "tncse": self._recipe(tncse, tower_a, parts),
-            "jtcse": self._recipe(crossed, tower_a, parts),
-            "distilled": self._recipe(distilled, tower_a, parts),
-        }
+        pairs = [{"source": source, "limit": limit} for source in PAIRS]
 
-    def _recipe(self, objective: Objective, backbone: str, corpus: list[CorpusPart]) -> Recipe:
-        plan = self.plan
-        selector: dict[str, Any] | None = None
-        if self.selector and not isinstance(objective, JTCSE):  # whose towers bring theirs
-            selector = dict(S2SENT.selector or {})
-        return Recipe(
-            seed=self.seed,
-            backbone=BackboneConfig(name=backbone, max_seq_length=MAX_SEQ_LENGTH),
-            corpus=corpus,
-            objective=objective,
-            training=TrainingConfig(
-                steps=plan.steps,
-                batch_size=plan.batch_size,
-                learning_rate=plan.learning_rate,
-                selector_learning_rate=SELECTOR_RATE if self.selector else 0.0,
-                max_seq_length=plan.max_seq_length,
-                eval_every=plan.steps,
-                precision=plan.precision,
+        def after(tower: str, **objective: Any) -> dict[str, Any]:
+            joint = {"selector": None} if objective["name"] == "jtcse" else {}  # the towers' own
+            return {"backbone": {"name": tower}, "corpus": pairs, "objective": objective, **joint}
+
+        joint = {"name": "jtcse", "second_tower": tower_b}
+        patches: dict[str, dict[str, Any]] = {
+            "tower_a": {},
+            "tower_b": {"seed": self.seed + SECOND_TOWER_SEED},
+            "simcse_a": after(tower_a, name="supervised"),
+            "simcse_b": after(tower_b, name="supervised"),
+            "tncse": after(tower_a, **joint, cross_attention=False),
+            "jtcse": after(tower_a, **joint, num_ca_layers=plan.num_ca_layers),
+            "distilled": after(
+                tower_a, name="pair_distillation", teachers=[jtcse], direction_weight=1.0
             ),
-            selector=selector,
-        )
+        }
+        return {run: Arm(run, patch).recipe(self._table(), run) for run, patch in patches.items()}
+
+    def _table(self) -> dict[str, Any]:
+        """The recipe of the first tower."""
+        plan = self.plan
+        return {
+            "seed": self.seed,
+            "backbone": {"name": plan.backbone, "max_seq_length": MAX_SEQ_LENGTH},
+            "corpus": [{"source": plan.corpus}],
+            "objective": {"name": "simcse"},
+            "training": {
+                "steps": plan.steps,
+                "batch_size": plan.batch_size,
+                "learning_rate": plan.learning_rate,
+                "selector_learning_rate": SELECTOR_RATE if self.selector else 0.0,
+                "max_seq_length": plan.max_seq_length,
+                "eval_every": plan.steps,
+                "precision": plan.precision,
+            },
+            "selector": S2SENT.selector if self.selector else None,
+        }
 
     def encoder(self, *runs: str) -> SentenceTransformer:
         """The encoder of a run, or two runs' encoders summed."""

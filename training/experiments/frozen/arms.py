@@ -1,4 +1,4 @@
-"""The arms that a frozen experiment compares: S2Sent's selector and its controls."""
+"""The arms that are compared on a frozen backbone: S2Sent's selector and its controls."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from torch import nn
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.experiments.frozen.heads import (
     BlockMean,
-    LastBlock,
     LowRankHead,
     Scaled,
     SelectorHead,
@@ -21,6 +20,9 @@ NUM_BLOCKS = 3  # of the arms on encoders
 LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 FUSED = (3, 6, 12)  # numbers of blocks of the arms on decoders
 MOST_BLOCKS = max(FUSED)
+SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}
+
+Make = Callable[[int], nn.Module]  # a head of a width
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Arm:
 
     name: str
     label: str
-    make: Callable[[int], nn.Module]
+    make: Make
     learns: bool = True
     num_blocks: int = NUM_BLOCKS
     controls: tuple[str, ...] = ()
@@ -43,75 +45,58 @@ def blocks_of(arm: Arm, depth: int) -> range:
     return range(depth - arm.num_blocks + 1, depth + 1)
 
 
-def _gate(weight_norm: str) -> Callable[[int], nn.Module]:
-    def make(width: int) -> nn.Module:
-        return SelectorHead(
-            SelectorConfig.preset(
-                "default", width=width, num_blocks=NUM_BLOCKS, weight_norm=weight_norm
-            )
-        )
-
-    return make
+def _scaled(make: Make, norm: str) -> Make:
+    return make if norm == "none" else lambda width: Scaled(make(width), norm)
 
 
-def _low_rank(width: int) -> nn.Module:
-    gate = num_parameters(_gate("softmax_logits")(width))
-    return LowRankHead(width, rank_with(gate, width))
+def _gate(preset: str, num_blocks: int, **options: str) -> Make:
+    return lambda width: SelectorHead(
+        SelectorConfig.preset(preset, width=width, num_blocks=num_blocks, **options)
+    )
+
+
+def _static(num_blocks: int, *, per_feature: bool) -> Make:
+    return lambda width: StaticHead(num_blocks, width, per_feature=per_feature)
+
+
+def _low_rank(gate: Make) -> Make:
+    """Of as many parameters as a gate."""
+    return lambda width: LowRankHead(width, rank_with(num_parameters(gate(width)), width))
 
 
 def _mean(width: int) -> nn.Module:
-    return SelectorHead(SelectorConfig(width=width, num_blocks=NUM_BLOCKS, spatial_selection="avg"))
+    return BlockMean()
 
 
-LAST = Arm("last", "last block", lambda width: LastBlock(), learns=False)
+LAST = Arm("last", "last block", _mean, learns=False, num_blocks=1)
+_LOGITS = _gate("default", NUM_BLOCKS, weight_norm="softmax_logits")
 ENCODER_CONTROLS = (
     LAST,
     Arm("mean", "fixed mean of the three blocks", _mean, learns=False),
     Arm(
         "static-blocks",
         "static weights, one per block",
-        lambda width: StaticHead(NUM_BLOCKS, width, per_feature=False),
+        _static(NUM_BLOCKS, per_feature=False),
     ),
     Arm(
         "static-features",
         "static weights, one per block and feature",
-        lambda width: StaticHead(NUM_BLOCKS, width, per_feature=True),
+        _static(NUM_BLOCKS, per_feature=True),
     ),
-    Arm("low-rank", "low-rank head on the last block, as many parameters", _low_rank),
-    Arm("s2sent-eq4", "S2Sent, Eq. 4 (softmax over sigmoids)", _gate("softmax_blocks")),
+    Arm("low-rank", "low-rank head on the last block, as many parameters", _low_rank(_LOGITS)),
+    Arm(
+        "s2sent-eq4",
+        "S2Sent, Eq. 4 (softmax over sigmoids)",
+        _gate("default", NUM_BLOCKS, weight_norm="softmax_blocks"),
+    ),
 )
 S2SENT = Arm(
     "s2sent",
     "S2Sent, softmax over logits",
-    _gate("softmax_logits"),
+    _LOGITS,
     controls=tuple(arm.name for arm in ENCODER_CONTROLS),
 )
 ENCODER_ARMS = {arm.name: arm for arm in (*ENCODER_CONTROLS, S2SENT)}
-
-
-def _decoder_gate(num_blocks: int, norm: str) -> Callable[[int], nn.Module]:
-    def make(width: int) -> nn.Module:
-        return SelectorHead(
-            SelectorConfig.preset("decoder", width=width, num_blocks=num_blocks, input_norm=norm)
-        )
-
-    return make
-
-
-def _static(num_blocks: int, norm: str, *, per_feature: bool) -> Callable[[int], nn.Module]:
-    def make(width: int) -> nn.Module:
-        return _scaled(StaticHead(num_blocks, width, per_feature=per_feature), norm)
-
-    return make
-
-
-def _scaled(head: nn.Module, norm: str) -> nn.Module:
-    return head if norm == "none" else Scaled(head, norm)
-
-
-def _decoder_low_rank(width: int) -> nn.Module:
-    gate = num_parameters(_decoder_gate(FUSED[0], "rms")(width))
-    return Scaled(LowRankHead(width, rank_with(gate, width)), "rms")
 
 
 def _decoder_arms() -> Iterator[Arm]:
@@ -128,7 +113,7 @@ def _decoder_arms() -> Iterator[Arm]:
     yield Arm(
         LOW_RANK,
         "low-rank head on the last block, as many parameters as S2Sent on 3",
-        _decoder_low_rank,
+        _scaled(_low_rank(_gate("decoder", FUSED[0], input_norm="rms")), "rms"),
         controls=(LAST.name,),
     )
 
@@ -136,8 +121,8 @@ def _decoder_arms() -> Iterator[Arm]:
 def _mean_arm(number: int, norm: str) -> Arm:
     return Arm(
         f"mean-{number}-{norm}",
-        f"mean of {number} blocks, {_scaling(norm)}",
-        lambda width: _scaled(BlockMean(), norm),
+        f"mean of {number} blocks, {SCALINGS[norm]}",
+        _scaled(_mean, norm),
         learns=False,
         num_blocks=number,
         controls=(LAST.name,),
@@ -148,25 +133,19 @@ def _learned_arms(number: int, norm: str) -> Iterator[Arm]:
     """Static weights and the gate that sees its input; each is compared with what is simpler."""
     controls = [LAST.name, f"mean-{number}-{norm}", LOW_RANK]
     for name, label, make in (
-        ("static-blocks", "static weights a block", _static(number, norm, per_feature=False)),
-        ("static-features", "static a block, feature", _static(number, norm, per_feature=True)),
-        ("s2sent", "S2Sent", _decoder_gate(number, norm)),
+        ("static-blocks", "static weights a block", _static(number, per_feature=False)),
+        ("static-features", "static a block, feature", _static(number, per_feature=True)),
+        ("s2sent", "S2Sent", _gate("decoder", number, input_norm=norm)),
     ):
-        arm = f"{name}-{number}-{norm}"
+        own = name == "s2sent"  # which scales its input by itself, and has as many parameters
         yield Arm(
-            arm,
-            f"{label}, {number} blocks, {_scaling(norm)}",
-            make,
+            f"{name}-{number}-{norm}",
+            f"{label}, {number} blocks, {SCALINGS[norm]}",
+            make if own else _scaled(make, norm),
             num_blocks=number,
-            controls=tuple(
-                control for control in controls if control != LOW_RANK or name == "s2sent"
-            ),
+            controls=tuple(each for each in controls if own or each != LOW_RANK),
         )
-        controls.append(arm)
-
-
-def _scaling(norm: str) -> str:
-    return {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}[norm]
+        controls.append(f"{name}-{number}-{norm}")
 
 
 DECODER_ARMS = {arm.name: arm for arm in _decoder_arms()}

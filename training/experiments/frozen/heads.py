@@ -79,16 +79,8 @@ class Scaled(nn.Module):
         return embeddings
 
 
-class LastBlock(nn.Module):
-    """The last block alone; nothing is learned."""
-
-    def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D], not normalised."""
-        return pooled[:, -1]
-
-
 class BlockMean(nn.Module):
-    """The mean of the blocks; nothing is learned."""
+    """The mean of the blocks, of which one may be all; nothing is learned."""
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """Embeddings [B, D], not normalised."""
