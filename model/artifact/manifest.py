@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import UnionType
-from typing import Any, Self, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, cast, get_args, get_origin, get_type_hints
 
 from s2sent.model.artifact.errors import REEXPORT, MalformedManifest, UnsupportedSchema
 from s2sent.model.artifact.template import CLEAN_UPS, CleanUp, Template
@@ -45,6 +45,13 @@ ADDED_FIELDS: dict[str, Any] = {
 }
 
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
+
+
+Role = Literal["query", "document"]
+_ROLE_PROMPTS: Mapping[Role, tuple[str, ...]] = {
+    "query": ("query", "search_query"),
+    "document": ("document", "passage", "corpus", "search_document"),
+}
 
 
 @dataclass(frozen=True)
@@ -110,6 +117,14 @@ class Manifest:
         """
         name = self.default_prompt_name if name is None else name
         return self.prompts.get("", "") if not name else self.prompts[name]
+
+    def role_prompt_name(self, role: Role) -> str | None:
+        """The prompt of texts of a role, None where the model names none.
+
+        The names are those that sentence-transformers' ``encode_query`` and ``encode_document``
+        look for, in their order, and then Cohere's.
+        """
+        return next((name for name in _ROLE_PROMPTS[role] if name in self.prompts), None)
 
     @property
     def max_input_length(self) -> int:

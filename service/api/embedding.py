@@ -13,6 +13,7 @@ from starlette.requests import Request
 from s2sent.model.artifact.identity import vector_fingerprint
 from s2sent.model.artifact.manifest import Manifest
 from s2sent.model.runtime.windows import Windows
+from s2sent.service.api.prompts import prompt_of
 from s2sent.service.api.schemas.options import EmbedOptions
 from s2sent.service.api.schemas.texts import Text
 from s2sent.service.engine.types import EmbeddingEngine, EmbedResult, OtherTexts
@@ -63,26 +64,6 @@ class Service:
         if known is None:
             known = self._fingerprints[depth] = vector_fingerprint(self.manifest, depth)
         return known
-
-    def prompt(self, name: str | None, *, param: str = "prompt_name") -> str:
-        """The text put before every input, by default the model's default prompt; none for "".
-
-        Raises InvalidInput for a name the model lacks.
-        """
-        prompts = self.manifest.prompts
-        if name and name not in prompts:
-            known = ", ".join(sorted(prompts)) or "none"
-            raise InvalidInput(
-                f"{param} is {name[:60]!r}; this model has {known}."
-                f' Send "" for no prompt, or leave it out for {self._prompt_left_out(param)}.',
-                param=param,
-            )
-        return self.manifest.prompt(name)
-
-    def _prompt_left_out(self, param: str) -> str:
-        if param == "documents_prompt_name":
-            return "that of prompt_name"
-        return self.manifest.default_prompt_name or "none"
 
     def depth(self, asked: int | None) -> int | None:
         """The last block to run for a request that asked for ``asked``; None for all of them.
@@ -202,14 +183,16 @@ async def embed(
     texts: Sequence[Text],
     options: EmbedOptions,
     *,
+    prompt: str | None = None,
     others: OtherTexts | None = None,
     weights: bool = False,
     skip_failed: bool = False,
 ) -> EmbedResult:
     """The embeddings of ``texts`` [n, dim], not normalised; cancelled when the client disconnects.
 
-    Those of ``others`` follow. With ``weights`` their block weights are given instead. With
-    ``skip_failed`` a text that cannot be embedded has its error in the result.
+    ``prompt`` stands before them, by default that of the options. Those of ``others`` follow. With
+    ``weights`` their block weights are given instead. With ``skip_failed`` a text that cannot be
+    embedded has its error in the result.
     Raises what the engine raises, InvalidInput for an unknown prompt, depth or lane, or
     an overlap that is too large, and ClientDisconnect.
     """
@@ -228,7 +211,7 @@ async def embed(
         texts,
         truncate=settings.auto_truncate if options.truncate is None else options.truncate,
         truncation_direction=options.truncation_direction,
-        prompt=service.prompt(options.prompt_name),
+        prompt=prompt_of(service.manifest, options) if prompt is None else prompt,
         windows=service.windows(options),
         lane=context.lane,
         depth=depth,

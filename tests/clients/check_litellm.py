@@ -44,7 +44,9 @@ def test_litellms_errors_have_its_own_class(url: str) -> None:
         )
 
 
-def test_voyages_input_type_changes_nothing(url: str, assert_known: Callable[..., None]) -> None:
+def test_voyages_input_type_is_taken_by_a_model_without_prompts(
+    url: str, assert_known: Callable[..., None]
+) -> None:
     client = voyageai.Client(api_key="any", base_url=f"{url}/v1")
     answer = client.embed([MUSIC], model="s2sent", input_type="query", truncation=True)
     assert_known(answer.embeddings, [MUSIC])

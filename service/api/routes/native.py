@@ -13,6 +13,7 @@ from s2sent.service.api.embedding import embed, read_body, service_of
 from s2sent.service.api.encodings import as_json_items, check_scale, encode, encoding_headers
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from s2sent.service.api.partial import usable_embeddings, with_nulls
+from s2sent.service.api.prompts import named_prompt, prompt_of
 from s2sent.service.api.responses import (
     RAW,
     array_of,
@@ -157,22 +158,26 @@ async def _embed_sides(
 ) -> tuple[EmbedResult, list[int], list[int]]:
     """The embeddings of both sides, and the row of every text of each side.
 
-    Each side has its depth and its prompt.
+    Each side has its depth and its prompt; those of a ranking are queries and documents.
     """
     service, options = service_of(request), body.parameters
-    depth, prompt = service.depth(options.depth), service.prompt(options.prompt_name)
+    ranks = isinstance(body.inputs, RankingForm) and options.documents_prompt_name is None
+    depth = service.depth(options.depth)
+    prompt = prompt_of(service.manifest, options, role="query" if ranks else None)
     others_depth = service.documents_depth(options.documents_depth, beside=depth)
     others_prompt = prompt
     if (name := options.documents_prompt_name) is not None:
-        others_prompt = service.prompt(name, param="documents_prompt_name")
+        others_prompt = named_prompt(service.manifest, name, param="documents_prompt_name")
+    elif ranks:
+        others_prompt = prompt_of(service.manifest, options, role="document")
     row_of = {text: row for row, text in enumerate(dict.fromkeys(body.inputs.texts()))}
     if (others_depth, others_prompt) == (depth, prompt):
-        result = await embed(request, [*row_of], options)
+        result = await embed(request, [*row_of], options, prompt=prompt)
         return result, [row_of[text] for text in sources], [row_of[text] for text in others]
     row_of = {text: row for row, text in enumerate(dict.fromkeys(sources))}
     row_of_other = {text: row for row, text in enumerate(dict.fromkeys(others), len(row_of))}
     other_texts = OtherTexts([*row_of_other], others_depth, others_prompt)
-    result = await embed(request, [*row_of], options, others=other_texts)
+    result = await embed(request, [*row_of], options, prompt=prompt, others=other_texts)
     return result, [row_of[text] for text in sources], [row_of_other[text] for text in others]
 
 

@@ -1,12 +1,13 @@
 """The routes /info, /health, /ping, /ready and /metrics, for operators, probes and Prometheus."""
 
 import asyncio
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, ConfigDict, Field
 
+from s2sent.model.artifact.manifest import Role
 from s2sent.service import errors
 from s2sent.service.api.embedding import Service, service_of
 from s2sent.service.api.openapi import failures, success
@@ -51,6 +52,9 @@ class Info(BaseModel):
     normalize: bool = Field(description="Whether embeddings have length 1 by default.")
     prompts: dict[str, str] = Field(description="Text put before inputs, by prompt_name.")
     default_prompt_name: str | None = Field(description="The prompt of a request without one.")
+    roles: dict[Role, str | None] = Field(
+        description="The prompt that input_type chooses; null where the model has none for it."
+    )
     precision: str = Field(
         description="fp32, fp16, weight-int8 (weights only) or int8 (products too)."
     )
@@ -164,6 +168,7 @@ def _info(service: Service) -> Info:
         normalize=True,
         prompts=manifest.prompts,
         default_prompt_name=manifest.default_prompt_name,
+        roles={role: manifest.role_prompt_name(role) for role in get_args(Role)},
         precision=manifest.precision,
         provider=engine.provider,
         fingerprint=engine.artifact.fingerprint,

@@ -8,6 +8,7 @@ from s2sent.service import errors
 from s2sent.service.api.embedding import read_body, remaining_seconds, service_of
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from s2sent.service.api.pieces import answer_of
+from s2sent.service.api.prompts import named_prompt
 from s2sent.service.api.responses import JSON, array_of, list_as_json
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import DecodeBody, TokenizeBody
@@ -34,7 +35,7 @@ async def tokenize_texts(request: Request) -> Response:
         body.inputs,
         orjson.dumps,
         add_special_tokens=body.add_special_tokens,
-        prompt=service.prompt(body.prompt_name),
+        prompt=named_prompt(service.manifest, body.prompt_name),
         timeout_seconds=remaining_seconds(request),
     )
     tokens = await unless_disconnected(request, work)

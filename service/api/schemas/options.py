@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from s2sent.model.runtime.tokenizer import TruncationDirection
+from s2sent.service.api.prompts import InputType
 from s2sent.service.http.validation_errors import whole
 
 
@@ -88,6 +89,11 @@ class EmbedOptions(Body):
         default="right", description="The side that is cut off a text that is too long."
     )
     prompt_name: PromptName = None
+    input_type: InputType | None = Field(
+        default=None,
+        description="What the texts are for: chooses the model's prompt for queries or documents"
+        " (/info), in place of prompt_name.",
+    )
     depth: Depth = None
     long_texts: LongTexts = "truncate"
     window_overlap: Overlap = None

@@ -88,7 +88,8 @@ class SimilarityOptions(EmbedOptions):
     documents_prompt_name: str | None = Field(
         default=None,
         description="Name of a prompt of the model (/info) that is put before sentences, documents"
-        " and a pair's second text; by default ``prompt_name``. An empty name is no prompt.",
+        " and a pair's second text; by default ``prompt_name``, and in a ranking without one the"
+        " model's prompt for documents. An empty name is no prompt.",
     )
 
 
