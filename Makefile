@@ -14,8 +14,8 @@ OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt))) javascript
 
 .PHONY: fuzz soak serve train test test-bulk test-clients check fix bench peers audit sbom clean
-serve: $(SERVE)/installed       ## start the service with the embedded model
-	$(SERVE)/bin/s2sent serve
+serve: $(SERVE)/installed       ## start the service with the embedded model; PORT=9000 for another port
+	$(SERVE)/bin/s2sent serve $(if $(PORT),--port $(PORT))
 
 train: $(TRAIN)/installed        ## install what training and export need, s2sent-train among it
 

