@@ -82,14 +82,21 @@ def _with_settings(command: Callable[[Settings], None]) -> Callable[..., None]:
 def _serve(settings: Settings) -> None:
     """Serve embeddings and similarity until SIGTERM or Ctrl-C."""
     tune_process()
+    from s2sent.service.engine.inference.parallelism import http_processes
     from s2sent.service.telemetry.logs import logging_to
 
-    with logging_to(sys.stdout, settings.log_level):  # the threads that open the model log too
-        code = _open_and_serve(settings)
+    try:
+        processes = http_processes(settings)
+    except SettingsError as error:
+        end_process(_say(*error.problems, code=2))
+    name = "engine" if processes > 1 else None
+    # The threads that open the model log too.
+    with logging_to(sys.stdout, settings.log_level, process=name):
+        code = _open_and_serve(settings, processes)
     end_process(code)
 
 
-def _open_and_serve(settings: Settings) -> int:
+def _open_and_serve(settings: Settings, processes: int) -> int:
     # Imported here, so that --help is instant, and in this order, so that the artifact is verified
     # and the model opened in threads while the rest is imported.
     from s2sent.model.runtime.malloc import return_freed_memory
@@ -105,7 +112,11 @@ def _open_and_serve(settings: Settings) -> int:
     from s2sent.service.server import CannotListen, serve
 
     try:
-        return serve(settings, model)
+        if processes == 1:
+            return serve(settings, model)
+        from s2sent.service.supervisor import serve_processes
+
+        return serve_processes(settings, processes, model)
     except CannotListen as error:
         return _say(str(error), code=1)
     except SettingsError as error:

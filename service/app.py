@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.service.access.auth import ApiKeys, RequireApiKey
-from s2sent.service.access.rate_limits import RateLimiter
+from s2sent.service.access.rate_limits import Limiter, RateLimiter
 from s2sent.service.api.embedding import Service
 from s2sent.service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
 from s2sent.service.api.routes import explain, native, openai, operations, tokenize
@@ -74,6 +74,7 @@ def create_app(
     engine: EmbeddingEngine | None = None,
     model: Future[LoadedModel] | None = None,
     metrics: Metrics | None = None,
+    limiter: Limiter | None = None,
     tracer_provider: "TracerProvider | None" = None,
     on_ready: OnReady = log_ready,
     on_fatal: OnFatal = log_fatal,
@@ -110,17 +111,20 @@ def create_app(
     bodies = BodyReader(settings, metrics)
     app.state.service = Service(settings, engine, metrics, bodies, answer_memory)
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
-    _add_middleware(app, settings, metrics, traced=tracer_provider is not None)
+    limiter = limiter or RateLimiter(metrics)
+    _add_middleware(app, settings, metrics, limiter, traced=tracer_provider is not None)
     return app
 
 
-def _add_middleware(app: FastAPI, settings: Settings, metrics: Metrics, *, traced: bool) -> None:
+def _add_middleware(
+    app: FastAPI, settings: Settings, metrics: Metrics, limiter: Limiter, *, traced: bool
+) -> None:
     """Innermost first: the middleware that is added last handles a request first."""
     if keys := ApiKeys.of(settings):
         app.add_middleware(
             RequireApiKey,
             keys=keys,
-            limiter=RateLimiter(metrics),
+            limiter=limiter,
             metrics_require_key=settings.metrics_require_key,
         )
     if settings.cors_allow_origins:

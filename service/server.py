@@ -20,6 +20,7 @@ import uvloop
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
+from s2sent.service.access.rate_limits import Limiter
 from s2sent.service.api.embedding import Service
 from s2sent.service.app import create_app, log_ready
 from s2sent.service.engine.inference.model import LoadedModel
@@ -27,6 +28,7 @@ from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.http.connection import HttpConnection
 from s2sent.service.process import tune_garbage_collector
 from s2sent.service.settings import Settings
+from s2sent.service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +62,19 @@ class Process:
         engine: EmbeddingEngine | None = None,
         model: Future[LoadedModel] | None = None,
         on_ready: Callable[[], None] = log_ready,
+        metrics: Metrics | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self.exit_code = 0
         self._settings = settings
         self._app = create_app(
-            settings, engine=engine, model=model, on_ready=on_ready, on_fatal=self._fail
+            settings,
+            engine=engine,
+            model=model,
+            metrics=metrics,
+            limiter=limiter,
+            on_ready=on_ready,
+            on_fatal=self.fail,
         )
         service: Service = self._app.state.service
         self._engine: EmbeddingEngine = service.engine
@@ -86,21 +96,32 @@ class Process:
         )
 
     async def run(self, listener: socket.socket) -> None:
-        """Serve until a signal or a fatal error."""
+        """Serve until a signal, `stop` or a fatal error."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
-        host, port = listener.getsockname()[:2]
-        logger.info("listening", extra={"fields": {"host": host, "port": port}})
+        log_listening(listener)
         try:
-            await self._server.serve(sockets=[listener])
+            await self.serve(listener)
         finally:
             for number in STOP_SIGNALS:
                 loop.remove_signal_handler(number)
+        logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Serve until `stop` or a fatal error."""
+        await self._server.serve(sockets=[listener])
         if unsent := self._unsent():
             logger.error("%d answers were not sent: their clients did not read them", unsent)
             self.exit_code = 1
-        logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
+
+    def stop(self) -> None:
+        """Finish what was accepted, and end; asked again, end without waiting."""
+        if self._draining is None:
+            self._draining = asyncio.get_running_loop().create_task(self._drain())
+        else:
+            self.exit_code = 1
+            self._server.force_exit = self._server.should_exit = True
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application; while draining, each answer asks its client to open no new request.
@@ -118,10 +139,7 @@ class Process:
     def _on_signal(self, number: signal.Signals) -> None:
         if self._draining is None:
             logger.info("draining", extra={"fields": {"signal": number.name}})
-            self._draining = asyncio.get_running_loop().create_task(self._drain())
-        else:
-            self.exit_code = 1
-            self._server.force_exit = self._server.should_exit = True
+        self.stop()
 
     async def _drain(self) -> None:
         timeout_seconds = self._settings.drain_timeout_seconds
@@ -141,18 +159,24 @@ class Process:
         open_now = self._server.server_state.connections
         return sum(1 for one in open_now if one.transport.get_write_buffer_size())
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
         """End the process; may be called from any thread."""
         logger.critical(reason)
         self.exit_code = 1
         self._server.should_exit = True
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to an address; raises CannotListen."""
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
+    """A socket bound to an address; raises CannotListen.
+
+    With ``reuse_port`` several sockets share the address, and the system spreads connections over
+    them (SO_REUSEPORT, socket(7)).
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        return socket.create_server(
+            (host, port), family=family, backlog=2048, reuse_port=reuse_port
+        )
     except (OSError, UnicodeError) as error:  # the second for a name that no host can have
         known: dict[int | None, str] = {
             errno.EADDRINUSE: "it is taken. Stop what uses it or set another --port.",
@@ -167,7 +191,21 @@ def listen(host: str, port: int) -> socket.socket:
         raise CannotListen(f"Cannot listen on {host}:{port}: {cure}") from None
 
 
-def _on_ready() -> None:
+def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
+    """So many sockets that share an address nobody else has; raises CannotListen."""
+    with listen(host, port) as alone:  # with reuse_port another service's address could be shared
+        port = alone.getsockname()[1]
+    return [listen(host, port, reuse_port=True) for _ in range(count)]
+
+
+def log_listening(listener: socket.socket) -> None:
+    """Log the address of a socket."""
+    host, port = listener.getsockname()[:2]
+    logger.info("listening", extra={"fields": {"host": host, "port": port}})
+
+
+def on_ready() -> None:
+    """Tune the process for serving, and log that it is ready."""
     tune_garbage_collector()
     log_ready()
 
@@ -178,7 +216,7 @@ def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     ``model`` is one that is being opened already.
     """
     listener = listen(settings.host, settings.port)
-    process = Process(settings, model=model, on_ready=_on_ready)
+    process = Process(settings, model=model, on_ready=on_ready)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(process.run(listener))
     return process.exit_code

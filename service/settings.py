@@ -85,6 +85,10 @@ class Settings(BaseSettings):
     request_timeout_seconds: float = _setting(
         60.0, "Server", "Time a request may take, waiting included; above it 504.", gt=0, le=3_600
     )
+    http_processes: int = _setting(
+        0, "Server", "HTTP processes before one engine; 0: on a CPU 1, on a GPU its cores less 2.",
+        ge=0, le=64,
+    )  # fmt: skip
     drain_timeout_seconds: float = _setting(
         30.0, "Server", "Time given to accepted requests after SIGTERM.", ge=0, le=3_600
     )

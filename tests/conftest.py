@@ -1,7 +1,7 @@
 """Fixtures for all tests: one tiny checkpoint and its artifact, built once a session."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 
 from s2sent.model.artifact.reader import Artifact
+
+
+@pytest.fixture(scope="module", params=[1, 3], ids=["one-process", "http-processes"])
+def each_form(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Servers of `tests.support.server_process` run in one process, then in several.
+
+    A fixture with a scope of its own that starts a server asks for it, so that it starts two.
+    """
+    from tests.support.server_process import ServerProcess
+
+    ServerProcess.form = ("--http-processes", str(request.param)) if request.param > 1 else ()
+    yield
+    ServerProcess.form = ()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.server_process import running_server
 from tests.support.wire import JSON_TYPE, Answer, Wire, chunked, request
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 KNOWN = "two happy dogs read books"
 GOOD = request(json.dumps({"inputs": KNOWN}).encode())
 EMBED, SIMILARITY, OPENAI, TOKENIZE, DECODE = ROUTES = (
@@ -56,13 +58,13 @@ def known(tiny_artifact: Artifact) -> Any:
 
 
 @pytest.fixture(scope="module")
-def server(tiny_artifact: Artifact, known: Any) -> Iterator[Server]:
+def server(each_form: None, tiny_artifact: Artifact, known: Any) -> Iterator[Server]:
     with running_server(tiny_artifact.path, "--no-log-requests") as process:
         yield Server(urlsplit(process.url).port or 0, known)
 
 
 @pytest.fixture(scope="module")
-def impatient(tiny_artifact: Artifact, known: Any) -> Iterator[Server]:
+def impatient(each_form: None, tiny_artifact: Artifact, known: Any) -> Iterator[Server]:
     flags = ("--no-log-requests", "--request-timeout-seconds", "0.5")
     with running_server(tiny_artifact.path, *flags) as process:
         yield Server(urlsplit(process.url).port or 0, known)

@@ -1,7 +1,11 @@
 """A short storm over real sockets; `python -m tests.support.chaos` is the long one."""
 
+import pytest
+
 from s2sent.model.artifact.reader import Artifact
 from tests.support import chaos
+
+pytestmark = pytest.mark.usefixtures("each_form")
 
 
 def test_in_a_storm_every_accepted_request_is_answered_and_no_vector_is_anothers(

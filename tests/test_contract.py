@@ -28,6 +28,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 FOREIGN_URL = os.environ.get("CONTRACT_URL")
 OWN_SETTINGS = pytest.mark.skipif(
     FOREIGN_URL is not None, reason="needs a server started with settings of its own"
@@ -95,7 +97,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(each_form: None) -> Iterator[Server]:
     """The server at CONTRACT_URL, or this service with its default model and small limits."""
     if FOREIGN_URL:
         with httpx.Client(base_url=FOREIGN_URL, trust_env=False, timeout=120) as client:

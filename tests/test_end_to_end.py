@@ -17,12 +17,14 @@ from s2sent.model.export.parity import parity_sentences
 from s2sent.model.network.encoder import load_encoder
 from tests.support.server_process import ServerProcess, running_server
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 TEXTS = list(parity_sentences())
 Rows = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
-def server(tiny_artifact: Artifact) -> Iterator[ServerProcess]:
+def server(each_form: None, tiny_artifact: Artifact) -> Iterator[ServerProcess]:
     with running_server(tiny_artifact.path, "--no-log-requests") as server:
         yield server
 

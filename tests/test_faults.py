@@ -261,6 +261,7 @@ async def test_a_run_that_hangs_turns_ready_red(stage: Stage) -> None:
     assert await stage.ready() == 200
 
 
+@pytest.mark.usefixtures("each_form")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_sigterm_under_load_answers_everything_that_was_accepted(
     tiny_artifact: Artifact, number: int

@@ -107,7 +107,15 @@ def test_service_uses_the_serving_half_of_model_only() -> None:
 # From the top: a part imports parts that stand further down, never one beside it or above it.
 LAYERS = {
     "service": [
-        *({"__main__"}, {"server"}, {"app"}, {"pages"}, {"api", "access"}, {"bulk", "http"}),
+        *(
+            {"__main__"},
+            {"http_process", "supervisor"},
+            {"server"},
+            {"app"},
+            {"pages"},
+            {"api", "access"},
+            {"bulk", "http"},
+        ),
         *(
             {"engine"},
             {"telemetry"},

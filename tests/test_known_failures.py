@@ -21,12 +21,14 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.server_process import ServerProcess, running_server
 from tests.support.wire import Wire, chunked, request
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 KEY = "s2s_the-key"
 NUMBERS = (10**18, 2**63, 2**64, 10**30, 10**400, -(2**63), -(10**30))
 
 
 @pytest.fixture(scope="module")
-def server(tiny_artifact: Artifact) -> Iterator[ServerProcess]:
+def server(each_form: None, tiny_artifact: Artifact) -> Iterator[ServerProcess]:
     with running_server(tiny_artifact.path, "--no-log-requests", "--api-keys", KEY) as server:
         server.client.headers["Authorization"] = f"Bearer {KEY}"
         yield server

@@ -15,6 +15,8 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.service.access.api_keys import digest_of, key_line
 from tests.support.server_process import ServerProcess, running_server
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 OLD, NEW, PLAIN = "s2s_the-old-key", "s2s_the-new-key", "s2s_the-plain-key"
 WRONG = "s2s_a-wrong-key"
 TEXT = "Grandmother's maiden name"
@@ -57,7 +59,7 @@ def folder(tiny_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path, keys_file: Path) -> Iterator[ServerProcess]:
+def server(each_form: None, folder: Path, keys_file: Path) -> Iterator[ServerProcess]:
     put(keys_file, {"old": OLD})
     flags = ("--api-keys-file", str(keys_file), "--api-keys", PLAIN, "--log-level", "debug")
     with running_server(folder, *flags) as server:

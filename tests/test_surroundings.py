@@ -20,6 +20,8 @@ from s2sent.model.artifact.reader import Artifact
 from tests.support.fake_engine import FakeEngine, client_of
 from tests.support.server_process import running_server
 
+pytestmark = pytest.mark.usefixtures("each_form")
+
 EMBED = {"inputs": "a dog runs"}
 
 

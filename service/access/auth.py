@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from s2sent.service.access.api_keys import Key, KeyFile, UnusableKeys, digest_of
-from s2sent.service.access.rate_limits import RateLimiter
+from s2sent.service.access.rate_limits import Limiter
 from s2sent.service.errors import ServiceError, Unauthorized
 from s2sent.service.http.context import context_of
 from s2sent.service.http.error_responses import error_response
@@ -59,7 +59,7 @@ class RequireApiKey:
     """ASGI middleware: 401 to a request without an accepted key, 429 to one over its limit."""
 
     def __init__(
-        self, app: ASGIApp, keys: ApiKeys, limiter: RateLimiter, *, metrics_require_key: bool
+        self, app: ASGIApp, keys: ApiKeys, limiter: Limiter, *, metrics_require_key: bool
     ) -> None:
         self._app = app
         self._keys = keys
@@ -72,7 +72,7 @@ class RequireApiKey:
             return
         connection = HTTPConnection(scope)
         try:
-            key = self._admit(connection)
+            key = await self._admit(connection)
         except ServiceError as error:
             await error_response(scope["path"], error)(scope, receive, send)
             return
@@ -89,7 +89,7 @@ class RequireApiKey:
             return scope["method"] in HOME_METHODS
         return path in self._open_paths or path.startswith(STATIC_PREFIX)
 
-    def _admit(self, connection: HTTPConnection) -> Key:
+    async def _admit(self, connection: HTTPConnection) -> Key:
         """The key the request came with; raises Unauthorized or QuotaExceeded."""
         authorization = connection.headers.get("authorization")
         key = self._keys.find(authorization)
@@ -97,7 +97,7 @@ class RequireApiKey:
             raise Unauthorized(f"{_problem(authorization)}. Send Authorization: Bearer <key>.")
         context = context_of(connection)
         context.key_name, context.key_lane = key.name, key.priority
-        self._limiter.admit(key)
+        await self._limiter.admitted(key)
         return key
 
 

@@ -7,7 +7,9 @@ charged then, the balance may become negative, and until it is positive again re
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import astuple
+from typing import Any, Protocol
 
 from s2sent.service.access.api_keys import Key
 from s2sent.service.errors import QuotaExceeded
@@ -51,6 +53,13 @@ class _KeyBuckets:
         self.tokens = TokenBucket(tokens, clock) if tokens else None
 
 
+class Limiter(Protocol):
+    """What `service.access.auth` needs of the limits of keys, wherever they are kept."""
+
+    async def admitted(self, key: Key) -> None: ...
+    def charge(self, key: Key, tokens: int) -> None: ...
+
+
 class RateLimiter:
     """Admits or refuses the requests of each key, on the event loop; refusals are counted."""
 
@@ -59,6 +68,10 @@ class RateLimiter:
         self._clock = clock
         # Keyed by the whole Key, limits included: a key with changed limits starts full.
         self._buckets: dict[Key, _KeyBuckets] = {}
+
+    async def admitted(self, key: Key) -> None:
+        """`admit`, as a coroutine."""
+        self.admit(key)
 
     def admit(self, key: Key) -> None:
         """Count one request of a key; raises QuotaExceeded if a limit is used up."""
@@ -89,3 +102,35 @@ class RateLimiter:
             f" Send the request again in {seconds} s.",
             retry_after_seconds=seconds,
         )
+
+
+class RemoteLimiter:
+    """The limits of keys as the engine process keeps them, for all HTTP processes together.
+
+    ``call`` asks it a question and raises its refusal, ``note`` tells it something.
+    """
+
+    def __init__(self, call: Callable[[Any], Awaitable[Any]], note: Callable[[Any], None]) -> None:
+        self._call = call
+        self._note = note
+
+    async def admitted(self, key: Key) -> None:
+        """`RateLimiter.admit`; a key without limits needs no question."""
+        if key.requests_per_minute or key.tokens_per_minute:
+            await self._call(["admit", _as_json(key)])
+
+    def charge(self, key: Key, tokens: int) -> None:
+        """`RateLimiter.charge`."""
+        if key.tokens_per_minute:
+            self._note(["charge", _as_json(key), tokens])
+
+
+def _as_json(key: Key) -> list[Any]:
+    digest, *rest = astuple(key)
+    return [digest.hex(), *rest]
+
+
+def key_of(fields: list[Any]) -> Key:
+    """The key that `RemoteLimiter` sent."""
+    digest, *rest = fields
+    return Key(bytes.fromhex(digest), *rest)

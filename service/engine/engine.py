@@ -20,7 +20,7 @@ from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
-from s2sent.service.engine.types import Readiness
+from s2sent.service.engine.types import Readiness, ServedModel
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
@@ -81,6 +81,11 @@ class Engine(BaseEngine):
         self._admission.state = "serving"
         model.describe(self._metrics)
         self._metrics.model_load_seconds.set(self._clock() - (model.opened_since or since))
+
+    @property
+    def model(self) -> ServedModel:
+        """The model that is served; raises NotReady before it is loaded."""
+        return self._loaded
 
     @property
     def queue(self) -> TextQueue:

@@ -31,19 +31,25 @@ FLUSH_TIMEOUT_SECONDS = 3.0
 _NANOSECONDS = 1_000_000_000
 
 
-def open_provider(settings: Settings, *, version: str) -> "TracerProvider | None":
-    """The tracer provider that sends spans, or None without ``otlp_endpoint``.
-
-    ``version`` is the service's. Raises SettingsError when the ``otel`` extra is not installed.
-    """
-    if settings.otlp_endpoint is None:
-        return None
-    if not all(map(importlib.util.find_spec, ("opentelemetry.sdk", "opentelemetry.exporter"))):
+def check_packages(settings: Settings) -> None:
+    """Raise SettingsError where traces are asked for and the ``otel`` extra is not installed."""
+    needed = ("opentelemetry.sdk", "opentelemetry.exporter")
+    if settings.otlp_endpoint is not None and not all(map(importlib.util.find_spec, needed)):
         problem = (
             "otlp_endpoint is set, and the packages that send traces are not installed. "
             "Install s2sent[otel] or unset S2SENT_OTLP_ENDPOINT."
         )
         raise SettingsError([problem])
+
+
+def open_provider(settings: Settings, *, version: str) -> "TracerProvider | None":
+    """The tracer provider that sends spans, or None without ``otlp_endpoint``.
+
+    ``version`` is the service's. Raises SettingsError when the ``otel`` extra is not installed.
+    """
+    check_packages(settings)
+    if settings.otlp_endpoint is None:
+        return None
     # Imported here because the packages are optional and slow to import.
     from s2sent.service.http.otlp import collector_provider
 

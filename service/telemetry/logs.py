@@ -12,12 +12,22 @@ from typing import TextIO
 
 import orjson
 
+# So many bytes a pipe takes whole (PIPE_BUF, pipe(7)): lines of several processes do not mix.
+ATOMIC_BYTES = 4_096
+
 # Fields of every line that is logged in the current context, such as the request's id.
 log_fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields")
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON; ``extra={"fields": {...}}`` adds fields to it."""
+    """A record as one line of JSON; ``extra={"fields": {...}}`` adds fields to it.
+
+    ``process`` names the process that writes, where there are several.
+    """
+
+    def __init__(self, process: str | None = None) -> None:
+        super().__init__()
+        self._process = {"process": process} if process else {}
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -25,6 +35,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **self._process,
         }
         context: Mapping[str, object] = getattr(record, "context", {})
         line |= {name: value for name, value in context.items() if value is not None}
@@ -60,9 +71,11 @@ class _LineHandler(logging.Handler):
     A record that cannot be formatted or written is reported on stderr (`logging.raiseExceptions`).
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, process: str | None) -> None:
         super().__init__()
-        self.setFormatter(JsonFormatter())
+        self.setFormatter(JsonFormatter(process))
+        self._shared = process is not None  # others write to the stream too
+        self._unflushed = 0
         self._stream = stream
         self._separator = ""
         self._last = logging.makeLogRecord({})
@@ -72,6 +85,9 @@ class _LineHandler(logging.Handler):
         self._last = record
         try:
             line = self._separator + self.format(record) + "\n"
+            if self._shared and self._unflushed + len(line) > ATOMIC_BYTES:
+                self.flush()
+            self._unflushed += len(line)
             self._separator = "\n"  # stays if writing fails, so that no line continues this one
             self._stream.write(line)
             self._separator = ""
@@ -80,6 +96,7 @@ class _LineHandler(logging.Handler):
 
     def flush(self) -> None:
         """Hand what was written to the operating system."""
+        self._unflushed = 0
         try:
             self._stream.flush()
         except Exception:  # the same contract
@@ -100,14 +117,15 @@ class _LineListener(QueueListener):
 
 
 @contextmanager
-def logging_to(stream: TextIO, level: str) -> Iterator[None]:
+def logging_to(stream: TextIO, level: str, *, process: str | None = None) -> Iterator[None]:
     """Send every logger's records of at least ``level`` to ``stream`` while the block runs.
 
+    ``process`` is the name of this process in every line, where several write to the stream.
     When the block ends, every record logged in it has been written.
     """
     records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
     handler = _RecordQueueHandler(records)
-    lines = _LineHandler(stream)
+    lines = _LineHandler(stream, process)
     listener = _LineListener(records, lines)
     root = logging.getLogger()
     previous_level = root.level

@@ -8,7 +8,7 @@ its first event.
 """
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
@@ -23,6 +23,7 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
 
 from s2sent.service.lanes import LANES, Lane
 from s2sent.service.telemetry.deferred import DeferredCalls
@@ -65,6 +66,7 @@ class Metrics:
         # A creation time beside each counter doubles the exposition, and no dashboard reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no type
         self._registry = CollectorRegistry()
+        self._gather: Callable[[], Awaitable[Collector]] | None = None
         self.deferred = DeferredCalls()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
@@ -81,6 +83,14 @@ class Metrics:
         """The registry, in which everything that was deferred is recorded."""
         self.deferred.run()
         return self._registry
+
+    async def gathered(self) -> Collector:
+        """What a scrape is answered with: the registry, or what `gather_from` was given."""
+        return self.registry if self._gather is None else await self._gather()
+
+    def gather_from(self, gather: Callable[[], Awaitable[Collector]]) -> None:
+        """Answer scrapes with what ``gather`` gives: all processes' metrics instead of one's."""
+        self._gather = gather
 
     def render(self) -> bytes:
         """The current values in Prometheus' text format (media type CONTENT_TYPE)."""
@@ -231,6 +241,9 @@ class Metrics:
     def _declare_engine(self) -> None:
         self.engine_restarts = self._counter(
             "s2sent_engine_restarts_total", "Restarts of an inference thread that died."
+        )
+        self.http_restarts = self._counter(
+            "s2sent_http_restarts_total", "HTTP processes that ended and were started again."
         )
         self.engine_ready = self._gauge(
             "s2sent_engine_ready", "1 when the service is ready for traffic, else 0."

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.service.engine.inference.model import LoadedModel
+from s2sent.service.engine.inference.parallelism import http_processes
 from s2sent.service.engine.types import TokenEncoder
 from s2sent.service.server import serve
 from s2sent.service.settings import load_settings
+from s2sent.service.supervisor import serve_processes
 from s2sent.service.telemetry.logs import logging_to
 from tests.support.wrapped_encoder import WrappedEncoder
 
@@ -33,8 +35,9 @@ HEALTHY_RUNS = 50  # at first, so that the start succeeds
 class FaultyEncoder(WrappedEncoder):
     """An encoder whose runs go wrong at random. What it returns as good is good."""
 
-    def __init__(self, encoder: TokenEncoder, *, seed: int, faults: float) -> None:
+    def __init__(self, encoder: TokenEncoder, *, seed: int, faults: float, runs: int) -> None:
         super().__init__(encoder)
+        self._most_runs = runs
         self._random = random.Random(seed)
         self._faults = faults
         self._lock = threading.Lock()  # one source of chance for all threads
@@ -52,6 +55,8 @@ class FaultyEncoder(WrappedEncoder):
         with self._lock:
             self._runs += 1
             dice = self._random.uniform(0, 1000) if self._runs > HEALTHY_RUNS else 1000
+        if self._runs > self._most_runs:
+            raise SystemExit("told to die")
         dice = 1000 if getattr(self._spared, "next", True) else dice / self._faults
         self._spared.next = dice < RAISE + DIE + STALL + NOT_FINITE
         if dice < RAISE:
@@ -72,13 +77,18 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=float, default=1.0, help="how many, against the usual")
+    parser.add_argument("--dies-after", type=int, default=sys.maxsize, help="so many runs")
     arguments, flags = parser.parse_known_args()
     settings = load_settings(**_settings(flags))
     good = LoadedModel.open(settings)
-    encoder = FaultyEncoder(good.encoder, seed=arguments.seed, faults=arguments.faults)
+    encoder = FaultyEncoder(
+        good.encoder, seed=arguments.seed, faults=arguments.faults, runs=arguments.dies_after
+    )
     model: Future[LoadedModel] = Future()
     model.set_result(LoadedModel(encoder, good.tokenizer, good.artifact))
     with logging_to(sys.stdout, settings.log_level):
+        if (processes := http_processes(settings)) > 1:
+            return serve_processes(settings, processes, model)
         return serve(settings, model)
 
 

@@ -59,12 +59,10 @@ class LinkedEngine(RemoteEngine):
             board, 1, max_queue_tokens=settings.max_queue_tokens, samples=lambda: b"[]"
         )
         far = HttpProcessConnection(
-            server, 1, on_ready=lambda: None, on_samples=lambda _: None, **options
+            server, 1, on_ready=lambda: None, on_samples=lambda _, asked: None, **options
         )
         await connect(near, far)
-        engine = cls(
-            settings, metrics, near, board, 1, on_fatal=lambda _: None, open_model=lambda _: model
-        )
+        engine = cls(settings, metrics, near, board, 1, open_model=lambda _: model)
         engine.core, engine.server, engine.near, engine.far = core, server, near, far
         server.describe(b"")
         await engine.start()

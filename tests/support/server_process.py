@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 
@@ -18,7 +18,12 @@ STOP_TIMEOUT_SECONDS = 120
 
 
 class ServerProcess:
-    """A running `s2sent serve`, or ``program`` in its place; ``log`` holds its lines so far."""
+    """A running `s2sent serve`, or ``program`` in its place; ``log`` holds its lines so far.
+
+    ``form`` has the flags of the form that is tested: one process or several.
+    """
+
+    form: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -33,7 +38,7 @@ class ServerProcess:
         unwanted = ("S2SENT_", "PYTHONPATH") if program else "S2SENT_"  # another installation's
         environment = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
         self.process = subprocess.Popen(
-            [*command, "--port", "0", *flags],
+            [*command, "--port", "0", *self.form, *flags],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -137,7 +137,7 @@ async def metrics(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
     except (TypeError, ValueError):  # of a version that is quoted or no number
         encode, content_type = choose_encoder("")
-    body = await asyncio.to_thread(encode, service_of(request).metrics.registry)
+    body = await asyncio.to_thread(encode, await service_of(request).metrics.gathered())
     return Response(body, headers={"Content-Type": content_type})
 
 

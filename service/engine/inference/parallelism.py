@@ -5,17 +5,22 @@ of two cores is throttled most of the time.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from s2sent.service.settings import Settings
+from s2sent.service.settings import Settings, SettingsError
 
 CGROUP_MOUNT = "sys/fs/cgroup"
 
 # More cores than this wait for memory. On a GPU `model.runtime.encoder` runs one after another.
 MAX_CONCURRENT_RUNS = {"cpu": 16, "gpu": 1}
+
+# Where the number of HTTP processes is chosen: cores left to the engine process, and the most.
+ENGINE_CORES = 2
+MOST_HTTP_PROCESSES = 12
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,26 @@ class Parallelism:
         most = min(threads, MAX_CONCURRENT_RUNS[settings.processor])
         runs = settings.concurrent_runs or most
         return cls(threads, runs)
+
+
+def http_processes(settings: Settings) -> int:
+    """How many HTTP processes the settings ask for; raises SettingsError where one is all there is.
+
+    For 0 there is one before a CPU, and before a GPU as many as the cores allow.
+    """
+    asked = settings.http_processes
+    if not sys.platform.startswith("linux"):
+        if asked > 1:
+            raise SettingsError(
+                [
+                    f"http_processes is {asked}, and only Linux spreads connections over several"
+                    " sockets (SO_REUSEPORT). Set it to 1, or run several services."
+                ]
+            )
+        return 1
+    if asked or settings.processor == "cpu":
+        return asked or 1
+    return max(1, min(usable_cpus() - ENGINE_CORES, MOST_HTTP_PROCESSES))
 
 
 def usable_cpus(root: Path = Path("/")) -> int:

@@ -148,7 +148,7 @@ class EngineConnection(FrameConnection):
 
     # --- the connection ---
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
         """Begin to report."""
         super().connection_made(transport)
         self._report()
@@ -179,7 +179,7 @@ class EngineConnection(FrameConnection):
         elif kind == Kind.MODEL:
             self.model.set_result(bytes(payload))
         elif kind == Kind.COLLECT:
-            self.send(Kind.SAMPLES, 0, self._samples())
+            self.send(Kind.SAMPLES, number, self._samples())
         elif kind == Kind.STOP:
             self.on_stop()
 
@@ -252,13 +252,12 @@ class RemoteEngine(BaseEngine):
         board: Board,
         process: int,
         *,
-        on_fatal: Callable[[str], None],
         open_model: Callable[[bytes], ServedModel] = RemoteModel.of,
     ) -> None:
         in_flight = _SharedInFlight(board, process, metrics, settings.request_timeout_seconds)
         super().__init__(settings, metrics, connection, lambda _: board.seconds, in_flight)
         self._connection = connection
-        self._on_fatal = on_fatal
+        self.on_fatal: Callable[[str], None] = lambda reason: None
         self._open_model = open_model
         self._readiness = Readiness(False, "starting")
         connection.on_state = self._on_state
@@ -287,4 +286,4 @@ class RemoteEngine(BaseEngine):
         if failed and self._admission.state != "failed":
             self._admission.state = "failed"
             self._abort_in_flight()
-            self._on_fatal(readiness.reason)
+            self.on_fatal(readiness.reason)

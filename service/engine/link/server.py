@@ -79,6 +79,12 @@ class LinkServer:
         for connection in self.connections.values():
             connection.send_json(Kind.STATE, 0, self._state)
 
+    def collect(self) -> list[int]:
+        """Ask all processes for their metrics; returns which these are."""
+        for connection in self.connections.values():
+            connection.send(Kind.COLLECT, 1)
+        return list(self.connections)
+
     def stop(self) -> None:
         """Tell all processes to finish what they have accepted, and to end."""
         for connection in self.connections.values():
@@ -119,7 +125,8 @@ class _LinkedRequest(PendingRequest):
 class HttpProcessConnection(FrameConnection):
     """The connection of one HTTP process, number ``process`` from 0.
 
-    ``on_ready`` is called when the process serves, ``on_samples`` with its metrics as JSON.
+    ``on_ready`` is called when the process serves, ``on_samples`` with its metrics as
+    JSON, and whether it was asked for them.
     """
 
     def __init__(
@@ -128,7 +135,7 @@ class HttpProcessConnection(FrameConnection):
         process: int,
         *,
         on_ready: Callable[[], None],
-        on_samples: Callable[[bytes], None],
+        on_samples: Callable[[bytes, bool], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -141,7 +148,7 @@ class HttpProcessConnection(FrameConnection):
         self._calls: set[asyncio.Task[None]] = set()
         self.heard = clock()  # when the process last sent something
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
         """Tell the process what is known by now."""
         super().connection_made(transport)
         self._owner.add(self._process, self)
@@ -154,7 +161,7 @@ class HttpProcessConnection(FrameConnection):
         elif kind == Kind.DROP:
             self._drop(number)
         elif kind == Kind.SAMPLES:
-            self._on_samples(bytes(payload))
+            self._on_samples(bytes(payload), number > 0)
         elif kind == Kind.CALL:
             call = asyncio.get_running_loop().create_task(self._call(number, orjson.loads(payload)))
             self._calls.add(call)

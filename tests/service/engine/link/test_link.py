@@ -8,7 +8,6 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.service.engine.inference.model import LoadedModel, open_encoder
 from s2sent.service.engine.link.board import NUMBERS
 from s2sent.service.engine.link.client import RemoteEngine, RemoteModel
-from s2sent.service.engine.link.frames import Kind
 from s2sent.service.engine.link.server import model_payload
 from s2sent.service.engine.types import OtherTexts, Readiness
 from s2sent.service.errors import DeadlineExceeded, NotReady, Overloaded, QuotaExceeded
@@ -42,7 +41,7 @@ async def test_texts_of_a_process_that_is_gone_leave_the_queue() -> None:
 async def test_without_the_engine_process_every_request_is_answered_503_at_once() -> None:
     async with serving() as harness:
         engine, reasons = linked_engine(harness), harness.fatal
-        engine._on_fatal = reasons.append
+        engine.on_fatal = reasons.append
         held, call = await harness.hold(), asyncio.ensure_future(engine.near.call("?"))
         engine.far.close()
         answers = [await outcome(task) for task in (held, harness.send("late"))]
@@ -161,8 +160,8 @@ def test_an_http_process_knows_the_model_by_what_it_is_told(tiny_artifact: Artif
 
 async def test_a_process_reports_at_once_and_when_asked() -> None:
     async with serving() as harness:
-        engine, reports = linked_engine(harness), list[bytes]()
-        engine.far._on_samples = reports.append
-        engine.far.send(Kind.COLLECT)
+        engine, reports = linked_engine(harness), list[tuple[bytes, bool]]()
+        engine.far._on_samples = lambda *report: reports.append(report)
+        assert engine.server.collect() == [1]
         await harness.until(lambda: bool(reports))
-        assert reports[0] == b"[]"
+        assert reports[0] == (b"[]", True)

@@ -1,0 +1,451 @@
+"""Several HTTP processes before one engine: what they promise together, and when one ends."""
+
+import hashlib
+import itertools
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from s2sent.model.artifact.reader import Artifact
+from tests.support.server_process import ServerProcess, running_server
+
+PATIENCE_SECONDS = 60  # a test that waits this long has failed
+SEVERAL = ("--http-processes", "3")
+QUIET = ("--no-log-requests",)
+
+
+def until(condition: Callable[[], Any], what: str = "it") -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come to be"
+        time.sleep(0.02)
+
+
+def children(server: ServerProcess) -> list[psutil.Process]:
+    """The HTTP processes, in the order of their names."""
+    found = psutil.Process(server.process.pid).children()
+    return sorted(found, key=lambda child: child.cmdline()[4:5])
+
+
+def value(server: ServerProcess, name: str, **labels: str) -> float:
+    """The sum of a metric's series that have these labels."""
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    lines = server.client.get("/metrics").text.splitlines()
+    series = [line for line in lines if line.startswith((f"s2sent_{name} ", f"s2sent_{name}{{"))]
+    assert series, name
+    return sum(float(s.rsplit(" ", 1)[1]) for s in series if all(w in s for w in wanted))
+
+
+def is_ready(server: ServerProcess) -> bool:
+    """Whether every part is there, asked on a connection of its own."""
+    try:
+        return httpx.get(f"{server.url}/ready", trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+class Load:
+    """Clients that ask one after the other until told to stop; ``answers`` has what each got."""
+
+    def __init__(self, url: str, clients: int, texts: int = 2) -> None:
+        self.answers: Counter[int | str] = Counter()
+        self._url = url
+        self._texts = texts
+        self._numbers = itertools.count()
+        self._stopped = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+
+    def __enter__(self) -> "Load":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_SECONDS)
+
+    def _ask(self) -> None:
+        with httpx.Client(base_url=self._url, trust_env=False, timeout=PATIENCE_SECONDS) as client:
+            while not self._stopped.is_set():
+                inputs = [f"text {next(self._numbers)}" for _ in range(self._texts)]
+                try:
+                    self.answers[client.post("/embed", json={"inputs": inputs}).status_code] += 1
+                except httpx.ConnectError:
+                    self.answers["refused"] += 1
+                    time.sleep(0.01)
+                except httpx.TransportError:
+                    self.answers["lost"] += 1
+
+
+@pytest.fixture(scope="module")
+def server(tiny_artifact: Artifact) -> Iterator[ServerProcess]:
+    with running_server(tiny_artifact.path, *SEVERAL, *QUIET) as server:
+        yield server
+
+
+# --- together ---
+
+
+def test_every_route_answers_as_one_process_does(
+    tiny_artifact: Artifact, server: ServerProcess
+) -> None:
+    """To the byte, hence every vector to the bit; from each of the processes."""
+    texts = ["A man is playing a guitar.", "Someone plays music.", "word " * 200]
+    asked: list[tuple[str, Any]] = [
+        ("/embed", {"inputs": texts[0]}),
+        ("/embed", {"inputs": texts, "dimensions": 7, "normalize": False}),
+        ("/embed", {"inputs": texts, "encoding_format": "base64"}),
+        ("/embed", {"inputs": ["", *texts], "on_error": "null"}),
+        ("/embed", {"inputs": texts, "long_texts": "mean"}),
+        ("/embed", {"inputs": texts, "truncate": False}),
+        ("/embed", {"inputs": [[5, 6, 7], [99_999_999]]}),
+        ("/similarity", {"inputs": {"source_sentence": texts[0], "sentences": texts[1:]}}),
+        ("/v1/embeddings", {"input": texts, "model": "any"}),
+        ("/tokenize", {"inputs": texts}),
+        ("/decode", {"ids": [[5, 6, 7]]}),
+        ("/explain", {"inputs": texts[:2]}),
+        ("/info", None), ("/ready", None), ("/health", None), ("/", None), ("/docs", None),
+        ("/openapi.json", None), ("/nowhere", None),
+    ]  # fmt: skip
+    with running_server(tiny_artifact.path, *QUIET) as alone:
+        for path, body in asked:
+            expected = ask(alone.url, path, body)
+            for _ in range(6):  # each on a connection of its own
+                assert ask(server.url, path, body) == expected, path
+
+
+def ask(url: str, path: str, body: Any) -> tuple[int, bytes]:
+    method = "GET" if body is None else "POST"
+    answer = httpx.request(method, f"{url}{path}", json=body, trust_env=False)
+    return answer.status_code, answer.content
+
+
+def test_connections_are_spread(tiny_artifact: Artifact) -> None:
+    """Of 64 connections that stay open no one of four processes has more than half."""
+    with running_server(tiny_artifact.path, "--http-processes", "4", *QUIET) as server:
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(httpx.Client(base_url=server.url, trust_env=False))
+                for _ in range(64)
+            ]
+            before = by_process(server)
+            for client in clients:
+                assert client.get("/health").status_code == 200
+            after = by_process(server)
+        gained = {name: after[name] - before[name] for name in after if name != "engine"}
+    assert len(gained) == 4
+    assert max(gained.values()) <= 32 + 2, gained  # 2: the scrapes
+
+
+def by_process(server: ServerProcess) -> dict[str, float]:
+    names = ["engine", *(f"http-{number}" for number in range(1, 5))]
+    return {name: value(server, "process_requests_total", process=name) for name in names}
+
+
+def test_counters_are_what_clients_got(server: ServerProcess) -> None:
+    """After a storm, to the unit; asked of any process."""
+    before = {status: counted(server, status) for status in (200, 413, 422)}
+    texts = value(server, "texts_total")
+    with Load(server.url, 12) as load:
+        until(lambda: load.answers[200] >= 600)
+    for _ in range(40):
+        ask(server.url, "/embed", {"inputs": 7})
+    assert set(load.answers) == {200}
+    for _ in range(6):
+        assert counted(server, 200) - before[200] == load.answers[200]
+        assert counted(server, 422) - before[422] == 40
+        assert value(server, "texts_total") - texts == 2 * load.answers[200]
+
+
+def counted(server: ServerProcess, status: int) -> float:
+    return value(server, "requests_total", route="/embed", status=str(status))
+
+
+def test_openmetrics_is_for_those_who_ask(server: ServerProcess) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    answer = server.client.get("/metrics", headers=accept)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+    for text in (answer.text, server.client.get("/metrics").text):
+        families = [line for line in text.splitlines() if line.startswith("# TYPE")]
+        assert len(families) == len({line.split()[2] for line in families})
+        assert "s2sent_engine_ready 1.0" in text
+        assert text.count("s2sent_model_info{") == 1
+
+
+def test_the_limits_of_a_key_are_those_of_all_processes_together(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    digest = hashlib.sha256(b"key").hexdigest()
+    (tmp_path / "keys").write_text(f"alice {digest} requests_per_minute=20\n")
+    flags = (*SEVERAL, *QUIET, "--api-keys-file", str(tmp_path / "keys"))
+    key = {"Authorization": "Bearer key"}
+    with running_server(tiny_artifact.path, *flags) as server:
+        answers = [
+            httpx.post(f"{server.url}/embed", json={"inputs": "a"}, headers=key, trust_env=False)
+            for _ in range(30)
+        ]
+        assert value(server, "requests_rejected_total", reason="quota") >= 8
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert len(refused) >= 8  # a token comes back every three seconds
+    assert all(answer.status_code == 200 for answer in answers[:20])
+    assert all(int(answer.headers["retry-after"]) in (1, 2, 3) for answer in refused)
+
+
+def test_tokens_of_a_key_are_charged_in_one_place(tiny_artifact: Artifact, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"key").hexdigest()
+    (tmp_path / "keys").write_text(f"alice {digest} tokens_per_minute=100\n")
+    flags = (*SEVERAL, *QUIET, "--api-keys-file", str(tmp_path / "keys"))
+    key = {"Authorization": "Bearer key"}
+    with running_server(tiny_artifact.path, *flags) as server:
+        statuses = [
+            httpx.post(
+                f"{server.url}/embed", json={"inputs": "a b c " * 12}, headers=key, trust_env=False
+            ).status_code
+            for _ in range(12)
+        ]
+    assert statuses[0] == 200
+    assert statuses.count(200) <= 5
+    assert statuses[-3:] == [429] * 3
+
+
+def test_log_lines_are_whole_and_name_their_process(tiny_artifact: Artifact) -> None:
+    with running_server(tiny_artifact.path, *SEVERAL) as server:
+        with Load(server.url, 8) as load:
+            until(lambda: load.answers[200] >= 300)
+        assert server.stop() == 0
+    lines = [line for line in server.log if line["message"] == "request"]
+    statuses = Counter(line["status"] for line in lines if line["route"] == "/embed")
+    assert statuses == load.answers
+    names = {line["process"] for line in lines}
+    assert names <= {"http-1", "http-2", "http-3"}
+    assert len(names) > 1  # connections are spread by chance
+    ready = [line for line in server.log if line["message"] == "ready"]
+    assert sorted(line["process"] for line in ready) == ["engine", "http-1", "http-2", "http-3"]
+    assert all(line.get("level") for line in server.log), server.log
+    assert server.log[-1]["message"] == "stopped"
+    assert server.log[-1]["exit_code"] == 0
+
+
+# --- when one ends ---
+
+
+def test_a_killed_http_process_costs_its_own_connections_and_comes_back(
+    tiny_artifact: Artifact,
+) -> None:
+    with running_server(tiny_artifact.path, *SEVERAL, *QUIET) as server:
+        with Load(server.url, 12) as load:
+            until(lambda: load.answers[200] >= 100)
+            children(server)[1].kill()
+            until(lambda: any("started again" in line["message"] for line in server.log))
+            until(lambda: is_ready(server))
+            counted = load.answers[200]
+            until(lambda: load.answers[200] >= counted + 100)
+        assert set(load.answers) <= {200, "lost"}, load.answers
+        assert load.answers["lost"] <= 12  # one request a connection
+        assert len(children(server)) == 3
+        assert value(server, "http_restarts_total") == 1
+        until(lambda: value(server, "queue_tokens") == 0)
+        assert value(server, "engine_restarts_total") == 0
+        assert server.stop() == 0
+
+
+def test_counters_stay_when_their_process_ends(tiny_artifact: Artifact) -> None:
+    with running_server(tiny_artifact.path, *SEVERAL, *QUIET) as server:
+        with Load(server.url, 6) as load:
+            until(lambda: load.answers[200] >= 60)
+        before = {name: value(server, name) for name in ("requests_total", "texts_total")}
+        for _ in range(2):
+            for child in children(server):
+                child.kill()
+            server.client.close()
+            server.client = httpx.Client(base_url=server.url, trust_env=False, timeout=60)
+            until(lambda: sum("started again" in line["message"] for line in server.log) % 3 == 0)
+            until(lambda: is_ready(server))
+        assert counted(server, 200) == load.answers[200]
+        assert all(value(server, name) >= least for name, least in before.items())
+
+
+def test_ready_is_red_while_a_process_is_missing(tiny_artifact: Artifact) -> None:
+    with running_server(tiny_artifact.path, *SEVERAL, *QUIET) as server:
+        clients = [httpx.Client(base_url=server.url, trust_env=False) for _ in range(16)]
+        for client in clients:
+            assert client.get("/ready").status_code == 200
+        children(server)[0].kill()
+        seen = set()
+
+        def turned_red_and_green() -> bool:
+            for client in clients:
+                try:
+                    seen.add(client.get("/ready").text)
+                except httpx.TransportError:
+                    continue
+            return any("HTTP process http-1 is being started" in text for text in seen)
+
+        until(turned_red_and_green, "a red /ready")
+        until(lambda: is_ready(server))
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_nothing_is_left_when_the_engine_process_is_killed(
+    tiny_artifact: Artifact, busy: bool
+) -> None:
+    """What waits gets 503 or a closed connection at once."""
+    server = ServerProcess(tiny_artifact.path, *SEVERAL, *QUIET)
+    server.wait_until_ready()
+    others = children(server)
+    others[2].suspend()  # one that cannot notice
+    with Load(server.url, 8 * busy) as load:
+        if busy:
+            until(lambda: load.answers[200] >= 50)
+        killed = time.monotonic()
+        server.stop(signal.SIGKILL)
+        _, left = psutil.wait_procs(others, timeout=PATIENCE_SECONDS)
+        assert left == []
+        assert time.monotonic() - killed < 10
+    assert set(load.answers) <= {200, 503, "lost", "refused"}
+    server.client.close()
+    assert server.process.stdout
+    server.process.stdout.close()
+
+
+def test_an_engine_that_fails_for_good_ends_all_with_1(tiny_artifact: Artifact) -> None:
+    flags = ("--dies-after", "60", *SEVERAL, "--log-requests", "false")
+    module = "tests.support.faulty_server"
+    with running_server(tiny_artifact.path, *flags, module=module) as server:
+        others = children(server)
+        with Load(server.url, 6) as load:
+            until(lambda: any(line.get("level") == "critical" for line in server.log))
+            assert server.process.wait(PATIENCE_SECONDS) == 1
+        assert psutil.wait_procs(others, timeout=0)[1] == []
+    assert set(load.answers) <= {200, 424, 503, "lost", "refused"}
+    assert load.answers[503] > 0
+    times = [line["time"] for line in server.log if "died 4 times" in line["message"]]
+    ended = server.log[-1]
+    assert (ended["message"], ended["exit_code"]) == ("stopped", 1)
+    took = datetime.fromisoformat(ended["time"]) - datetime.fromisoformat(times[0])
+    assert took.total_seconds() < 5
+
+
+def test_a_stopped_http_process_is_replaced_and_the_others_are_served(
+    tiny_artifact: Artifact,
+) -> None:
+    flags = (*SEVERAL, *QUIET, "--stall-timeout-seconds", "3")
+    with running_server(tiny_artifact.path, *flags) as server:
+        clients = [httpx.Client(base_url=server.url, trust_env=False, timeout=2) for _ in range(24)]
+        for client in clients:
+            client.get("/health")
+        stopped = children(server)[0]
+        memory = psutil.Process(server.process.pid).memory_info().rss
+        stopped.suspend()
+        answers: Counter[int | str] = Counter()
+        for client in clients:
+            try:
+                answers[client.post("/embed", json={"inputs": "a"}).status_code] += 1
+            except httpx.TransportError:
+                answers["lost"] += 1
+        assert answers[200] >= 8, answers
+        assert set(answers) <= {200, "lost"}
+        until(lambda: any("did nothing for" in line["message"] for line in server.log))
+        until(lambda: is_ready(server))
+        assert not stopped.is_running()
+        assert value(server, "http_restarts_total") == 1
+        assert psutil.Process(server.process.pid).memory_info().rss - memory < 50e6
+        for client in clients:
+            client.close()
+
+
+def test_a_process_that_cannot_start_is_a_sentence(tiny_artifact: Artifact) -> None:
+    server = ServerProcess(
+        tiny_artifact.path, "--http-processes", "2", module="tests.support.broken_http_process"
+    )
+    assert server.process.wait(PATIENCE_SECONDS) == 1
+    server._reader.join(PATIENCE_SECONDS)
+    said = [line["message"] for line in server.log if line.get("level") == "critical"]
+    assert said[0].startswith("HTTP process http-")
+    assert said[0].endswith(
+        "cannot start: it ended with exit code 1 before it served. The lines above say why."
+    )
+    server.client.close()
+    assert server.process.stdout
+    server.process.stdout.close()
+
+
+def test_twenty_kills_leave_no_descriptor_and_no_memory(tiny_artifact: Artifact) -> None:
+    with running_server(tiny_artifact.path, "--http-processes", "2", *QUIET) as server:
+        engine = psutil.Process(server.process.pid)
+
+        def kill(number: int) -> None:
+            restarts = value(server, "http_restarts_total")
+            children(server)[number % 2].kill()
+            server.client.close()
+            server.client = httpx.Client(base_url=server.url, trust_env=False, timeout=60)
+            until(lambda: is_ready(server) and len(children(server)) == 2)
+            until(lambda: value(server, "http_restarts_total") == restarts + 1)
+
+        for number in range(4):
+            kill(number)
+        descriptors, memory = engine.num_fds(), engine.memory_info().rss
+        for number in range(16):
+            kill(number)
+        until(lambda: engine.num_fds() <= descriptors)
+        assert engine.memory_info().rss - memory < 10e6
+        assert server.stop() == 0
+
+
+# --- signals ---
+
+
+def test_sigterm_to_every_process_is_an_orderly_end(tiny_artifact: Artifact) -> None:
+    """As an init system sends it, which tells each process of the service."""
+    with running_server(tiny_artifact.path, *SEVERAL) as server:
+        with Load(server.url, 8) as load:
+            until(lambda: load.answers[200] >= 50)
+            for child in children(server):
+                child.terminate()
+            assert server.stop() == 0
+        taken = [line["status"] for line in server.log if line.get("route") == "/embed"]
+        got = Counter({k: v for k, v in load.answers.items() if isinstance(k, int)})
+        assert Counter(taken) == got
+        assert set(got) <= {200, 503}
+
+
+def test_a_second_signal_does_not_wait(tiny_artifact: Artifact) -> None:
+    with running_server(tiny_artifact.path, *SEVERAL, *QUIET) as server:
+        host, port = server.client.base_url.host, server.client.base_url.port
+        with socket.create_connection((host, port)) as held:
+            head = "POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            held.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
+            time.sleep(0.2)
+            server.process.send_signal(signal.SIGTERM)
+            until(lambda: any(line["message"] == "draining" for line in server.log))
+            assert server.stop(signal.SIGTERM) == 1
+
+
+def test_an_address_in_use_is_one_sentence(tiny_artifact: Artifact, server: ServerProcess) -> None:
+    """Also by another service of several processes, whose port could be shared."""
+    port = str(server.client.base_url.port)
+    command = [sys.executable, "-m", "s2sent.service", "serve", "--port", port]
+    command += ["--artifact", str(tiny_artifact.path), *SEVERAL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Cannot listen on 127.0.0.1:{port}: it is taken."
+        " Stop what uses it or set another --port.\n"
+    )
