@@ -28,17 +28,26 @@ def overhead(
     seconds_per_cell: Annotated[float, typer.Option(help="At most; 0 sets no limit.")] = 0.0,
     threads: Annotated[int, typer.Option(help="Of the CPU; 0 leaves it to the library.")] = 0,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to run.")] = "cpu",
+    only_table: Annotated[
+        bool, typer.Option("--only-table", help="Only make the table of what was measured.")
+    ] = False,
 ) -> None:
     """Measure what a selector adds: parameters, and latency with and without it in turns.
 
-    Results named overhead.json in the folder of a backbone's results appear in their tables.
+    The table is written beside the JSON file, and of overhead.json in the folder of a backbone's
+    results the experiments say whether the paper's share holds.
     """
     from s2sent.training.evaluation.overhead import measurement
     from s2sent.training.evaluation.overhead.rounds import Protocol
     from s2sent.training.evaluation.results.output import require_writable
+    from s2sent.training.experiments.overhead import write_overhead_table
     from s2sent.training.files.record import write_json
 
     require_writable(output)
+    command = f"overhead --output {output} --only-table"
+    if only_table:
+        typer.echo(write_overhead_table(output, command))
+        return
     protocol = Protocol(
         batch_sizes=tuple(some_whole_numbers(batch_sizes, "batch sizes")),
         lengths=tuple(some_whole_numbers(lengths, "lengths")),
@@ -56,5 +65,6 @@ def overhead(
     else:
         raise typer.BadParameter("Give either --backbone, or --artifact and --plain.")
     write_json(output, found)
+    typer.echo(write_overhead_table(output, command))
     if "parameters" in found:
         typer.echo(measurement.share_of_parameters(found["parameters"]))

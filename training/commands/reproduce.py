@@ -19,7 +19,6 @@ def reproduce(
     table: Annotated[Names, typer.Option(help="The paper's: 2, 3, 4; or jtcse, sfp.")] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
     control: Annotated[Names, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
-    latency: Annotated[bool, typer.Option("--latency", help="Also run overhead.")] = False,
     budget: Annotated[Budget, typer.Option(help="How long each run is.")] = "short",
     objective: Annotated[Names, typer.Option(help="simcse, prompt, prompt-mean.")] = None,
     seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
@@ -33,7 +32,7 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
 
-    Without --table, --figure, --control and --latency it is all of the paper's. --table jtcse is
+    Without --table, --figure and --control it is all of the paper's. --table jtcse is
     twin encoders beside their controls; --table sfp is heads on a frozen decoder, then low-rank
     updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
     --control x4 trains early exits. Give the same command again after an interruption: it goes on.
@@ -58,7 +57,5 @@ def reproduce(
     )
     require_writable(series.folder / "tables.md")
     heads = experiments.Heads(tuple(whole_numbers(depths, "depths")), tuple(arm or ()), test_pairs)
-    for page in experiments.reproduce(
-        asked, series, heads, latency=latency, only_tables=only_tables
-    ):
+    for page in experiments.reproduce(asked, series, heads, only_tables=only_tables):
         typer.echo(page)

@@ -178,16 +178,6 @@ def block_weights(
     )
 
 
-def weight_movement(
-    encoder: "SentenceTransformer", start: "SentenceTransformer", texts: list[str]
-) -> float | None:
-    """The largest change of a block's mean fusion weight since ``start``; None without them."""
-    after, before = block_weights(encoder, texts), block_weights(start, texts)
-    if after is None or before is None:
-        return None
-    return float(np.abs(after.mean.mean(1) - before.mean.mean(1)).max())
-
-
 @contextmanager
 def _weights_seen(selector: Any, depth: int) -> Iterator[list[Any]]:
     """In the block each forward of the selector appends its weights [N, B, D] at a depth."""

@@ -25,7 +25,6 @@ def reproduce(
     series: Series,
     heads: Heads,
     *,
-    latency: bool = False,
     only_tables: bool = False,
 ) -> Iterator[Path]:
     """Run the experiments that are asked for, such as "table 2"; yields each page of tables.
@@ -39,12 +38,12 @@ def reproduce(
     for name in others:
         of_one = replace(series, command=_command([name], series), output=series.output.resolve())
         yield _run_other(name, of_one, heads, only_tables=only_tables)
-    if keys or latency or not others:
+    if keys or not others:
         from s2sent.training.experiments.arms.paper import reproduce_paper  # imports torch
 
-        command = _command(keys, series, latency=latency)
+        command = _command(keys, series)
         of_paper = replace(series, command=command, output=series.output.resolve())
-        yield reproduce_paper(keys, of_paper, latency=latency, only_tables=only_tables)
+        yield reproduce_paper(keys, of_paper, only_tables=only_tables)
 
 
 def _run_other(name: str, series: Series, heads: Heads, *, only_tables: bool) -> Path:
@@ -64,9 +63,9 @@ def _run_other(name: str, series: Series, heads: Heads, *, only_tables: bool) ->
     return reproduce_exits(series, heads.depths, arms=heads.arms, only_tables=only_tables)
 
 
-def _command(keys: Sequence[str], series: Series, *, latency: bool = False) -> str:
+def _command(keys: Sequence[str], series: Series) -> str:
     """The command that builds the tables again."""
-    options = [f"--{key}" for key in keys] + ["--latency"] * latency
+    options = [f"--{key}" for key in keys]
     options += [f"--objective {name}" for name in series.objectives if name != "simcse"]
     options += [f"--backbone {series.backbone}", f"--data {series.data}"]
     return f"reproduce {' '.join(options)} --output {series.output} --only-tables"

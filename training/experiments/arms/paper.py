@@ -25,7 +25,6 @@ from s2sent.training.experiments.arms.configurations import (
     Configuration,
     misfit,
 )
-from s2sent.training.experiments.arms.latency import measure_latency
 from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, Experiment, chosen
 from s2sent.training.experiments.arms.paper_tables import (
     difference,
@@ -62,23 +61,19 @@ def reproduce_paper(
     keys: Sequence[str],
     series: Series,
     *,
-    latency: bool = False,
     only_tables: bool = False,
     train: Train = train_recipe,
 ) -> Path:
     """Run the experiments with these keys, such as "table 2", and return the path of their tables.
 
-    Without keys and ``latency`` it is all of them. ``only_tables`` runs nothing. Raises a
+    Without keys it is all of them. ``only_tables`` runs nothing. Raises a
     `TrainingError` for an unknown key, for what cannot be run, and for an interrupted run.
     """
     require_known(series.objectives, [*OBJECTIVES], "objective")
-    everything = not keys and not latency
-    experiments = chosen(list(EXPERIMENTS) if everything else keys)
-    if not only_tables and experiments:
+    experiments = chosen(keys or list(EXPERIMENTS))
+    if not only_tables:
         runs = runs_of(experiments, series)
         run_missing(runs, series.data, keep=series.keep, train=train)
-    if not only_tables and (latency or everything):
-        measure_latency(series, required=latency)
     return write_tables(experiments, series.folder, series.objectives, series.command)
 
 

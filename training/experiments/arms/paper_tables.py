@@ -25,9 +25,9 @@ from s2sent.training.evaluation.results.statistics import (
 from s2sent.training.evaluation.sts import TASKS
 from s2sent.training.experiments.arms.configurations import Configuration
 from s2sent.training.experiments.arms.hypotheses import findings
-from s2sent.training.experiments.arms.latency import latency_section, read_overhead
 from s2sent.training.experiments.arms.paper_experiments import Experiment
 from s2sent.training.experiments.figures import boxes, densities, dots, save
+from s2sent.training.experiments.overhead import read_overhead
 from s2sent.training.experiments.tables import (
     NOT_RUN,
     ByArm,
@@ -111,8 +111,7 @@ def write_tables(
 
     Raises `ConfigError` where nothing was run, or what was run cannot be compared.
     """
-    parts = [PREFACE, *(latency := latency_section(folder))]
-    any_run = bool(latency)
+    parts, any_run = [PREFACE], False
     for objective in objectives:
         runs = read_results(folder, objective)
         any_run = any_run or bool(runs)

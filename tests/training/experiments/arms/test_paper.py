@@ -1,6 +1,5 @@
 """Running the paper's experiments: what has a result is skipped, what does not fit is refused."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,6 @@ from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.evaluation.sts import TASKS
 from s2sent.training.experiments.arms import paper
-from s2sent.training.experiments.arms.latency import measure_latency
 from s2sent.training.experiments.arms.paper import cells_of, runs_of
 from s2sent.training.experiments.arms.paper_experiments import chosen
 from s2sent.training.experiments.engine import Series, run_missing
@@ -206,34 +204,6 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     _succeed(command)
     _succeed([*command, "--only-tables"])
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")} == before
-
-
-def test_latency_is_measured_once_and_stands_in_the_tables(tmp_path: Path, backbone: Path) -> None:
-    options = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--budget", "smoke"]
-    command = ["reproduce", *options, "--backbone", str(backbone), "--latency"]
-    _succeed(command)
-    folder = tmp_path / "out" / backbone.name
-    content = json.loads((folder / "overhead.json").read_text())
-    assert [(c["precision"], c["rounds"]) for c in content["cells"]] == [("fp32", 4), ("bf16", 4)]
-    text = (folder / "tables.md").read_text()
-    counts = content["parameters"]
-    assert f"{counts['selector']:,} parameters beside {counts['backbone']:,}" in text
-    for cell in content["cells"]:
-        added = cell["selector"]["median_percent"]
-        assert f"| {cell['precision']}, 1 x 32 | 4 | " in text
-        assert f" | {added:+.2f} | " in text
-    before = (folder / "overhead.json").stat().st_mtime_ns
-    _succeed(command)
-    assert (folder / "overhead.json").stat().st_mtime_ns == before
-
-
-def test_latency_needs_three_blocks(tmp_path: Path) -> None:
-    shallow = tiny_backbone(tmp_path / "shallow", num_layers=2)
-    series = Series(data=tmp_path, output=tmp_path / "out", backbone=str(shallow))
-    with pytest.raises(ConfigError, match="it weighs 3 blocks, and the backbone has 2"):
-        measure_latency(series, required=True)
-    measure_latency(series, required=False)
-    assert not series.folder.exists()
 
 
 def _succeed(command: list[str]) -> None:
