@@ -34,7 +34,7 @@ from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
 from s2sent.model.export.written_graph import write_graph
 from s2sent.model.network.backbone_settings import read_config
-from s2sent.model.network.checkpoint import MODULES_FILE
+from s2sent.model.network.checkpoint import MODULES_FILE, CheckpointError
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
@@ -93,7 +93,11 @@ def _new_encoder(artifact: Artifact) -> SentenceTransformer:
         for name in {*manifest.files} - {MODEL}:
             if "/" not in name:  # the tokenizer's files and the configuration
                 (folder / name).write_bytes(artifact.read(name))
-        config = read_config(folder)
+        try:
+            config = read_config(folder)
+        except CheckpointError as error:
+            said = str(error).replace(str(folder), str(artifact.path))
+            raise RestoreError(said) from error
         AutoModel.from_config(config, trust_remote_code=False).save_pretrained(folder)  # type: ignore[no-untyped-call]  # transformers is partly typed
         limits: dict[str, Any] = {
             "max_seq_length": manifest.max_seq_length,

@@ -1,6 +1,7 @@
 """Finds the folder of a model: one that is here, or what the Hugging Face hub has by that name."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
@@ -11,6 +12,7 @@ HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # Weights, configurations and vocabularies: no code, and nothing of other runtimes.
 FETCHED = ["*.safetensors", "*.bin", "*.json", "*.txt", "*.model"]
 OTHER_RUNTIMES = ["onnx/*", "openvino/*"]
+PICKLED = "pytorch_model*.bin"  # of the backbone, which safetensors stand for where there are any
 
 
 def local_folder(name: str | Path) -> Path:
@@ -21,18 +23,24 @@ def local_folder(name: str | Path) -> Path:
     folder = Path(name)
     if folder.exists() or not may_be_hub_id(str(name)):
         return folder
-    from huggingface_hub import snapshot_download
-
     try:
-        fetched = snapshot_download(
-            full_name(str(name)), allow_patterns=FETCHED, ignore_patterns=OTHER_RUNTIMES
-        )
+        fetched = _fetch(full_name(str(name)))
     except (OSError, ValueError) as error:  # huggingface_hub's own are of these kinds
         raise CheckpointError(
             f"{name} is no folder here and could not be fetched from the hub: check the name or"
             f" the connection ({first_line(error)})."
         ) from error
-    return Path(fetched)
+    return fetched
+
+
+def _fetch(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    fetch = partial(snapshot_download, name, allow_patterns=FETCHED)
+    folder = Path(fetch(ignore_patterns=[*OTHER_RUNTIMES, PICKLED]))
+    if not any(folder.glob("*.safetensors")):
+        folder = Path(fetch(ignore_patterns=OTHER_RUNTIMES))
+    return folder
 
 
 def may_be_hub_id(name: str) -> bool:

@@ -105,20 +105,28 @@ def test_each_command_takes_a_hub_id(
         np.testing.assert_allclose(made.encode(TEXTS), load_encoder(fused).encode(TEXTS), atol=1e-6)
 
 
+@pytest.mark.parametrize("has_safetensors", [True, False])
 def test_only_weights_and_settings_are_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    has_safetensors: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No code, and nothing of other runtimes."""
+    """No code, nothing of other runtimes, and no weights twice."""
     from huggingface_hub.utils._paths import filter_repo_objects
 
-    asked: dict[str, Any] = {}
+    wanted = ["modules.json", "1_S2SentSelector/model.safetensors", "vocab.txt", "spiece.model"]
+    wanted += ["2_Dense/pytorch_model.bin"]
+    other = ["modeling_s2sent.py", "onnx/model.onnx", "model.h5", "openvino/model.bin", "a.pkl"]
+    (wanted if has_safetensors else other).append("model.safetensors")
+    (other if has_safetensors else wanted).append("pytorch_model.bin")
+    hub = [name for name in [*wanted, *other] if has_safetensors or name != "model.safetensors"]
+    fetched: set[str] = set()
 
     def fetch(_name: str, **options: Any) -> str:
-        asked.update(options)
+        fetched.update(filter_repo_objects(hub, **options))
+        for name in fetched:
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
     resolve(NAME)
-    wanted = ["modules.json", "1_S2SentSelector/model.safetensors", "vocab.txt", "spiece.model"]
-    other = ["modeling_s2sent.py", "onnx/model.onnx", "model.h5", "openvino/model.bin", "a.pkl"]
-    assert [*filter_repo_objects([*wanted, *other], **asked)] == wanted
+    assert fetched == {*wanted}

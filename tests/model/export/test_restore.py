@@ -16,6 +16,7 @@ from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import CONFIG
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.template import Template
+from s2sent.model.artifact.writer import seal
 from s2sent.model.export import written_graph
 from s2sent.model.export.checkpoint import encode, export_checkpoint
 from s2sent.model.export.graph import with_branches
@@ -192,6 +193,27 @@ def test_encoders_of_other_parts_are_refused(
     manifest = replace(tiny_artifact.manifest, **fields)
     with pytest.raises(RestoreError, match=said):
         restore_checkpoint(replace(tiny_artifact, manifest=manifest), tmp_path / "restored")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"_attn_implementation": "someone/kernel"},
+        {"text_config": {"attn_implementation": "someone/kernel"}},
+        {"auto_map": {"AutoConfig": "mine.Config"}, "model_type": "mine"},
+        {"transformers_weights": "../other.safetensors"},
+    ],
+)
+def test_a_configuration_that_would_run_code_is_refused(
+    changes: dict[str, Any], tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(tiny_artifact.path, tmp_path / "artifact"))
+    config = json.loads((folder / CONFIG).read_text())
+    (folder / CONFIG).write_text(json.dumps(config | changes))
+    sealed = seal(folder, tiny_artifact.manifest)
+    with pytest.raises(RestoreError, match=rf"^{folder}\S* (has|is a model of the type 'mine')"):
+        restore_checkpoint(sealed, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
 
 
 def test_a_layer_behind_the_pooling_is_refused(tmp_path: Path) -> None:
