@@ -7,6 +7,7 @@ import gzip
 import itertools
 import json
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ import pytest
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.service.api.exposition import FRESH_SECONDS
 from tests.support.server_process import running_server
 from tests.support.wire import JSON_TYPE, Answer, Wire, chunked, request
 
@@ -566,6 +568,7 @@ def test_what_is_refused_before_it_is_a_request_is_counted(
     before = counted(server, status)
     with server.wire() as wire:
         assert wire.send(sent).answer().status == status
+    time.sleep(FRESH_SECONDS)
     assert counted(server, status) == before + 1
 
 

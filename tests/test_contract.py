@@ -14,6 +14,7 @@ import base64
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import pytest
 from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 
+from s2sent.service.api.exposition import FRESH_SECONDS
 from s2sent.service.settings import DEFAULT_ARTIFACT
 from tests.support.server_process import running_server
 
@@ -336,10 +338,12 @@ def test_17_every_request_is_counted_once_as_success_or_failure(server: Server) 
         ("/embed", {"inputs": ""}, 3),
         ("/similarity", {"inputs": pair}, 2),
     ]
+    time.sleep(FRESH_SECONDS)  # the age that an answer of /metrics may have
     before = _outcomes(server)
     for path, body, times in script:
         for _ in range(times):
             server.post(path, body)
+    time.sleep(FRESH_SECONDS)
     good, bad = (after - count for after, count in zip(_outcomes(server), before, strict=True))
     assert (good, bad) == (7, 3)
 

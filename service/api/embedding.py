@@ -13,6 +13,7 @@ from starlette.requests import Request
 from s2sent.model.artifact.identity import vector_fingerprint
 from s2sent.model.artifact.manifest import Manifest
 from s2sent.model.runtime.windows import Windows
+from s2sent.service.api.exposition import Exposition
 from s2sent.service.api.prompts import prompt_of
 from s2sent.service.api.schemas.options import EmbedOptions
 from s2sent.service.api.schemas.texts import Text
@@ -52,6 +53,11 @@ class Service:
     def model_name(self) -> str:
         """The model's name in answers."""
         return self.settings.served_name or self.manifest.name
+
+    @cached_property
+    def exposition(self) -> Exposition:
+        """The metrics as text."""
+        return Exposition(self.metrics)
 
     @cached_property
     def compute_type(self) -> str:

@@ -153,6 +153,7 @@ class BusyServer:
         return thread
 
     def refusals(self) -> float:
+        time.sleep(1)  # the age that an answer of /metrics may have
         return self.metric('s2sent_requests_rejected_total{reason="concurrency"}')
 
     def metric(self, name: str) -> float:

@@ -199,7 +199,7 @@ async def test_a_body_is_held_until_its_request_is_answered(connect: Connect) ->
 async def test_a_body_is_not_waited_for_where_the_engine_says_no_already(
     connect: Connect, path: bytes, error: ServiceError, status: int
 ) -> None:
-    async with running(FakeEngine(error=error)) as server:
+    async with running(FakeEngine(refusal=error)) as server:
         client = await connect(server, request(b'{"inputs": "', path, length=1_000_000))
         assert (await client.head()).startswith(b"HTTP/1.1 %d " % status)
 

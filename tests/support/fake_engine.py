@@ -20,7 +20,7 @@ from s2sent.model.runtime.tokenizer import TruncationDirection
 from s2sent.model.runtime.windows import Windows
 from s2sent.service.app import create_app
 from s2sent.service.engine.types import EmbedResult, OtherTexts, Readiness
-from s2sent.service.errors import NotReady, Overloaded, ServiceError
+from s2sent.service.errors import NotReady, ServiceError
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -50,11 +50,14 @@ class Call:
 class FakeEngine:
     """Gives every text a vector of its own; ``error`` is raised, if set.
 
+    ``refusal`` is raised before a body is read.
+
     `embed` waits for ``gate``, and the writing of an answer for ``writing_gate``; ``entered`` tells
     that one of them is waited for.
     """
 
     error: Exception | None = None
+    refusal: ServiceError | None = None
     start_error: Exception | None = None
     gate: asyncio.Event | None = None
     writing_gate: asyncio.Event | None = None
@@ -87,8 +90,8 @@ class FakeEngine:
 
     def check_room(self, lanes: Collection[Lane]) -> None:
         """What the engine raises before a body is read."""
-        if isinstance(self.error, NotReady | Overloaded):
-            raise self.error
+        if self.refusal:
+            raise self.refusal
 
     async def embed(
         self,
@@ -190,7 +193,8 @@ class FakeEngine:
     async def drain(self, timeout_seconds: float) -> bool:
         self.drained_within = timeout_seconds
         self.state = Readiness(False, "draining")
-        self.error = NotReady("The service is shutting down. Ask another.", retry_after_seconds=1)
+        stopping = NotReady("The service is shutting down. Ask another.", retry_after_seconds=1)
+        self.error = self.refusal = stopping
         self.draining.set()
         if self.in_flight:
             self.finished.clear()

@@ -1,10 +1,8 @@
 """The routes /info, /health, /ping, /ready and /metrics, for operators, probes and Prometheus."""
 
-import asyncio
 from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, ConfigDict, Field
 
 from s2sent.model.artifact.manifest import Role
@@ -132,12 +130,9 @@ async def ready(request: Request) -> Response:
     response_class=Response,
 )
 async def metrics(request: Request) -> Response:
-    """The metrics. Encoding takes milliseconds, so it runs in a worker thread."""
-    try:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-    except (TypeError, ValueError):  # of a version that is quoted or no number
-        encode, content_type = choose_encoder("")
-    body = await asyncio.to_thread(encode, await service_of(request).metrics.gathered())
+    """The metrics, at most a second old."""
+    accept = request.headers.get("accept", "")
+    body, content_type = await service_of(request).exposition.text(accept)
     return Response(body, headers={"Content-Type": content_type})
 
 
