@@ -17,7 +17,8 @@ import typer
 import s2sent
 from s2sent.service.bulk.command import embed
 from s2sent.service.process import end_process, tune_process
-from s2sent.service.settings import Settings, SettingsError, load_settings
+from s2sent.service.settings import Settings, SettingsError
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.settings_reference import describe_fields, settings_table
 
 app = typer.Typer(

@@ -167,15 +167,19 @@ class Process:
 
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
-    """A socket bound to an address; raises CannotListen.
+    """A socket bound to an address, where that is ``::`` for IPv4 too; raises CannotListen.
 
     With ``reuse_port`` several sockets share the address, and the system spreads connections over
     them (SO_REUSEPORT, socket(7)).
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    is_ipv6 = ":" in host
     try:
         return socket.create_server(
-            (host, port), family=family, backlog=2048, reuse_port=reuse_port
+            (host, port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            backlog=2048,
+            reuse_port=reuse_port,
+            dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
         )
     except (OSError, UnicodeError) as error:  # the second for a name that no host can have
         known: dict[int | None, str] = {

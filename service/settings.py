@@ -1,13 +1,13 @@
-"""Every setting of the service: one class, read once from flags and ``S2SENT_*`` variables.
+"""Every setting of the service: one class, which `service.settings_loading` makes.
 
 `service.settings_reference` makes the flags of ``s2sent serve`` and the table in docs/settings.md
 from the fields below, so a setting is described in one place.
 """
 
-import difflib
 import os
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,6 @@ from pydantic import (
     AnyHttpUrl,
     Field,
     SecretStr,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -66,7 +65,9 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, env_ignore_empty=True, frozen=True, extra="forbid"
     )
 
-    host: str = _setting("127.0.0.1", "Server", "Address to listen on; 0.0.0.0 for every one.")
+    host: str = _setting(
+        "127.0.0.1", "Server", "Address to listen on; :: for every one, 0.0.0.0 for IPv4 alone."
+    )
     port: int = _setting(8080, "Server", "TCP port; 0 takes a free one.", ge=0, le=65_535)
     max_body_bytes: int = _setting(
         8_388_608, "Server", "Largest request body; above it 413.", ge=1_024, le=268_435_456
@@ -178,6 +179,9 @@ class Settings(BaseSettings):
     api_keys_file: Path | None = _setting(
         None, "Access", "File of API keys as digests, read again when it changes."
     )
+    require_keys: bool = _setting(
+        False, "Access", "Whether the service refuses to start without API keys."
+    )
     metrics_require_key: bool = _setting(False, "Access", "Whether /metrics also needs a key.")
 
     log_level: Literal["debug", "info", "warning", "error"] = _setting(
@@ -204,6 +208,19 @@ class Settings(BaseSettings):
     def requires_key(self) -> bool:
         """Whether a caller needs an API key."""
         return bool(self.api_keys or self.api_keys_file)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each variable of API keys that is empty, as a secret that was not set."""
+        if self.requires_key:
+            return ()
+        keys = [environment_name(field) for field in ("api_keys", "api_keys_file")]
+        return tuple(
+            f"{name} is empty, so the service asks for no key. Set it, or unset it to serve without"
+            f" keys; {environment_name('require_keys')}=true refuses to start so."
+            for name in keys
+            if any(given.upper() == name and not value for given, value in os.environ.items())
+        )
 
     @field_validator("api_keys", "cors_allow_origins", mode="before")
     @classmethod
@@ -265,6 +282,8 @@ class Settings(BaseSettings):
                 f"concurrent_runs is {self.concurrent_runs} and device is {self.device}: on a GPU"
                 " two at once give wrong embeddings. Set concurrent_runs to 1."
             )
+        if self.require_keys and not self.requires_key:
+            raise ValueError("require_keys is set without API keys. Set api_keys or api_keys_file.")
         if self.metrics_require_key and not self.requires_key:
             raise ValueError(
                 "metrics_require_key is set without api_keys. Set them or api_keys_file as well."
@@ -272,45 +291,6 @@ class Settings(BaseSettings):
         return self
 
 
-def load_settings(**given: object) -> Settings:
-    """Settings from the given values first, the environment second, the defaults last.
-
-    Raises SettingsError with one sentence for each problem, unknown variables among them.
-    """
-    problems = [_unknown_variable(name) for name in sorted(os.environ) if _is_unknown(name)]
-    try:
-        settings = Settings(**given)  # type: ignore[arg-type]  # checked by pydantic, not by mypy
-    except ValidationError as error:
-        # A default that depends on a field that is wrong is not a problem of its own.
-        own = [one for one in error.errors() if one["type"] != "default_factory_not_called"]
-        problems += [_sentence(problem) for problem in own]
-    if problems:
-        raise SettingsError(problems)
-    return settings
-
-
 def environment_name(field: str) -> str:
     """The variable that sets a field, e.g. ``S2SENT_PORT``."""
     return f"{ENV_PREFIX}{field.upper()}"
-
-
-def _is_unknown(name: str) -> bool:
-    known = {environment_name(field) for field in Settings.model_fields}
-    return name.upper().startswith(ENV_PREFIX) and name.upper() not in known
-
-
-def _unknown_variable(name: str) -> str:
-    field = name.lower().removeprefix(ENV_PREFIX.lower())
-    close = difflib.get_close_matches(field, Settings.model_fields, n=1)
-    cure = f"Did you mean {environment_name(close[0])}?" if close else "Unset it."
-    return f"{name} is not a setting. {cure}"
-
-
-def _sentence(problem: Any) -> str:
-    """One of pydantic's error records as a sentence that names the setting and its value."""
-    message = str(problem["msg"]).removeprefix("Value error, ")
-    if not problem["loc"]:
-        return message
-    field = str(problem["loc"][0])
-    value = "" if field == "api_keys" else f" (given: {problem['input']!r})"
-    return f"{field} ({environment_name(field)}): {message}{value}."

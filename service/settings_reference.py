@@ -45,6 +45,7 @@ _BOUNDS_BY_OTHERS = {
     "max_batch_tokens": "at least max_batch_texts",
     "max_batch_texts": "at most max_batch_tokens",
     "max_queue_tokens": "at least max_batch_tokens",
+    "require_keys": "true only with API keys",
     "metrics_require_key": "true only with API keys",
 }
 

@@ -119,7 +119,7 @@ LAYERS = {
         *(
             {"engine"},
             {"telemetry"},
-            {"lanes", "settings_reference"},
+            {"lanes", "settings_loading", "settings_reference"},
             {"encodings", "errors", "process", "settings"},
         ),
     ],

@@ -1,8 +1,11 @@
 """Calls that no answer waits for, such as recording a request, made together a little later."""
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 DELAY_SECONDS = 0.01
 
@@ -25,10 +28,16 @@ class DeferredCalls:
         self._calls.append((function, arguments))
 
     def run(self) -> None:
-        """Make the calls that are waiting, now. Safe to call from any thread."""
+        """Make the calls that are waiting, now. Safe to call from any thread.
+
+        One that raises is logged, and the others are made.
+        """
         while self._calls:
             try:
                 function, arguments = self._calls.popleft()
             except IndexError:  # another thread took the last one
                 return
-            function(*arguments)
+            try:
+                function(*arguments)
+            except Exception:  # the edge of a call that nobody awaits
+                logger.exception("a deferred call failed")

@@ -24,7 +24,8 @@ from s2sent.service.__main__ import app
 from s2sent.service.engine.base import STOP_TIMEOUT_SECONDS
 from s2sent.service.http.tracing import FLUSH_TIMEOUT_SECONDS
 from s2sent.service.server import SEND_TIMEOUT_SECONDS
-from s2sent.service.settings import ENV_PREFIX, Settings, load_settings
+from s2sent.service.settings import ENV_PREFIX, Settings
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.telemetry.metrics import ROUTES, Metrics
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="not installed: dev extra")

@@ -22,7 +22,7 @@ INFO_KEYS = {
 OUR_INFO_KEYS = {
     *("dim", "depths", "normalize", "prompts", "precision", "provider", "fingerprint", "threads"),
     *("full_depth", "comparable_depths", "default_depth", "default_dimensions", "block_weights"),
-    "default_prompt_name",
+    *("default_prompt_name", "warnings"),
 }
 
 
@@ -34,6 +34,16 @@ async def test_info_has_every_key_of_the_contract() -> None:
     assert (info["model_dtype"], info["precision"]) == ("float32", "weight-int8")
     assert info["tokenization_workers"] == FakeEngine.tokenizer_threads
     assert (info["dim"], info["prompts"]) == (8, {"query": "query: "})
+
+
+async def test_a_warning_of_the_settings_is_in_the_log_and_in_info(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("S2SENT_API_KEYS", "")
+    info = (await client_of(FakeEngine()).get("/info")).json()
+    (warning,) = info["warnings"]
+    assert "S2SENT_API_KEYS is empty" in warning
+    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == [warning]
 
 
 async def test_alive_is_not_ready() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import weakref
 from typing import Any
 
@@ -132,6 +133,14 @@ def test_an_address_in_use_is_one_sentence_with_the_cure() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(CannotListen, match=f"127.0.0.1:{port}: it is taken. .* --port"):
             listen("127.0.0.1", port)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")
+@pytest.mark.parametrize(("host", "met"), [("::", ["::1", "127.0.0.1"]), ("::1", ["::1"])])
+def test_two_colons_listen_for_ipv6_and_ipv4(host: str, met: list[str]) -> None:
+    with listen(host, 0) as listener:
+        for address in met:
+            socket.create_connection((address, listener.getsockname()[1])).close()
 
 
 @pytest.mark.parametrize(

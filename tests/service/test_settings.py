@@ -8,7 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from s2sent.service.engine.inference.parallelism import Parallelism
-from s2sent.service.settings import Settings, SettingsError, environment_name, load_settings
+from s2sent.service.settings import Settings, SettingsError, environment_name
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.settings_reference import describe_fields, settings_table
 
 SETTINGS_PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
@@ -67,6 +68,36 @@ def test_an_empty_key_is_refused(monkeypatch: pytest.MonkeyPatch, keys: str) -> 
     """``$KEY1,$KEY2`` with variables that are not set must not open the service to everybody."""
     monkeypatch.setenv("S2SENT_API_KEYS", keys)
     assert re.search(r"api_keys .*: key \d of \d is empty.*no keys\.$", problems_of()[0])
+
+
+@pytest.mark.parametrize("name", ["S2SENT_API_KEYS", "S2SENT_API_KEYS_FILE", "s2sent_api_keys"])
+def test_a_variable_of_keys_that_is_empty_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As a secret that was not set: the service would be open without a word."""
+    monkeypatch.setenv(name, "")
+    (warning,) = load_settings().warnings
+    assert warning.startswith(f"{name.upper()} is empty, so the service asks for no key. Set it")
+    assert load_settings(api_keys="first").warnings == ()
+
+
+def test_nothing_is_warned_of_without_such_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().warnings == ()
+    monkeypatch.setenv("S2SENT_PORT", "")
+    assert load_settings().warnings == ()
+
+
+def test_without_keys_the_service_does_not_start_where_they_are_required(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("S2SENT_REQUIRE_KEYS", "true")
+    for empty in ("S2SENT_API_KEYS", "S2SENT_API_KEYS_FILE", "S2SENT_PORT"):
+        monkeypatch.setenv(empty, "")
+        assert problems_of() == [
+            "require_keys is set without API keys. Set api_keys or api_keys_file."
+        ]
+    assert load_settings(api_keys="first").require_keys
+    assert load_settings(api_keys_file=tmp_path / "keys").require_keys
 
 
 def test_keys_are_not_shown() -> None:

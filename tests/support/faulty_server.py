@@ -19,7 +19,7 @@ from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.parallelism import http_processes
 from s2sent.service.engine.types import TokenEncoder
 from s2sent.service.server import serve
-from s2sent.service.settings import load_settings
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.supervisor import serve_processes
 from s2sent.service.telemetry.logs import logging_to
 from tests.support.wrapped_encoder import WrappedEncoder

@@ -143,6 +143,7 @@ async def compare_texts(request: Request) -> Response:
 async def _similarities(request: Request, body: SimilarityBody) -> Response:
     sides = body.inputs.sides()
     result, sources, others = await _embed_sides(request, body, *sides)
+    context_of(request).characters = sum(map(len, body.inputs.texts()))  # doubles too
     since = time.perf_counter()
     unit = to_unit(result.embeddings)
     if isinstance(body.inputs, RankingForm):

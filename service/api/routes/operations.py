@@ -59,6 +59,7 @@ class Info(BaseModel):
     provider: str = Field(description="ONNX Runtime's execution provider.")
     fingerprint: str = Field(description="SHA-256 of the artifact's manifest.")
     threads: int = Field(description="Threads of the encoder.")
+    warnings: list[str] = Field(description="What is probably set wrong, in a sentence each.")
     block_weights: bool = Field(description="Whether /explain gives the selector's block weights.")
 
 
@@ -168,5 +169,6 @@ def _info(service: Service) -> Info:
         provider=engine.provider,
         fingerprint=engine.artifact.fingerprint,
         threads=engine.threads,
+        warnings=list(settings.warnings),
         block_weights=engine.has_block_weights,
     )

@@ -140,13 +140,17 @@ def _parse_openai_input(value: object, info: ValidationInfo) -> list[str]:
 
     OpenAI's clients make ids with OpenAI's own tokenizer, which this model does not share.
     """
-    if isinstance(value, list) and {int, list} & set(map(type, value)):
+    if isinstance(value, list) and (_are_ids(value) or any(map(_are_ids, value))):
         raise InvalidInput(
             "input holds token ids, which are another tokenizer's. Send strings "
             "(in langchain-openai set check_embedding_ctx_length=False).",
             param="input",
         )
     return _parse_strings(value, info)
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and set(map(type, value)) == {int}
 
 
 def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:

@@ -19,7 +19,7 @@ from s2sent.model.runtime.lookup_tables import read_lookup_tables
 from s2sent.model.runtime.providers import Device, ProviderUnavailable, TensorRTPlan
 from s2sent.model.runtime.sessions import open_sessions
 from s2sent.service.engine.inference.model import LoadedModel
-from s2sent.service.settings import load_settings
+from s2sent.service.settings_loading import load_settings
 from tests.support.fake_runtime import FakeRuntime
 
 CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))

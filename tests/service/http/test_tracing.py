@@ -25,7 +25,8 @@ from s2sent.service.app import create_app
 from s2sent.service.errors import Overloaded
 from s2sent.service.http.otlp import HideQuery, collector_provider
 from s2sent.service.http.tracing import FLUSH_TIMEOUT_SECONDS, close_provider, open_provider
-from s2sent.service.settings import Settings, SettingsError, load_settings
+from s2sent.service.settings import Settings, SettingsError
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.telemetry.logs import logging_to
 from tests.support.fake_engine import FakeEngine, InProcess
 from tests.support.server_process import running_server

@@ -122,6 +122,24 @@ async def test_the_server_decides_on_truncation_when_the_request_does_not(
     assert engine.calls[0].truncate is auto_truncate
 
 
+@pytest.mark.parametrize(
+    ("inputs", "characters"),
+    [
+        ({"source_sentence": "ab", "sentences": ["ab", "ab", "c"]}, 7),
+        ({"pairs": [["ab", "ab"], ["c", "ab"]]}, 7),
+        ({"queries": ["ab", "c"], "documents": ["ab", "ab"]}, 7),
+    ],
+)
+@pytest.mark.parametrize("parameters", [{}, {"documents_prompt_name": "query"}])
+async def test_every_character_of_a_comparison_counts(
+    inputs: dict[str, Any], characters: int, parameters: dict[str, Any]
+) -> None:
+    """Also of a text that is embedded once for several places."""
+    body = {"inputs": inputs, "parameters": parameters}
+    answer = await client_of(FakeEngine()).post("/similarity", json=body)
+    assert answer.headers["x-compute-characters"] == str(characters)
+
+
 async def test_success_tells_what_it_took() -> None:
     client = client_of(FakeEngine())
     headers = (await client.post("/embed", json={"inputs": ["two words", [1, 2]]})).headers

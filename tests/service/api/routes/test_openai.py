@@ -61,6 +61,29 @@ async def test_token_ids_are_refused_with_the_cure(ids: object) -> None:
     assert (error["type"], error["param"]) == ("invalid_request_error", "input")
 
 
+@pytest.mark.parametrize(
+    ("given", "param", "type_"),
+    [
+        ([["a", "b"]], "input[0]", "a list"),
+        (["a", 7], "input[1]", "7"),
+        ([7, "a"], "input[0]", "7"),
+        (["a", ["b"]], "input[1]", "a list"),
+        ([[]], "input[0]", "a list"),
+        (["a", None], "input[1]", "null"),
+        (["a", True], "input[1]", "true"),
+        (["a", 1.5], "input[1]", "1.5"),
+        (["a", {}], "input[1]", "an object"),
+    ],
+)
+async def test_what_is_neither_text_nor_ids_is_named_with_its_type(
+    given: object, param: str, type_: str
+) -> None:
+    response = await client_of(FakeEngine()).post("/v1/embeddings", json={"input": given})
+    error = response.json()["error"]
+    assert error["message"] == f"{param} must be a string, got {type_}."
+    assert error["param"] == param
+
+
 async def test_the_served_name_is_the_models_name() -> None:
     client = client_of(FakeEngine(), served_name="mine")
     models = (await client.get("/v1/models")).json()

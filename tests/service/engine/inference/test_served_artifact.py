@@ -23,7 +23,8 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.service.engine.inference import served_artifact
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.served_artifact import Int8Unavailable, open_artifact
-from s2sent.service.settings import Settings, load_settings
+from s2sent.service.settings import Settings
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.telemetry.metrics import Metrics
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY
