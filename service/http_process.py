@@ -39,7 +39,7 @@ def main(process: int, processes: int, parent: int, *descriptors: int) -> int:
     from s2sent.service.telemetry.logs import logging_to
     from s2sent.service.telemetry.processes import name_of
 
-    settings = Settings.model_validate_json(sys.stdin.buffer.read())
+    settings = share_of(Settings.model_validate_json(sys.stdin.buffer.read()), processes)
     try:
         with (
             logging_to(sys.stdout, settings.log_level, process=name_of(process)),
@@ -49,6 +49,15 @@ def main(process: int, processes: int, parent: int, *descriptors: int) -> int:
     except SettingsError as error:  # such as for a file of keys that has changed
         sys.stderr.write(f"{error}\n")
         return 2
+
+
+def share_of(settings: "Settings", processes: int) -> "Settings":
+    """The settings of one process, which has its share of the memory for bodies and answers."""
+    limits = {
+        "max_held_body_bytes": settings.max_held_body_bytes // processes,
+        "max_unsent_bytes": settings.max_unsent_bytes // processes,
+    }
+    return settings.model_copy(update=limits)
 
 
 async def _serve(

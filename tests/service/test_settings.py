@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from s2sent.service.engine.inference.parallelism import Parallelism
+from s2sent.service.http_process import share_of
 from s2sent.service.settings import Settings, SettingsError, environment_name
 from s2sent.service.settings_loading import load_settings
 from s2sent.service.settings_reference import describe_fields, settings_table
@@ -98,6 +99,12 @@ def test_without_keys_the_service_does_not_start_where_they_are_required(
         ]
     assert load_settings(api_keys="first").require_keys
     assert load_settings(api_keys_file=tmp_path / "keys").require_keys
+
+
+def test_several_http_processes_share_the_memory() -> None:
+    settings = load_settings(max_held_body_bytes=8_000_000, max_unsent_bytes=4_000_000)
+    shared = share_of(settings, 4)
+    assert (shared.max_held_body_bytes, shared.max_unsent_bytes) == (2_000_000, 1_000_000)
 
 
 def test_keys_are_not_shown() -> None:

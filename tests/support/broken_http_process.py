@@ -5,7 +5,7 @@ from typing import Any
 
 from s2sent.service import supervisor
 from s2sent.service.process import end_process
-from s2sent.service.settings import load_settings
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.telemetry.logs import logging_to
 
 if __name__ == "__main__":
