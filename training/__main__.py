@@ -63,6 +63,9 @@ def fit(
     resume: Annotated[
         bool, typer.Option(help="Go on with what an interrupted run of the recipe left.")
     ] = False,
+    save_minutes: Annotated[
+        float, typer.Option(min=0, help="Between two saves of the state that --resume needs.")
+    ] = 10.0,
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
@@ -72,7 +75,7 @@ def fit(
     asked = read_recipe(recipe)
     if seed is not None:
         asked = replace(asked, seed=seed)
-    train(asked, data, output, cache=cache, resume=resume)
+    train(asked, data, output, cache=cache, resume=resume, save_minutes=save_minutes)
 
 
 @app.command()

@@ -35,17 +35,12 @@ from s2sent.training.evaluation.geometry import block_weights
 from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from s2sent.training.files.record import read_record, write_record
 from s2sent.training.loop.callbacks import stop_at_signal
+from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, reading
 from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.loop.low_rank import has_updates, merge_updates
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.projections import fit_new_projections
-from s2sent.training.loop.trainer import (
-    DEV_METRIC,
-    Trainer,
-    dev_evaluator,
-    new_trainer,
-    reading,
-)
+from s2sent.training.loop.trainer import SAVE_MINUTES, Trainer, new_trainer
 from s2sent.training.loop.unfinished import claimed, newest_state, require_free, saving
 from s2sent.training.objectives.families import family_of, make_loss
 from s2sent.training.objectives.loss_inputs import LossInputs
@@ -77,12 +72,14 @@ def train(
     *,
     cache: Path | None = None,
     resume: bool = False,
+    save_minutes: float = SAVE_MINUTES,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> Outcome:
     """Train a recipe on ``data/corpus``, choose the step on ``data/sts``, save to ``output``.
 
     ``cache`` keeps teachers' embeddings between runs, and the states of a frozen backbone.
-    ``resume`` continues an interrupted run of the same recipe from ``<output>.partial``.
+    ``resume`` continues an interrupted run of the same recipe from ``<output>.partial``, where its
+    state is saved every ``save_minutes``.
     ``callbacks`` are added to the trainer's. Raises a `TrainingError` for a recipe, data or
     backbone that cannot be used and when ``output`` exists, and `Interrupted` when SIGINT or
     SIGTERM ended the run after saving its state.
@@ -101,7 +98,7 @@ def train(
     fit_new_projections(encoder, recipe, corpus)
     loss = make_loss(LossInputs(encoder, recipe, corpus, cache, gather=num_processes() > 1))
     os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
-    trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial)
+    trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial, save_minutes)
     os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
@@ -150,6 +147,7 @@ def _run(trainer: Trainer, state: Path | None) -> int | None:
     ``state`` is the checkpoint to go on from.
     """
     if state is not None and trainer.take_last_step(state):
+        trainer.use_best_weights()
         return None
     with stop_at_signal(trainer) as stop, warnings.catch_warnings():
         # The trainer's own checkpoints are then ordered by their step.
@@ -161,6 +159,7 @@ def _run(trainer: Trainer, state: Path | None) -> int | None:
             "run the same command with --resume to go on.",
             stop.number,
         )
+    trainer.use_best_weights()
     return stop.number
 
 

@@ -158,7 +158,7 @@ def test_a_score_that_is_no_number_is_null_in_the_record(
     recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = chain([50.0, 60.0, *[math.nan] * 3], repeat(60.0))  # of the saved one too
-    monkeypatch.setattr("s2sent.training.loop.trainer.spearman", lambda *_: next(scores))
+    monkeypatch.setattr("s2sent.training.loop.dev.spearman", lambda *_: next(scores))
     train(recipe, data, tmp_path / "out")
     text = (tmp_path / "out" / "training.json").read_text()
     record = json.loads(text, parse_constant=lambda name: pytest.fail(name))
@@ -177,7 +177,7 @@ def test_a_start_above_every_step_is_warned_of(
     warned: bool,
 ) -> None:
     scores = chain([start, 60.0, 65.0], repeat(65.0))
-    monkeypatch.setattr("s2sent.training.loop.trainer.spearman", lambda *_: next(scores))
+    monkeypatch.setattr("s2sent.training.loop.dev.spearman", lambda *_: next(scores))
     outcome = train(recipe, data, tmp_path / "out")
     assert (outcome.step, outcome.dev) == (4, 65)
     said = "STS-B dev was 70.00 before the first step and is 65.00 at step 4"
@@ -224,24 +224,26 @@ def test_the_checkpoint_is_the_best_on_dev_not_the_last(
     assert "dirty" in record
 
 
-def test_a_best_step_that_cannot_be_loaded_stops_the_run(
+def test_a_state_that_cannot_be_loaded_stops_the_run(
     recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library would go on with the last weights; here nothing is saved as if it were best."""
+    """Nothing is trained, or saved as if it were best."""
+    with interrupted_at(4), pytest.raises(Interrupted):
+        train(recipe, data, tmp_path / "out")
 
     def broken(self: Trainer, *args: Any, **kwargs: Any) -> None:
         raise OSError("disk")
 
     monkeypatch.setattr(Trainer, "_load_from_checkpoint", broken)
     with pytest.raises(OSError, match="disk"):
-        train(recipe, data, tmp_path / "out")
+        train(recipe, data, tmp_path / "out", resume=True)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_checkpoint_that_scores_otherwise_than_in_training_is_not_kept(
     recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trainer, "_load_best_model", lambda self: None)  # the last step's stay
+    monkeypatch.setattr(Trainer, "use_best_weights", lambda self: None)  # the last step's stay
     wild = replace(recipe, training=replace(QUICK, learning_rate=3e-3, steps=8))
     with pytest.raises(RuntimeError, match="the saved checkpoint scores"):
         train(wild, data, tmp_path / "out")

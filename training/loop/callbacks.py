@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+
+from s2sent.training.loop.processes import num_processes
 
 log = logging.getLogger(__name__)
 
@@ -101,14 +104,39 @@ class Progress(TrainerCallback):
         return "  ".join(parts)
 
 
-class LastStep(TrainerCallback):
-    """Scores and saves the last step too, also where ``eval_every`` does not divide it."""
+class Saves(TrainerCallback):
+    """Saves the state every so many minutes, and scores and saves the last step.
+
+    The time is looked at when the loss is logged; the first process decides for all.
+    """
+
+    def __init__(self, minutes: float) -> None:
+        self.seconds = 60 * minutes
+        self.saved = time.monotonic()
+
+    def on_train_begin(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.saved = time.monotonic()
+
+    def on_save(
+        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self.saved = time.monotonic()
 
     def on_step_end(
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step >= state.max_steps:
             control.should_evaluate = control.should_save = True
+        elif state.global_step % args.logging_steps == 0:
+            control.should_save |= self._due()
+
+    def _due(self) -> bool:
+        due = [time.monotonic() - self.saved >= self.seconds]
+        if num_processes() > 1:
+            torch.distributed.broadcast_object_list(due)
+        return due[0]
 
 
 class StopAtSignal(TrainerCallback):

@@ -4,11 +4,9 @@ Of a backbone's linear layers they are LoRA (arXiv 2106.09685), by the peft libr
 an exit becomes a residual head of two thin layers. A saved checkpoint is one like any other.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import register_parametrization, remove_parametrizations
@@ -16,8 +14,6 @@ from torch.nn.utils.parametrize import register_parametrization, remove_parametr
 from s2sent.model.network.encoder import find_selector
 from s2sent.training.recipe.recipe import TrainingConfig
 
-# In the trainer's own checkpoints: what is trained, and nothing else.
-TRAINED_FILE = "trained.safetensors"
 _TUNER = "lora_tuner"
 
 
@@ -71,24 +67,6 @@ def merge_updates(encoder: SentenceTransformer) -> None:
     if has_updates(encoder):
         for matrices, name in _projections(encoder):
             remove_parametrizations(matrices, name)
-
-
-def save_trained(encoder: nn.Module, folder: Path) -> None:
-    """Write the trained weights, those of the selector among them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(_trained(encoder), folder / TRAINED_FILE)
-
-
-def load_trained(encoder: nn.Module, folder: Path) -> None:
-    """Give an encoder the weights that `save_trained` wrote."""
-    saved = load_file(folder / TRAINED_FILE)
-    for name, value in _trained(encoder).items():
-        value.data.copy_(saved[name])
-
-
-def _trained(encoder: nn.Module) -> dict[str, Tensor]:
-    named = encoder.named_parameters()
-    return {name: value.contiguous() for name, value in named if value.requires_grad}
 
 
 def _projections(encoder: SentenceTransformer) -> list[tuple[nn.Module, str]]:

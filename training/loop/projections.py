@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from s2sent.model.network.encoder import get_selector
 from s2sent.training.corpus import Corpus
 from s2sent.training.evaluation.depths.embeddings import encode_exits
-from s2sent.training.loop.trainer import reading
+from s2sent.training.loop.dev import reading
 from s2sent.training.recipe.recipe import Recipe
 
 RIDGE = 1e-3  # of the mean square of a feature

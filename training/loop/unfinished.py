@@ -1,7 +1,7 @@
 """What a run that is not done leaves in ``<output>.partial``, and what of it a run goes on from.
 
-The trainer writes each ``checkpoint-STEP`` in place, its state last; a run that was killed, or that
-found the disk full, leaves one that lacks files.
+The trainer writes each ``checkpoint-STEP`` in place, its state last, and then removes the one
+before; a run that was killed, or that found the disk full, leaves one that lacks files.
 """
 
 import json
@@ -21,6 +21,7 @@ from s2sent.training.errors import ConfigError, TrainingError
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import write_json
 from s2sent.training.loop.processes import num_processes, process_rank
+from s2sent.training.loop.weights import BEST_FILE
 from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ def _say(partial: Path, recipe: Recipe, corpus: Corpus) -> None:
 
 
 def newest_state(partial: Path, files: Sequence[str]) -> Path | None:
-    """The newest checkpoint that has all of ``files`` and the best step's; None where none has.
+    """The newest checkpoint that has all of ``files`` and its best weights; None where none has.
 
     Later ones, which lack some, are removed.
     """
@@ -131,7 +132,7 @@ def _is_whole(checkpoint: Path, files: Sequence[str]) -> bool:
     if state is None or not all(_has_content(checkpoint / file) for file in files):
         return False
     best = state.get("best_global_step")
-    return not best or (checkpoint.parent / folder_of(best)).is_dir()
+    return best in (None, state.get("global_step")) or _has_content(checkpoint / BEST_FILE)
 
 
 def _has_content(file: Path) -> bool:

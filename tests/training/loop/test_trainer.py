@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.model.network.encoder import load_encoder
@@ -18,6 +19,7 @@ from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.encoders import torch_encode
 from s2sent.training.evaluation.sts import read_sentence_pairs, spearman
+from s2sent.training.loop.dev import tf32
 from s2sent.training.loop.trainer import MAX_GRADIENT_NORM, Trainer
 from s2sent.training.recipe.objectives import Objective, PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import Recipe
@@ -209,3 +211,52 @@ def test_a_batch_that_processes_cannot_share_is_refused(
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError, match="batch_size = 8 cannot be shared by 3 processes"):
         train(recipe, data, tmp_path / "out")
+
+
+def test_of_several_visible_gpus_one_is_used_and_torchrun_is_named(
+    recipe: Recipe,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The library would wrap the model in DataParallel, and double the batch."""
+    rows: list[int] = []
+    made = SentenceTransformerTrainingArguments.__post_init__
+    step = Trainer.training_step
+
+    def two_gpus(self: SentenceTransformerTrainingArguments) -> None:
+        made(self)
+        self._n_gpu = 2
+
+    def watched(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any) -> torch.Tensor:
+        rows.append(len(inputs["anchor_input_ids"]))
+        loss: torch.Tensor = step(self, model, inputs, *args)
+        return loss
+
+    monkeypatch.setattr(SentenceTransformerTrainingArguments, "__post_init__", two_gpus)
+    monkeypatch.setattr(Trainer, "training_step", watched)
+    train(recipe, data, tmp_path / "out")
+    assert rows == [QUICK.batch_size] * QUICK.steps
+    assert "2 GPUs are visible and one is used" in caplog.text
+    assert "torchrun --nproc-per-node 2" in caplog.text
+
+
+def test_no_step_waits_for_its_loss(recipe: Recipe, data: Path, tmp_path: Path) -> None:
+    """The library's filter of losses that are no numbers reads each from the device."""
+
+    class Filter(TrainerCallback):
+        def on_train_begin(self, args: Any, *rest: Any, **kwargs: Any) -> None:
+            filtered.append(args.logging_nan_inf_filter)
+
+    filtered: list[bool] = []
+    train(recipe, data, tmp_path / "out", callbacks=[Filter()])
+    assert filtered == [False]
+
+
+@pytest.mark.parametrize(("device", "inside"), [("cuda", "high"), ("cpu", "highest")])
+def test_dev_is_scored_with_tf32_on_a_gpu_alone(device: str, inside: str) -> None:
+    assert torch.get_float32_matmul_precision() == "highest"
+    with tf32(device):
+        assert torch.get_float32_matmul_precision() == inside
+    assert torch.get_float32_matmul_precision() == "highest"

@@ -1,31 +1,53 @@
 """A run that was killed, or found the disk full, goes on from what it saved whole."""
 
 import resource
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.training.errors import ConfigError, DataError, Interrupted, TrainingError
+from s2sent.training.loop.callbacks import Saves
+from s2sent.training.loop.trainer import Trainer
 from s2sent.training.loop.unfinished import RECIPE_FILE
-from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.loop.weights import BEST_FILE, WEIGHTS_FILE
+from s2sent.training.recipe.recipe import Recipe, read_recipe
 from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 
 STATE = "trainer_state.json"
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def partial(recipe: Recipe, data: Path, tmp_path: Path) -> Path:
-    """The folder of a run that was interrupted after step 5 of 7; it has an earlier state."""
+    """The folder of a run that was interrupted after step 5 of 7."""
     with interrupted_at(5), pytest.raises(Interrupted):
         train(recipe, data, tmp_path / "out")
     folder = tmp_path / "out.partial"
-    assert len([*folder.glob("checkpoint-*")]) == 2
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-5"]
+    return folder
+
+
+@pytest.fixture
+def two_states(recipe: Recipe, data: Path, tmp_path: Path) -> Path:
+    """That of a run that was killed after it saved step 5, before it removed step 3."""
+    folder, earlier = tmp_path / "out.partial", tmp_path / "checkpoint-3"
+    with interrupted_at(3), pytest.raises(Interrupted):
+        train(recipe, data, tmp_path / "out")
+    shutil.copytree(folder / earlier.name, earlier)
+    with interrupted_at(5), pytest.raises(Interrupted):
+        train(recipe, data, tmp_path / "out", resume=True)
+    shutil.move(earlier, folder)
     return folder
 
 
@@ -47,18 +69,19 @@ def halved(path: Path) -> None:
         ("optimizer.pt", Path.unlink),
         ("scheduler.pt", Path.unlink),
         ("rng_state.pth", Path.unlink),
-        ("modules.json", Path.unlink),
+        (WEIGHTS_FILE, Path.unlink),
     ],
 )
 def test_it_goes_on_from_the_newest_state_that_is_whole(
     recipe: Recipe,
     data: Path,
-    partial: Path,
+    two_states: Path,
     caplog: pytest.LogCaptureFixture,
     file: str,
     damage: Callable[[Path], None],
 ) -> None:
     """With the same checkpoint in the end, byte for byte."""
+    partial = two_states
     damage(partial / "checkpoint-5" / file)
     train(recipe, data, partial.with_name("out"), resume=True)
     assert f"{partial / 'checkpoint-5'} was not saved whole and is removed" in caplog.messages
@@ -75,13 +98,116 @@ def test_without_a_whole_state_it_begins_anew_and_says_so(
     assert_as_uninterrupted(recipe, data, partial.with_name("out"))
 
 
-def test_a_state_whose_best_step_is_gone_is_not_whole(
-    recipe: Recipe, data: Path, partial: Path, caplog: pytest.LogCaptureFixture
+def saves_of(
+    recipe: Recipe, data: Path, output: Path, monkeypatch: pytest.MonkeyPatch, minutes: float
+) -> dict[int, list[str]]:
+    """The states that are on disk after each step that saves one, by this step."""
+    save, found = Trainer._save_checkpoint, {}
+    folder = output.with_name("out.partial")
+
+    def watched(self: Trainer, *args: Any, **kwargs: Any) -> None:
+        save(self, *args, **kwargs)
+        names = sorted(path.name for path in folder.glob("checkpoint-*"))
+        found[self.state.global_step] = names
+
+    monkeypatch.setattr(Trainer, "_save_checkpoint", watched)
+    train(recipe, data, output, save_minutes=minutes)
+    return found
+
+
+def test_the_state_is_saved_by_time_and_not_with_every_score(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    earlier = next(path for path in partial.glob("checkpoint-*") if path.name != "checkpoint-5")
-    earlier.rename(partial.with_name("moved"))
-    train(recipe, data, partial.with_name("out"), resume=True)
+    """Dev is scored at steps 2, 4, 6 and 7; a new state takes the place of the last."""
+    found = saves_of(recipe, data, tmp_path / "out", monkeypatch, 10)
+    assert found == {7: ["checkpoint-7"]}
+    found = saves_of(recipe, data, tmp_path / "often" / "out", monkeypatch, 0)
+    assert found == {step: [f"checkpoint-{step}"] for step in (2, 4, 6, 7)}
+
+
+def test_minutes_are_counted_from_the_last_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("s2sent.training.loop.callbacks.time", clock)
+    now = [0.0]
+    saves, state, control = Saves(1), TrainerState(max_steps=99), TrainerControl()
+    asked = []
+    for step, seconds in ((10, 30.0), (20, 61.0), (25, 200.0), (30, 100.0), (40, 125.0)):
+        now[0], state.global_step, control.should_save = seconds, step, False
+        saves.on_step_end(SimpleNamespace(logging_steps=10), state, control)
+        asked.append(control.should_save)
+        if control.should_save:
+            saves.on_save(None, state, control)
+    assert asked == [False, True, False, False, True]
+
+
+def test_a_state_holds_the_best_weights_too(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of an earlier step, whose own state is gone; the run ends with them."""
+    scores = chain([50.0, 90.0], repeat(60.0))  # of the start, of step 2, of all others
+    monkeypatch.setattr("s2sent.training.loop.dev.spearman", lambda *_: next(scores))
+    monkeypatch.setattr("s2sent.training.train.DEV_TOLERANCE", 99)
+    with interrupted_at(5), pytest.raises(Interrupted):
+        train(recipe, data, tmp_path / "out")
+    assert (tmp_path / "out.partial" / "checkpoint-5" / BEST_FILE).is_file()
+    outcome = train(recipe, data, tmp_path / "out", resume=True)
+    assert (outcome.step, outcome.dev) == (2, 90)
+    scores = chain([50.0, 90.0], repeat(60.0))
+    train(recipe, data, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_state_without_the_best_weights_is_not_whole(
+    recipe: Recipe,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with monkeypatch.context() as patch:
+        scores = chain([50.0, 90.0], repeat(60.0))
+        patch.setattr("s2sent.training.loop.dev.spearman", lambda *_: next(scores))
+        with interrupted_at(5), pytest.raises(Interrupted):
+            train(recipe, data, tmp_path / "out")
+    (tmp_path / "out.partial" / "checkpoint-5" / BEST_FILE).unlink()
+    train(recipe, data, tmp_path / "out", resume=True)
     assert "training begins anew" in caplog.text
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from s2sent.training.loop.trainer import Trainer
+from s2sent.training.recipe.recipe import read_recipe
+from s2sent.training.train import train
+
+step = Trainer.training_step
+def killed(self, *args, **kwargs):
+    if self.state.global_step == 5:
+        os.kill(os.getpid(), 9)
+    return step(self, *args, **kwargs)
+Trainer.training_step = killed
+recipe, data, output = map(Path, sys.argv[1:])
+train(read_recipe(recipe), data, output, save_minutes=0)
+"""
+
+
+def test_a_killed_process_resumes_to_the_bit(recipe: Recipe, data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text(
+        f"""seed = 3
+        backbone = {{ name = "{recipe.backbone.name}", max_seq_length = 32 }}
+        selector = {{ reduction = 4 }}
+        corpus = [{{ source = "captions" }}]
+        objective = {{ name = "simcse" }}
+        training = {{ steps = 7, batch_size = 8, eval_every = 2, learning_rate = 1e-3 }}"""
+    )
+    arguments = [str(file), str(data), str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", KILLED, *arguments], cwd=ROOT, check=False)
+    assert done.returncode == -9
+    assert [path.name for path in tmp_path.glob("out.partial/checkpoint-*")] == ["checkpoint-4"]
+    train(read_recipe(file), data, tmp_path / "out", resume=True)
+    assert_as_uninterrupted(read_recipe(file), data, tmp_path / "out")
 
 
 def test_a_run_that_was_killed_after_its_last_step_is_not_trained_further(
@@ -108,7 +234,7 @@ class LittleRoom(TrainerCallback):
         self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 3:
-            model = self.partial / "checkpoint-2" / "model.safetensors"
+            model = self.partial / "checkpoint-2" / WEIGHTS_FILE
             limit = int(model.stat().st_size * self.share)
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
 
@@ -120,7 +246,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
     full = LittleRoom(tmp_path / "out.partial", share)
     try:
         with pytest.raises(TrainingError, match="checkpoint-4 cannot be saved .* --resume") as said:
-            train(recipe, data, tmp_path / "out", callbacks=[full])
+            train(recipe, data, tmp_path / "out", save_minutes=0, callbacks=[full])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert "\n" not in str(said.value)
