@@ -29,6 +29,7 @@ from s2sent.training.loop.batches import LengthBatches
 from s2sent.training.loop.callbacks import Progress, Saves
 from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, fitting
 from s2sent.training.loop.processes import num_processes
+from s2sent.training.loop.tokens import TokenisedTexts
 from s2sent.training.loop.unfinished import folder_of, saving
 from s2sent.training.loop.weights import (
     BEST_FILE,
@@ -59,6 +60,7 @@ class Trainer(SentenceTransformerTrainer):
     """
 
     _best: Weights = {}
+    texts: TokenisedTexts
 
     def _align_special_tokens(self) -> None:
         """Leave the backbone's settings as it was built with them.
@@ -69,6 +71,12 @@ class Trainer(SentenceTransformerTrainer):
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Make no model card: `training.json` is the record, and a card would query a hub."""
+
+    def get_data_collator(self, model: Any, args: Any, processing_class: Any = None) -> Any:
+        """The library's, which tokenises each text once."""
+        collator = super().get_data_collator(model, args, processing_class)
+        collator.preprocess_fn = self.texts = TokenisedTexts(model.preprocess)
+        return collator
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """The loss of one step, after which the gradients of all trained weights are clipped.
@@ -178,6 +186,11 @@ def new_trainer(
     )
     if torch.distributed.is_initialized():  # its threads must end before the interpreter does
         atexit.register(trainer.accelerator.state.destroy_process_group)
+    if num_processes() == 1 and recipe.training.reads_all(sum(corpus.counts.values())):
+        texts = corpus.texts()
+        log.info("tokenising %d texts", len(texts))
+        for task in dict.fromkeys(family_of(recipe).COLUMN_TASKS.values()) or [None]:
+            trainer.texts.read_ahead(texts, task)
     trainer.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     return trainer
 

@@ -85,6 +85,10 @@ class TrainingConfig:
     round_matrices: bool = False  # put the backbone's on int8's grid and train what is left
     mini_batch_size: int = 0  # above 0: gradients in pieces of this size, as if in one
 
+    def reads_all(self, rows: int) -> bool:
+        """Whether a run goes through a corpus of so many rows at least once."""
+        return not self.steps or self.steps * self.batch_size >= rows
+
     def __post_init__(self) -> None:
         require_least(self, 0, "warmup_steps", "mini_batch_size")
         require_least(self, 0, "steps", cure=", which goes once over the corpus")

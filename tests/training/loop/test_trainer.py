@@ -226,7 +226,7 @@ def test_of_several_visible_gpus_one_is_used_and_torchrun_is_named(
     step = Trainer.training_step
 
     def two_gpus(self: SentenceTransformerTrainingArguments) -> None:
-        made(self)
+        made(self)  # type: ignore[no-untyped-call]  # the library is partly typed
         self._n_gpu = 2
 
     def watched(self: Trainer, model: Any, inputs: dict[str, Any], *args: Any) -> torch.Tensor:

@@ -126,9 +126,9 @@ def test_the_state_is_saved_by_time_and_not_with_every_score(
 
 
 def test_minutes_are_counted_from_the_last_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr("s2sent.training.loop.callbacks.time", clock)
-    now = [0.0]
     saves, state, control = Saves(1), TrainerState(max_steps=99), TrainerControl()
     asked = []
     for step, seconds in ((10, 30.0), (20, 61.0), (25, 200.0), (30, 100.0), (40, 125.0)):
