@@ -9,7 +9,7 @@ from benchmarks.report.results import Results
 from benchmarks.report.summary import to_summary
 
 RESULTS = "results.json"
-BESIDE = ("selector_share", "soak_memory")  # what other commands leave in the same folder
+BESIDE = ("soak_memory",)  # what other commands leave in the same folder
 
 
 def write_report(folder: Path) -> str:

@@ -182,12 +182,5 @@ RESOURCES = (
         "s",
         _median(lambda each: look_up(each, OURS, "seconds_to_ready")),
     ),
-    Target(
-        "selector's share of inference time (selector_share)",
-        "<=",
-        1.0,
-        "%",
-        lambda results: look_up(results, "selector_share", "share_percent"),
-    ),
 )
 TARGETS = (*_lone_targets(), *_throughput_targets(), *OPEN_LOOP, *RESOURCES)

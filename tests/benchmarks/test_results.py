@@ -111,7 +111,6 @@ def test_every_target_follows_from_the_numbers() -> None:
     results = {
         "rounds": [this_round],
         "soak_memory": {"growth_percent": 2.0},
-        "selector_share": {"share_percent": 1.0},
     }
     assert [finding.target.what for finding in find(results) if not finding.is_met] == []
     assert {finding.is_met for finding in find({"rounds": []})} == {None}

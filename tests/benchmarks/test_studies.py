@@ -11,10 +11,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.studies import lanes, mixed_depths
+from benchmarks.studies import in_turns, lanes
 from benchmarks.studies.bulk import high_water_mb
 from benchmarks.studies.cosines import cosines, with_noise
-from benchmarks.studies.int8_graph import table, time_graph
 from benchmarks.studies.profile import attribute, read_totals
 from benchmarks.studies.soak_memory import growth_percent
 from benchmarks.studies.unfetched_output import (
@@ -39,13 +38,35 @@ def test_growth_is_from_the_second_quarter_to_the_last() -> None:
     assert growth_percent([1, 9, 100, 100, 130, 140, 110, 110]) == pytest.approx(10)
 
 
-def test_two_graphs_are_compared_within_a_turn(exits_artifact: Artifact) -> None:
-    """The middle ratio is of one turn, not of two medians; a graph is run at every length."""
-    turns = [[{(1, 8): ours}, {(1, 8): 0.002}] for ours in (0.001, 0.004, 0.003)]
-    assert table(turns).splitlines()[2] == "| 1 | 8 | 3.00 | 2.00 | 1.50 (0.50 to 2.00) |"
-    seen = time_graph(exits_artifact.path / "onnx/model.onnx", lengths=(8, 12), seconds=0.01)
-    assert sorted(seen) == [(1, 8), (1, 12), (2, 8), (2, 12)]
-    assert min(seen.values()) > 0
+def test_encoders_are_compared_within_a_round() -> None:
+    """The middle ratio is of one round, not of two medians."""
+    made = in_turns.table(["a", "b"], [[1.0, 2.0], [4.0, 2.0], [3.0, 2.0]], texts=100, size=8)
+    assert made.splitlines()[2:] == [
+        "| a | 30.000 | 1.000 (1.000 to 1.000) |",
+        "| b | 20.000 | 0.667 (0.583 to 1.333) |",
+    ]
+
+
+def test_every_batch_goes_to_every_encoder_in_turn() -> None:
+    asked: list[tuple[str, list[str]]] = []
+    encoders = [lambda batch, name=name: asked.append((name, batch)) for name in "ab"]
+    assert len(in_turns.one_round(encoders, [["x"], ["y"]])) == 2
+    assert asked == [("a", ["x"]), ("b", ["x"]), ("a", ["y"]), ("b", ["y"])]
+
+
+def test_artifacts_run_at_each_depth_and_checkpoints_beside_them(
+    exits_artifact: Artifact,
+    exits_checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folders = [str(exits_artifact.path), str(exits_checkpoint)]
+    options = ["--sizes", "2", "--count", "4", "--rounds", "2"]
+    monkeypatch.setattr(sys, "argv", ["in_turns", *folders, *options])
+    in_turns.main()
+    rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[2:-1]]
+    depths = [f"| {folders[0]} at depth {depth}" for depth in exits_artifact.manifest.depths]
+    assert rows == [f"| {folders[0]}", *depths, f"| {folders[1]}"]
 
 
 @pytest.mark.parametrize(
@@ -67,27 +88,6 @@ def test_a_window_too_short_to_measure_is_refused(
     scene = lanes.Scene("a scene", lone=bulk is None, bulk=bulk)
     with pytest.raises(NotMeasured, match=f"a scene: a window of 0.001 s had no {what}. Give more"):
         lanes.play(scene, "http://nowhere", ["a"], 0.001, seed=1)
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        (["--count", "3"], "a round has 3 texts and a group up to 32; give more with --count"),
-        (["--rounds", "0"], "--rounds is 0; give at least 1."),
-    ],
-)
-def test_too_few_texts_or_rounds_to_compare_depths_are_refused(
-    exits_artifact: Artifact,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    options: list[str],
-    sentence: str,
-) -> None:
-    command = ["mixed_depths", "--artifact", str(exits_artifact.path), *options]
-    monkeypatch.setattr(sys, "argv", command)
-    with pytest.raises(SystemExit):
-        mixed_depths.main()
-    assert sentence in capsys.readouterr().err
 
 
 METRICS = """\

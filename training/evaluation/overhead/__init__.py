@@ -10,6 +10,5 @@ Each cell is a batch size, a length and a precision. Its arms share the backbone
 All arms run once in each round, in rotating order. A round gives the ratio of two arms under the
 same conditions; a cell has the median and the quartiles of these ratios, in wall time and, on a
 CPU, in processor time, which other programs disturb less. Inputs are random tokens
-without padding. The short form is `benchmarks/studies/selector_share.py`: one cell, exported, on
-random weights, as a share of the model with the selector instead of the one without.
+without padding.
 """
