@@ -12,8 +12,8 @@ from s2sent.training.evaluation.development import read_development_pairs, score
 from s2sent.training.evaluation.encoders import is_url, open_encoder
 from s2sent.training.evaluation.geometry import geometry
 from s2sent.training.evaluation.results.markdown import markdown_head, markdown_row
-from s2sent.training.evaluation.results.openings import note_opening
 from s2sent.training.evaluation.results.output import require_writable
+from s2sent.training.evaluation.results.use_of_tests import log_test_use
 from s2sent.training.evaluation.retrieval import read_retrieval
 from s2sent.training.evaluation.sts import (
     AVERAGE,
@@ -97,7 +97,7 @@ def _test_tables(
     found: Found,
     artifact: Artifact | None,
 ) -> None:
-    warnings = [warning for name in encoders if (warning := note_opening(name))]
+    warnings = [warning for name in encoders if (warning := log_test_use(name))]
     show(markdown_head(["", *TASKS, AVERAGE], numeric=True))
     for name, encode in encoders.items():
         found[name]["sts"] = scores = with_average(score(encode, data / "sts"))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from s2sent.training.backbones import width_of
 from s2sent.training.errors import ConfigError, Interrupted
-from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.evaluation.results.use_of_tests import log_test_use
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import provenance, read_record
@@ -152,7 +152,7 @@ def _run_one(run: Run, data: Path, *, keep: bool, cache: Path | None, train: Tra
     append_line(run.file, {**run.key, **run.score(seconds), **provenance()})
     if keep:
         for checkpoint in run.tested:
-            note_opening(str(checkpoint))
+            log_test_use(str(checkpoint))
 
 
 def _delete_scored(run: Run, runs: Sequence[Run], *, keep: bool) -> None:

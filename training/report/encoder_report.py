@@ -20,7 +20,6 @@ from s2sent.training.evaluation.geometry import (
     describe_groups,
 )
 from s2sent.training.evaluation.measure import Measured, Scores, measure
-from s2sent.training.evaluation.results.openings import note_opening
 from s2sent.training.evaluation.results.output import require_writable
 from s2sent.training.evaluation.results.published import (
     PAPER,
@@ -28,6 +27,7 @@ from s2sent.training.evaluation.results.published import (
     best_sts_rows,
     transfer_rows,
 )
+from s2sent.training.evaluation.results.use_of_tests import log_test_use
 from s2sent.training.evaluation.sts import AVERAGE, TASKS, distinct, read_sentence_pairs
 from s2sent.training.evaluation.transfer import TASKS as TRANSFER_TASKS
 from s2sent.training.files.record import read_record
@@ -48,7 +48,7 @@ def write_report(
     require_writable(output)
     names = distinct([name, *beside])
     encoders = {each: open_encoder(each) for each in names}
-    for warning in filter(None, map(note_opening, names)):
+    for warning in filter(None, map(log_test_use, names)):
         log.warning("%s", warning)
     measured = [measure(n, encode, data, transfer=transfer) for n, encode in encoders.items()]
     command = shlex.join(

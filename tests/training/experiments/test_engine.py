@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from s2sent.training.errors import ConfigError, Interrupted, failure
-from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
     TESTS,
@@ -190,5 +190,5 @@ def test_a_checkpoint_that_is_kept_says_that_its_tests_were_opened(
     run = run_of(tmp_path, recipe, "a")
     run_missing([run], tmp_path, keep=keep, train=Untrained())
     assert run.folder.exists() == keep
-    noted = [line["name"] for line in read_lines(run.folder.parent / OPENINGS_FILE)]
+    noted = [line["name"] for line in read_lines(run.folder.parent / TEST_USE_FILE)]
     assert noted == ([run.folder.name] if keep else [])

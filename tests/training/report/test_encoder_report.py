@@ -15,7 +15,7 @@ from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.evaluation.geometry import BlockWeights, Group
 from s2sent.training.evaluation.measure import Measured
-from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
 from s2sent.training.evaluation.sts import score, with_average
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.record import write_record
@@ -108,7 +108,7 @@ def test_a_checkpoints_report_has_every_section_and_the_scores_of_evaluate(
     assert page.tags.count("figure") == page.tags.count("figcaption") == 4
     assert html.count("s2sent-train report") == 5  # under each figure and at the end
     assert "61.25" in html  # of the step that was kept
-    assert [line["name"] for line in read_lines(tmp_path / OPENINGS_FILE)] == ["checkpoint"]
+    assert [line["name"] for line in read_lines(tmp_path / TEST_USE_FILE)] == ["checkpoint"]
 
 
 def test_the_curve_marks_the_step_that_was_kept_and_leaves_out_what_has_no_score() -> None:
@@ -131,7 +131,7 @@ def test_a_report_that_cannot_be_written_opens_no_test(
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="report.html cannot be written"):
         write_report(str(checkpoint), data, tmp_path / "file" / "report.html")
-    assert not (tmp_path / OPENINGS_FILE).exists()
+    assert not (tmp_path / TEST_USE_FILE).exists()
 
 
 @pytest.mark.usefixtures("few_folds")

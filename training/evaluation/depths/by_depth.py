@@ -20,7 +20,7 @@ from s2sent.training.evaluation.depths.encoders import (
 from s2sent.training.evaluation.development import score_development
 from s2sent.training.evaluation.encoders import is_artifact
 from s2sent.training.evaluation.results.markdown import markdown_table
-from s2sent.training.evaluation.results.openings import note_opening
+from s2sent.training.evaluation.results.use_of_tests import log_test_use
 from s2sent.training.evaluation.sts import (
     DEV_FILE,
     Encode,
@@ -65,7 +65,7 @@ def evaluate_by_depth(
             "with --depths, or score a checkpoint with --dev-only or --pairs."
         )
     encoder = open_artifact(path)
-    warning = note_opening(str(path))
+    warning = log_test_use(str(path))
 
     def score_tests(encode: Encode) -> dict[str, float]:
         return {"average": average(score(encode, data / "sts"))}

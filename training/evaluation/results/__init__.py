@@ -1,1 +1,1 @@
-"""What surrounds scores: statistics over seeds, published scores, openings of tests, tables."""
+"""What surrounds scores: statistics over seeds, published scores, use of tests, tables."""

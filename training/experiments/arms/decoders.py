@@ -27,7 +27,7 @@ from s2sent.training.experiments.figures import save, weights_of_blocks
 from s2sent.training.experiments.frozen.arms import ARMS, DECODER_ARMS, ENCODER_ARMS
 from s2sent.training.experiments.frozen.run import Plan, run_plan
 from s2sent.training.experiments.frozen.selection import TESTS, comparable, pairs_scored
-from s2sent.training.experiments.frozen.setting import Reading, read_setting, short_texts
+from s2sent.training.experiments.frozen.setting import DecoderInput, read_setting, short_texts
 from s2sent.training.experiments.frozen.sts_tests import score_tests
 from s2sent.training.experiments.frozen.tables import GEOMETRY, STS, frozen_tables
 from s2sent.training.experiments.frozen.train import CHOSEN_ON, Objective, Schedule
@@ -95,7 +95,7 @@ def run_frozen(series: Series, test_pairs: int) -> None:
         None,
         cache,
         corpus=short_texts(BUDGETS[series.budget].pairs),
-        reading=Reading.inside(TEMPLATE, blocks) if causal else None,
+        decoder=DecoderInput.inside(TEMPLATE, blocks) if causal else None,
     )
     run_plan(setting, frozen_plan(series, causal=causal, blocks=blocks), file, cache)
     score_tests(setting, series.data, cache, file, pairs_per_task=test_pairs)

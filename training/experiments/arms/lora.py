@@ -16,7 +16,7 @@ from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.sts import Remembered, distinct, spearman
 from s2sent.training.experiments.engine import Arm, Run, Series, size_of
 from s2sent.training.experiments.frozen.selection import TESTS
-from s2sent.training.experiments.frozen.setting import Reading, short_texts
+from s2sent.training.experiments.frozen.setting import DecoderInput, short_texts
 from s2sent.training.experiments.frozen.sts_tests import read_tests, scores_on
 from s2sent.training.experiments.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
 from s2sent.training.experiments.score import fusion_weights, initial_encoder
@@ -155,7 +155,7 @@ def recipe_of(key: Mapping[str, Any]) -> Recipe:
             "name": key["backbone"],
             "template": TEMPLATE,
             "pooling": "rep1",
-            "clean_up": Reading.clean_up,
+            "clean_up": DecoderInput.clean_up,
         },
         "corpus": [
             {"source": part.source, "limit": part.limit} for part in short_texts(key["pairs"])

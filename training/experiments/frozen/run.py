@@ -35,7 +35,7 @@ from s2sent.training.experiments.frozen.selection import TUNING_SEED, head_file
 from s2sent.training.experiments.frozen.setting import (
     CORPUS,
     DECODER_PAIRS,
-    Reading,
+    DecoderInput,
     Setting,
     read_setting,
     short_texts,
@@ -83,20 +83,20 @@ def run_frozen(
     Raises a `TrainingError` for what cannot be run, before any state is computed.
     """
     blocks, _ = size_of(resolve(backbone))
-    reading = Reading.inside(template, blocks) if template else None
+    decoder = DecoderInput.inside(template, blocks) if template else None
     every = [*ENCODER_ARMS]
-    if reading is not None:
-        every = [name for name in DECODER_ARMS if ARMS[name].num_blocks <= reading.num_blocks]
+    if decoder is not None:
+        every = [name for name in DECODER_ARMS if ARMS[name].num_blocks <= decoder.num_blocks]
     require_known(plan.arms, [*ARMS], "arm")
     require_known(plan.objectives, OBJECTIVES, "objective")
     chosen = [objective for objective in OBJECTIVES if objective in plan.objectives]
     plan = replace(plan, arms=plan.arms or every, objectives=chosen or ENCODER_OBJECTIVES)
-    kept = blocks if reading is None else reading.num_blocks
+    kept = blocks if decoder is None else decoder.num_blocks
     require_possible(
         plan,
         depth=blocks,
         first=blocks - kept + 1,
-        two_stages=reading is not None and reading.two_stages,
+        two_stages=decoder is not None and decoder.two_stages,
         taught=teacher is not None,
     )
     setting = read_setting(
@@ -104,8 +104,8 @@ def run_frozen(
         data,
         retrieval,
         cache,
-        corpus=short_texts(DECODER_PAIRS) if reading else CORPUS,
-        reading=reading,
+        corpus=short_texts(DECODER_PAIRS) if decoder else CORPUS,
+        decoder=decoder,
         teacher=teacher,
     )
     run_plan(setting, plan, output, cache)

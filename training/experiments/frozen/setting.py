@@ -45,7 +45,7 @@ def short_texts(pairs: int) -> tuple[CorpusPart, ...]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class DecoderInput:
     """How a causal backbone is read: its template, the blocks that are kept, the precision.
 
     Of a template with ``[REP1]`` that token is the sentence's, else the last one. ``bf16`` computes
@@ -63,8 +63,8 @@ class Reading:
         return REP1 in self.template
 
     @classmethod
-    def inside(cls, template: str, blocks: int) -> "Reading":
-        """The reading of a backbone of so many blocks inside a preset's template or a text.
+    def inside(cls, template: str, blocks: int) -> "DecoderInput":
+        """For a backbone of so many blocks, inside a preset's template or a text.
 
         Raises `TemplateError` for a text without a place for the sentence.
         """
@@ -99,13 +99,13 @@ class Setting:
     queries: list[int]
     documents: list[int]
     corpus_sha256: str
-    reading: Reading | None = None
+    decoder: DecoderInput | None = None
     teacher: Tensor | None = None  # [P, 2, E], of the pairs
     teacher_name: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """What says, in a run's line, which setting it was."""
-        read = {} if self.reading is None else {"reading": asdict(self.reading)}
+        read = {} if self.decoder is None else {"reading": asdict(self.decoder)}
         return {"backbone": self.backbone, "corpus_sha256": self.corpus_sha256, **read}
 
     def reads_as(self, line: Mapping[str, Any]) -> bool:
@@ -121,7 +121,7 @@ def read_setting(
     cache: Path,
     *,
     corpus: Sequence[CorpusPart] = CORPUS,
-    reading: Reading | None = None,
+    decoder: DecoderInput | None = None,
     teacher: str | None = None,
 ) -> Setting:
     """Read training pairs and development data, and compute or load the states of their texts.
@@ -133,46 +133,46 @@ def read_setting(
     texts = rows.texts()
     dev = read_development_pairs(data / "sts")
     queries, documents = read_retrieval(retrieval) if retrieval else ([], [])
-    read = dev.without_overlap if reading else dev.all
+    read = dev.without_overlap if decoder else dev.all
     dev_texts = distinct(read.first, read.second, queries, documents)
     place = {text: row for row, text in enumerate(dev_texts)}
     taught = None if teacher is None else teachers_embeddings([teacher], rows, cache / "teachers")
-    encoder = frozen_encoder(backbone, reading)
+    encoder = frozen_encoder(backbone, decoder)
     return Setting(
         backbone=backbone,
         depth=depth_of(encoder),
         width=int(encoder.get_embedding_dimension() or 0),
-        states=states_of(encoder, backbone, texts, cache, reading, training=True),
+        states=states_of(encoder, backbone, texts, cache, decoder, training=True),
         pairs=_pair_rows(rows, texts),
-        dev_states=states_of(encoder, backbone, dev_texts, cache, reading),
-        dev=None if reading else _rows_of(dev.all, place),
+        dev_states=states_of(encoder, backbone, dev_texts, cache, decoder),
+        dev=None if decoder else _rows_of(dev.all, place),
         dev_without_overlap=_rows_of(dev.without_overlap, place),
         queries=[place[text] for text in queries],
         documents=[place[text] for text in documents],
         corpus_sha256=rows.sha256,
-        reading=reading,
+        decoder=decoder,
         teacher=taught,
         teacher_name=teacher,
     )
 
 
-def frozen_encoder(backbone: str, reading: Reading | None) -> SentenceTransformer:
-    """The backbone without a selector: mean-pooled, or read as ``reading`` says.
+def frozen_encoder(backbone: str, decoder: DecoderInput | None) -> SentenceTransformer:
+    """The backbone without a selector: mean-pooled, or read as ``decoder`` says.
 
     Raises `TemplateError` for a template that cannot be used, or a decoder without one.
     """
-    if reading is None:
+    if decoder is None:
         plain = build_plain_encoder(resolve(backbone))
         require_padding(plain.tokenizer, backbone)
         return plain
     encoder = build_prompt_encoder(
         resolve(backbone),
         None,
-        [reading.template],
-        pooling="rep1" if reading.two_stages else "last_token",
-        clean_up=reading.clean_up,
+        [decoder.template],
+        pooling="rep1" if decoder.two_stages else "last_token",
+        clean_up=decoder.clean_up,
     )
-    return encoder.to(torch.bfloat16) if reading.bf16 else encoder
+    return encoder.to(torch.bfloat16) if decoder.bf16 else encoder
 
 
 def states_of(
@@ -180,14 +180,14 @@ def states_of(
     backbone: str,
     texts: list[str],
     cache: Path,
-    reading: Reading | None,
+    decoder: DecoderInput | None,
     *,
     training: bool = False,
 ) -> BlockStates:
     """The states of texts of training, with Rep2 where there is one, or of evaluation."""
     width = int(encoder.get_embedding_dimension() or 0)
     encoder.max_seq_length = TRAINING_TOKENS if training else DEV_TOKENS
-    if reading is None:
+    if decoder is None:
         return cached_states(encoder, backbone, texts, SelectorConfig(width=width), cache)
     config = SelectorConfig.preset("decoder", width=width)
     return cached_states(
@@ -196,8 +196,8 @@ def states_of(
         texts,
         config,
         cache,
-        num_blocks=reading.num_blocks,
-        with_second=training and reading.two_stages,
+        num_blocks=decoder.num_blocks,
+        with_second=training and decoder.two_stages,
     )
 
 

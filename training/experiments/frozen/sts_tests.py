@@ -106,12 +106,12 @@ class TestStates:
         self._row: dict[str, int] = {}
         self._states: list[BlockStates] = []
         self._tasks = read_tests(data, pairs_per_task)
-        encoder = frozen_encoder(setting.backbone, setting.reading)
+        encoder = frozen_encoder(setting.backbone, setting.decoder)
         for pairs in self._tasks.values():
             texts = distinct(pairs.first, pairs.second)
             first = sum(len(states.lengths) for states in self._states)
             self._row.update({text: first + place for place, text in enumerate(texts)})
-            self._states.append(states_of(encoder, setting.backbone, texts, cache, setting.reading))
+            self._states.append(states_of(encoder, setting.backbone, texts, cache, setting.decoder))
 
     def scores(self, head: torch.nn.Module, line: dict[str, Any]) -> dict[str, float]:
         """Spearman x 100 of each test and their mean; alignment, uniformity and their ratios."""

@@ -18,7 +18,7 @@ from s2sent.training.evaluation.depths.by_depth import by_depth_table, describe,
 from s2sent.training.evaluation.depths.encoders import artifact_depths, checkpoint_depths
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.encoders import load_checkpoint
-from s2sent.training.evaluation.results.openings import OPENINGS_FILE, note_opening
+from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE, log_test_use
 from s2sent.training.evaluation.sts import DEV_FILE, average, score, spearman
 from s2sent.training.files.record import write_record
 from tests.support.tiny_data import SENTENCES, write_table
@@ -137,9 +137,9 @@ def test_no_test_is_opened_for_a_checkpoint(
     assert "with --depths, or score a checkpoint with --dev-only or --pairs" in (
         capsys.readouterr().err
     )
-    assert not (tmp_path / OPENINGS_FILE).exists()
-    assert note_opening(str(checkpoint)) is None
-    assert (tmp_path / OPENINGS_FILE).exists(), "this is where it would have been"
+    assert not (tmp_path / TEST_USE_FILE).exists()
+    assert log_test_use(str(checkpoint)) is None
+    assert (tmp_path / TEST_USE_FILE).exists(), "this is where it would have been"
 
 
 def test_each_pair_of_depths_is_scored_on_development_data(

@@ -11,7 +11,7 @@ import torch
 from s2sent.training.__main__ import main
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, Interrupted
-from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
 from s2sent.training.experiments.arms.chain import (
     WITH,
     WITHOUT,
@@ -215,10 +215,10 @@ def test_a_seed_of_another_process_is_left_to_it(
     lines = read_lines(tmp_path / "chain.jsonl")
     assert {(line["part"], line["seed"]) for line in lines} == {("development", 2)}
     assert "seed 1, with the selector, development, is being run by another process" in caplog.text
-    assert not list(tmp_path.rglob(OPENINGS_FILE))
+    assert not list(tmp_path.rglob(TEST_USE_FILE))
     run_chain(chain, (1, 2), data, tmp_path, tests=True, train=Untrained())
     assert len(read_lines(tmp_path / "chain.jsonl")) == 8
-    opened = read_lines(tmp_path / "seed2" / OPENINGS_FILE)
+    opened = read_lines(tmp_path / "seed2" / TEST_USE_FILE)
     assert [line["name"] for line in opened] == ["a", "a-without-selector"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from s2sent.model.network.twins import is_twin_checkpoint
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, EncoderError
-from s2sent.training.evaluation.results.openings import OPENINGS_FILE
+from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
 from s2sent.training.experiments.arms.twin_recipes import ARMS
 from s2sent.training.experiments.arms.twins import cells_of, reproduce_twins
 from s2sent.training.experiments.engine import Series
@@ -148,7 +148,7 @@ def test_a_cell_of_another_process_is_left_to_it(
     assert cells_of(shared)[0].folder.is_dir()
     reproduce_twins(replace(shared, keep=True), train=train)
     assert len(lines_of(shared)) == 4 * len(ARMS)
-    noted = read_lines(cells_of(shared)[0].folder / OPENINGS_FILE)
+    noted = read_lines(cells_of(shared)[0].folder / TEST_USE_FILE)
     assert [line["name"] for line in noted] == [
         f"{run}.checkpoint" for run in ("simcse_a", "simcse_b", "tncse", "jtcse", "distilled")
     ]

@@ -23,7 +23,7 @@ from s2sent.training.experiments.frozen.heads import SelectorHead
 from s2sent.training.experiments.frozen.run import Plan, run_plan
 from s2sent.training.experiments.frozen.selection import TESTS
 from s2sent.training.experiments.frozen.setting import (
-    Reading,
+    DecoderInput,
     Setting,
     frozen_encoder,
     read_setting,
@@ -40,7 +40,7 @@ from tests.support.tiny_data import SENTENCES, write_table
 
 WIDTH = 32
 TEXTS = [*SENTENCES[:6], "a dog", SENTENCES[7] + " and " + SENTENCES[8]]
-READING = Reading(TEMPLATES["sfp"], num_blocks=4, bf16=False)
+INPUT = DecoderInput(TEMPLATES["sfp"], num_blocks=4, bf16=False)
 QUICK = Schedule(steps=4, learning_rate=0.0, eval_every=2, batch_size=4)
 
 
@@ -75,7 +75,7 @@ def setting(decoder: Path, backbone: Path, folder: Path) -> Setting:
         None,
         folder / "cache",
         corpus=parts,
-        reading=READING,
+        decoder=INPUT,
         teacher=str(backbone),
     )
 
@@ -94,14 +94,14 @@ def test_a_selector_gives_the_same_from_the_states_of_one_token(
     """Whatever scales the states: the cache holds them as they are."""
     config = SelectorConfig.preset("decoder", width=WIDTH, input_norm=norm)
     encoder = build_prompt_encoder(
-        decoder, config, [READING.template], pooling="rep1", clean_up=READING.clean_up
+        decoder, config, [INPUT.template], pooling="rep1", clean_up=INPUT.clean_up
     )
     lively(get_selector(encoder))
     head = SelectorHead(config)
     head.selector.load_state_dict(get_selector(encoder).state_dict())
-    plain = frozen_encoder(str(decoder), READING)
+    plain = frozen_encoder(str(decoder), INPUT)
     assert find_template(plain) == find_template(encoder)
-    states = states_of(plain, str(decoder), TEXTS, tmp_path, READING)
+    states = states_of(plain, str(decoder), TEXTS, tmp_path, INPUT)
     assert states.coefficients is states.pooled
     found = head(*states.batch(slice(None), range(2, 5))).detach().numpy()
     np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=1e-5)
@@ -110,7 +110,7 @@ def test_a_selector_gives_the_same_from_the_states_of_one_token(
 def test_the_loss_of_sfp_is_that_of_the_full_path(setting: Setting, decoder: Path) -> None:
     config = SelectorConfig.preset("decoder", width=WIDTH)
     encoder = build_prompt_encoder(
-        decoder, config, [READING.template], pooling="rep1", max_seq_length=64
+        decoder, config, [INPUT.template], pooling="rep1", max_seq_length=64
     )
     lively(get_selector(encoder))
     head = SelectorHead(config)
@@ -167,7 +167,7 @@ def test_runs_that_read_otherwise_are_not_scored(
     plan = Plan((4,), (1,), QUICK, (1e-2,), ("last", "static-blocks-3-rms"), ("contrastive",))
     others = (
         replace(setting, backbone="another"),
-        replace(setting, reading=replace(READING, clean_up="none")),
+        replace(setting, decoder=replace(INPUT, clean_up="none")),
         replace(setting, corpus_sha256="1"),
     )
     for each in (setting, *others):

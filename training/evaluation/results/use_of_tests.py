@@ -14,11 +14,11 @@ from s2sent.model.artifact.manifest import MANIFEST
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.record import RECORD_FILE, read_record
 
-OPENINGS_FILE = "tests-opened.jsonl"
+TEST_USE_FILE = "tests-opened.jsonl"
 NOT_OF_THE_RECIPE = ("seed", "tests_opened")  # fields of a record; an artifact's has the second
 
 
-def note_opening(name: str) -> str | None:
+def log_test_use(name: str) -> str | None:
     """Record that ``name`` is scored on the tests; a warning where other recipes were before it.
 
     Names that are no folder of a checkpoint or an artifact with a record have no history.
@@ -27,7 +27,7 @@ def note_opening(name: str) -> str | None:
     recipe = _recipe(folder)
     if recipe is None:
         return None
-    log = folder.resolve().parent / OPENINGS_FILE
+    log = folder.resolve().parent / TEST_USE_FILE
     own, before = _digest(recipe), read_lines(log)
     others = {line["recipe_sha256"]: line["name"] for line in before if line.get("recipe_sha256")}
     others.pop(own, None)
