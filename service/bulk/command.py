@@ -224,7 +224,7 @@ class _Run:
     def _remote(self, server: str, key_file: Path | None) -> "Embedder":
         from s2sent.service.bulk.embedders.remote import RemoteEmbedder
 
-        return RemoteEmbedder(server, self._job.options, key=read_key(key_file))
+        return RemoteEmbedder(server, self._job.options, key=read_key(key_file), tell=_say)
 
     def _local(self) -> "Embedder":
         from s2sent.service.bulk.embedders.local import LocalEmbedder

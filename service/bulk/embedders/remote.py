@@ -1,24 +1,37 @@
 """Embedding through a running service: POST /embed over kept connections, with patience.
 
-429 and 503 are tried again after their ``Retry-After`` (RFC 9110, section 10.2.3), a broken
-connection or a 504 after a growing pause. A text that cannot be embedded is null in the answer; a
-request that is refused as a whole is halved until it is accepted, or one text is refused.
+429 and 503 are tried again after their ``Retry-After`` (RFC 9110, section 10.2.3) within bounds, a
+broken connection, a cut answer or a 504 after a growing pause. A text that cannot be embedded is
+null in the answer; a request that is refused as a whole is halved until it is accepted, or one text
+is refused.
 """
 
-import base64
 import contextlib
 import http.client
 import socket
+import ssl
 import threading
+import time
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import orjson
 
-from s2sent.service.bulk.job import BulkError, Embedded, Model, Options, Pending
+from s2sent.service.bulk.embedders.answers import (
+    CutAnswer,
+    Embeddings,
+    Info,
+    Models,
+    Shape,
+    UnusableAnswer,
+    message,
+    parse,
+    retry_after,
+    shown,
+)
+from s2sent.service.bulk.job import BulkError, Embedded, Options, Pending
 from s2sent.service.lanes import HEADER as PRIORITY
 
 TEXTS_PER_REQUEST = 256
@@ -26,8 +39,13 @@ BODY_BYTES = 1 << 20
 CONCURRENT_REQUESTS = 4
 TIMEOUT_SECONDS = 120.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 30.0
+LONGEST_RETRY_AFTER_SECONDS = 60.0  # the most that a service of s2sent asks for
+SILENT_SECONDS = 5.0  # of waiting for one answer, after which it is told
+TELL_SECONDS = 30.0  # between two lines about it
 MAX_FAULTS = 8  # in a row, without an answer: a minute and a half
+MAX_ANSWER_BYTES = 1 << 26
 TRY_LATER = (429, 503)
+BROKEN = (500, 502, 504)
 REFUSED_TEXT = (400, 413, 422, 424)
 KINDS: dict[str, type[http.client.HTTPConnection]] = {
     "http": http.client.HTTPConnection,
@@ -41,11 +59,28 @@ class Refused(Exception):
     """The service does not embed these texts; the message is its own."""
 
 
+class TryAgain(Exception):
+    """The request may succeed later; ``seconds`` is when the service says so."""
+
+    def __init__(self, reason: str, seconds: float | None = None) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
+
+
 class RemoteEmbedder:
-    """A service at ``url``; raises BulkError when it does not answer or has another model."""
+    """A service at ``url``; raises BulkError when it does not answer or has another model.
+
+    ``tell`` is given a sentence now and then while a request is tried again.
+    """
 
     def __init__(
-        self, url: str, options: Options, *, key: str | None = None, sleep: Sleep | None = None
+        self,
+        url: str,
+        options: Options,
+        *,
+        key: str | None = None,
+        sleep: Sleep | None = None,
+        tell: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         self._url = _usable_url(url)
         self._headers: dict[str, str | bytes] = {
@@ -58,6 +93,9 @@ class RemoteEmbedder:
         self._connections: list[http.client.HTTPConnection] = []  # of all threads, to close them
         self._closed = threading.Event()
         self._sleep = sleep or self._closed.wait
+        self._tell = tell
+        self._told = -TELL_SECONDS
+        self._has_answered = False
         self._executor = ThreadPoolExecutor(CONCURRENT_REQUESTS, thread_name_prefix="request")
         try:
             self._agree_on(options)
@@ -91,43 +129,21 @@ class RemoteEmbedder:
 
     def _agree_on(self, options: Options) -> None:
         """Learn which model the service has, and decide what each request says."""
-        with self._known_answer("/info") as info:
-            full_depth = info.get("full_depth")  # an earlier service does not have it
-            self.model = _model_of(info, full_depth)
-            self._most = min(TEXTS_PER_REQUEST, info["max_client_batch_size"])
+        info = self._ask(Info, "GET", "/info")
+        self.model = info.model
+        self._most = min(TEXTS_PER_REQUEST, info.max_client_batch_size)
         options.check(self.model)
-        self._fingerprint = self._vector_fingerprint(options.depth or full_depth)
+        depth = options.depth or info.full_depth
+        self._fingerprint = self._ask(Models, "GET", "/v1/models").fingerprint(depth)
         # Cut and normalised here, as local embeddings are; the service may have other defaults.
         self._options: dict[str, bool | int | str] = {
             **{"normalize": False, "truncate": True, "dimensions": self.model.dim},
             **{"encoding": "base64", "details": True, "on_error": "null"},
         }
-        if depth := options.depth or full_depth:
+        if depth:
             self._options["depth"] = depth
         if options.prompt_name is not None:
             self._options["prompt_name"] = options.prompt_name
-
-    def _vector_fingerprint(self, depth: int | None) -> str | None:
-        """What the answers have as ``model_fingerprint``; None of a service that does not tell."""
-        with self._known_answer("/v1/models") as models:
-            (served,) = models["data"]
-            by_depth: dict[str, str] = served.get("fingerprints_by_depth", {})
-            fingerprint: str | None = (
-                by_depth.get(str(depth)) if depth else served.get("fingerprint")
-            )
-        return fingerprint
-
-    @contextlib.contextmanager
-    def _known_answer(self, path: str) -> Iterator[dict[str, Any]]:
-        """The JSON of a route; raises BulkError where the block finds something else in it."""
-        content = self._ask("GET", path, b"")
-        try:
-            yield orjson.loads(content)
-        except (ValueError, LookupError, TypeError, AttributeError):
-            raise BulkError(
-                f"{self._url.geturl()}{path} does not answer as a service of s2sent does. Check"
-                " --server."
-            ) from None
 
     def _slices(self, texts: list[str]) -> list[tuple[int, int]]:
         slices, start, size = [], 0, 0
@@ -141,7 +157,7 @@ class RemoteEmbedder:
     def _embed(self, texts: list[str], first: int, embedded: Embedded) -> None:
         body = orjson.dumps({"inputs": texts, **self._options})
         try:
-            answer = orjson.loads(self._ask("POST", "/embed", body))
+            answer = self._ask(Embeddings, "POST", "/embed", body)
         except Refused as refused:
             if len(texts) == 1:
                 embedded.errors[first] = f"the service refused the text: {refused}"
@@ -150,52 +166,91 @@ class RemoteEmbedder:
             self._embed(texts[:half], first, embedded)
             self._embed(texts[half:], first + half, embedded)
             return
-        details = answer["details"]
-        if self._fingerprint and details["model_fingerprint"] != self._fingerprint:
+        found = answer.details.model_fingerprint
+        if self._fingerprint and found != self._fingerprint:
             raise BulkError(
                 f"{self._url.geturl()} has another model than when the run began: its vectors are"
-                f" {details['model_fingerprint']} and were {self._fingerprint}. Serve the model of"
-                " the run and give the same command with --resume, or begin again."
+                f" {shown(found)} and were {self._fingerprint}. Serve the model of the run and give"
+                " the same command with --resume, or begin again."
             )
-        rows = zip(answer["embeddings"], details["texts"], strict=True)
+        try:
+            rows = list(answer.rows(len(texts), self.model.dim))
+        except UnusableAnswer as error:
+            raise self._unusable("/embed", error) from None
         for at, (row, text) in enumerate(rows, start=first):
-            embedded.tokens[at], embedded.truncated[at] = text["tokens"], text["truncated"]
+            embedded.tokens[at], embedded.truncated[at] = text.tokens, text.truncated
             if row is None:
-                embedded.errors[at] = f"the service cannot embed the text ({text['error_type']})"
+                reason = shown(text.error_type or "it does not say why")
+                embedded.errors[at] = f"the service cannot embed the text ({reason})"
             else:
-                embedded.vectors[at] = np.frombuffer(base64.b64decode(row), "<f4")
+                embedded.vectors[at] = row
 
-    def _ask(self, method: str, path: str, body: bytes) -> bytes:
+    def _ask(self, shape: type[Shape], method: str, path: str, body: bytes = b"") -> Shape:
         """One answer of status 200, however often it takes; raises Refused or BulkError."""
-        pause, faults = FIRST_PAUSE_SECONDS, 0
+        pause, faults, waited = FIRST_PAUSE_SECONDS, 0, 0.0
         while True:
-            wait = pause
             try:
-                status, retry_after, content = self._send(method, path, body)
-            except (OSError, http.client.HTTPException) as error:
-                faults += 1
-                reason = f"no answer ({str(error) or type(error).__name__})"
+                return self._ask_once(shape, method, path, body)
+            except TryAgain as again:
+                reason, asked = str(again), again.seconds
+            faults = faults + 1 if asked is None else 0
+            if asked is None:
+                wait, pause = pause, min(2 * pause, LONGEST_PAUSE_SECONDS)
             else:
-                if status == http.client.OK:
-                    return content
-                reason = f"{status} {_message(content)}"
-                if status in REFUSED_TEXT and method == "POST":
-                    raise Refused(_message(content))
-                if status in TRY_LATER and retry_after is not None:
-                    wait, faults = retry_after, 0
-                elif status in (*TRY_LATER, 500, 502, 504):
-                    faults += 1
-                else:
-                    raise BulkError(
-                        f"{self._url.geturl()}{path} answered {reason.rstrip('.')}."
-                        f" {self._cure(status)}"
-                    )
+                wait = min(max(asked, FIRST_PAUSE_SECONDS), LONGEST_RETRY_AFTER_SECONDS)
+                pause = FIRST_PAUSE_SECONDS
+            waited += wait
+            if waited > SILENT_SECONDS and time.monotonic() - self._told > TELL_SECONDS:
+                self._told = time.monotonic()
+                self._tell(f"{self._url.geturl()}{path}: {reason}. Trying again in {wait:.0f} s.")
             if faults > MAX_FAULTS or self._sleep(wait):  # closed meanwhile
                 raise BulkError(
                     f"{self._url.geturl()}{path}: {reason} after {faults} tries. Start the service"
                     " and run the same command with --resume."
                 )
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS) if faults else FIRST_PAUSE_SECONDS
+
+    def _ask_once(self, shape: type[Shape], method: str, path: str, body: bytes) -> Shape:
+        """One answer of status 200; raises TryAgain, Refused or BulkError."""
+        try:
+            status, seconds, content = self._send(method, path, body)
+        except (OSError, http.client.HTTPException) as error:
+            reason = f"no answer ({shown(error) or type(error).__name__})"
+            if self._is_lasting(error):
+                raise BulkError(f"{self._url.geturl()}{path}: {reason}. Check --server.") from None
+            raise TryAgain(reason) from None
+        if status == http.client.OK:
+            return self._read(shape, path, content)
+        reason = f"{status} {message(content)}".rstrip(" .")
+        if status in REFUSED_TEXT and method == "POST":
+            raise Refused(message(content))
+        if status in TRY_LATER or status in BROKEN:
+            raise TryAgain(reason, seconds if status in TRY_LATER else None)
+        raise BulkError(f"{self._url.geturl()}{path} answered {reason}. {self._cure(status)}")
+
+    def _read(self, shape: type[Shape], path: str, content: bytes) -> Shape:
+        try:
+            answer = parse(shape, content)
+        except CutAnswer as error:
+            if self._has_answered:
+                raise TryAgain(str(error)) from None
+            raise self._unusable(path, error) from None
+        except UnusableAnswer as error:
+            raise self._unusable(path, error) from None
+        self._has_answered = True
+        return answer
+
+    def _is_lasting(self, error: Exception) -> bool:
+        """Whether a connection fails in a way that does not pass: by a name, TLS or a protocol."""
+        if self._has_answered:
+            return isinstance(error, ssl.SSLCertVerificationError)
+        kinds = (ssl.SSLError, socket.gaierror, http.client.BadStatusLine)
+        return isinstance(error, kinds) and not isinstance(error, ConnectionError)
+
+    def _unusable(self, path: str, error: UnusableAnswer) -> BulkError:
+        return BulkError(
+            f"{self._url.geturl()}{path} does not answer as a service of s2sent does: {error}."
+            " Check --server."
+        )
 
     def _cure(self, status: int) -> str:
         """What helps against an answer that would be the same when it is asked for again."""
@@ -214,12 +269,14 @@ class RemoteEmbedder:
         try:
             connection.request(method, f"{self._url.path}{path}", body or None, self._headers)
             response = connection.getresponse()
-            content = response.read()
+            content = response.read(MAX_ANSWER_BYTES)
+            if not response.isclosed():  # it is longer, or cut
+                response.close()
+                connection.close()
         except (OSError, http.client.HTTPException):
             connection.close()  # the next request opens it again
             raise
-        seconds = response.headers.get("Retry-After", "")
-        return response.status, float(seconds) if seconds.isdecimal() else None, content
+        return response.status, retry_after(response.headers.get("Retry-After", "")), content
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
@@ -241,23 +298,3 @@ def _usable_url(url: str) -> urllib.parse.SplitResult:
     if not usable or " " in url or not url.isprintable():
         raise BulkError(f"--server is {url!r}; write a URL as in http://127.0.0.1:8080.")
     return parts
-
-
-def _model_of(info: dict[str, Any], full_depth: int | None) -> Model:
-    depths = (*info["depths"], *([full_depth] if full_depth else []))
-    return Model(
-        str(info["served_model_name"]),
-        str(info["fingerprint"]),
-        int(info["dim"]),
-        tuple(map(int, depths)),
-        dict(info["prompts"]),
-    )
-
-
-def _message(content: bytes) -> str:
-    """The sentence in an error's body, or the beginning of the body."""
-    try:
-        error = orjson.loads(content)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)  # OpenAI's is an object
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return " ".join(content[:200].decode("utf-8", "replace").split())

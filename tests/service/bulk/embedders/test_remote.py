@@ -1,8 +1,5 @@
 """Embedding through a service that is busy, breaks, refuses texts or goes away."""
 
-import base64
-import http.server
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,130 +11,22 @@ import pytest
 from s2sent.service.bulk.embedders import remote
 from s2sent.service.bulk.embedders.remote import RemoteEmbedder
 from s2sent.service.bulk.job import BulkError, Options
+from tests.support.fake_embed_service import BROKEN, INFO, FakeService, embed
 from tests.support.fake_embedder import DIM, vector_of
 from tests.support.serving import serving
 
-INFO = {
-    "served_model_name": "fake",
-    "fingerprint": "f" * 64,
-    "dim": DIM,
-    "depths": [2],
-    "prompts": {"query": "query: "},
-    "max_client_batch_size": 8,
-}
-MODELS = {"data": [{"fingerprint": "f" * 64, "fingerprints_by_depth": {"2": "f" * 64}}]}
-BROKEN = 0  # instead of a status: the connection is closed without an answer
-
-
-def embedded(body: dict[str, Any], fingerprint: str) -> dict[str, Any]:
-    """The answer of /embed to a request for details; texts that have "null" in them fail."""
-    assert body["details"] is True
-    assert body["on_error"] == "null"
-    assert body["encoding"] == "base64"
-    failed = ["null" in text for text in body["inputs"]]
-    return {
-        "embeddings": [
-            None if null else base64.b64encode(vector_of(text).astype("<f4").tobytes()).decode()
-            for text, null in zip(body["inputs"], failed, strict=True)
-        ],
-        "details": {
-            "model_fingerprint": fingerprint,
-            "texts": [
-                {"tokens": 0, "truncated": False, "error": "Input 0.", "error_type": "Backend"}
-                if null
-                else {"tokens": len(text), "truncated": len(text) > 20}
-                for text, null in zip(body["inputs"], failed, strict=True)
-            ],
-        },
-    }
-
-
-class Service(http.server.ThreadingHTTPServer):
-    """Answers with the statuses of ``faults`` first, and refuses texts that have "bad" in them."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.info = orjson.dumps(INFO)
-        self.models = orjson.dumps(MODELS)
-        self.not_found = b"null"
-        self.faults: list[int] = []
-        self.gate = threading.Event()  # answers wait for it
-        self.gate.set()
-        self.bodies: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
-        self.url = f"http://127.0.0.1:{self.server_port}/base/"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Keep the test's output clean: a client that closes is what some tests are about."""
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    """One connection."""
-
-    server: Service
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        answers = {"/base/info": self.server.info, "/base/v1/models": self.server.models}
-        answer = answers.get(self.path)
-        self._answer(200 if answer else 404, answer or self.server.not_found)
-
-    def do_POST(self) -> None:
-        body = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.headers.append(dict(self.headers))
-        if self.server.faults:
-            status = self.server.faults.pop(0)
-            if status == BROKEN:
-                self.close_connection = True
-            else:
-                self._answer(status, b'{"error":"Not now."}')
-        elif any("bad" in text for text in body["inputs"]):
-            self._answer(424, b'{"error":"A text is bad."}')
-        else:
-            self.server.bodies.append(body)
-            self.server.gate.wait(30)
-            changed = any("changed" in text for text in body["inputs"])
-            self._answer(200, orjson.dumps(embedded(body, ("e" if changed else "f") * 64)))
-
-    def _answer(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        if status in (429, 503):
-            self.send_header("Retry-After", "7")
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_arguments: Any) -> None:
-        """Keep the test's output clean."""
-
 
 @pytest.fixture
-def service() -> Iterator[Service]:
+def service() -> Iterator[FakeService]:
     """A service on a free port."""
-    with serving(Service()) as server:
+    with serving(FakeService()) as server:
         yield server
-
-
-def embed(
-    service: Service, texts: list[str], options: Options | None = None, *, key: str = "k"
-) -> Any:
-    """Embed texts; returns the embeddings and the pauses that were made."""
-    pauses: list[float] = []
-    embedder = RemoteEmbedder(service.url, options or Options(), key=key, sleep=pauses.append)
-    try:
-        pending = embedder.start(texts)
-        assert pending.wait(60)
-        return pending.embedded, pauses
-    finally:
-        embedder.close()
 
 
 TEXTS = [f"text {number}" for number in range(20)]
 
 
-def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> None:
+def test_texts_go_out_in_requests_that_the_service_takes(service: FakeService) -> None:
     embedded, pauses = embed(service, TEXTS, Options(depth=2, prompt_name="query"))
     np.testing.assert_array_equal(embedded.vectors, [vector_of(text) for text in TEXTS])
     assert sorted(len(body["inputs"]) for body in service.bodies) == [4, 8, 8]
@@ -149,7 +38,7 @@ def test_texts_go_out_in_requests_that_the_service_takes(service: Service) -> No
     assert pauses == []
 
 
-def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: Service) -> None:
+def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: FakeService) -> None:
     """Full depth and all components are asked for where the run does not say."""
     defaults = {"full_depth": 4, "default_depth": 2, "default_dimensions": 3}
     service.info = orjson.dumps(INFO | defaults)
@@ -157,7 +46,7 @@ def test_the_defaults_of_a_service_do_not_change_what_a_run_gets(service: Servic
     assert {(body["depth"], body["dimensions"]) for body in service.bodies} == {(4, DIM)}
 
 
-def test_tokens_cuts_and_failed_texts_are_those_of_the_answer(service: Service) -> None:
+def test_tokens_cuts_and_failed_texts_are_those_of_the_answer(service: FakeService) -> None:
     texts = ["short", "null one", "a text of more than twenty characters"]
     embedded, _ = embed(service, texts)
     assert embedded.tokens.tolist() == [5, 0, 37]
@@ -167,7 +56,7 @@ def test_tokens_cuts_and_failed_texts_are_those_of_the_answer(service: Service) 
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_service_is_asked_again_when_it_says(service: Service, status: int) -> None:
+def test_a_busy_service_is_asked_again_when_it_says(service: FakeService, status: int) -> None:
     service.faults = [status] * 12
     embedded, pauses = embed(service, TEXTS)
     np.testing.assert_array_equal(embedded.vectors, [vector_of(text) for text in TEXTS])
@@ -175,20 +64,20 @@ def test_a_busy_service_is_asked_again_when_it_says(service: Service, status: in
 
 
 @pytest.mark.parametrize("status", [BROKEN, 500, 504])
-def test_faults_are_tried_again_after_growing_pauses(service: Service, status: int) -> None:
+def test_faults_are_tried_again_after_growing_pauses(service: FakeService, status: int) -> None:
     service.faults = [status] * 3
     embedded, pauses = embed(service, TEXTS[:5])
     np.testing.assert_array_equal(embedded.vectors, [vector_of(text) for text in TEXTS[:5]])
     assert pauses == [0.5, 1.0, 2.0]
 
 
-def test_a_service_that_is_gone_ends_the_run(service: Service) -> None:
+def test_a_service_that_is_gone_ends_the_run(service: FakeService) -> None:
     service.faults = [500] * 100
     with pytest.raises(BulkError, match="500 Not now.* after 9 tries.*--resume"):
         embed(service, TEXTS[:5])
 
 
-def test_a_refused_text_is_found_and_the_others_are_embedded(service: Service) -> None:
+def test_a_refused_text_is_found_and_the_others_are_embedded(service: FakeService) -> None:
     texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "bad two"]
     embedded, _ = embed(service, texts)
     assert embedded.errors == dict.fromkeys(
@@ -205,7 +94,7 @@ def test_a_refused_text_is_found_and_the_others_are_embedded(service: Service) -
         ("", "Name a file with an API key .* by"),
     ],
 )
-def test_a_key_that_is_not_known_ends_the_run(service: Service, key: str, cure: str) -> None:
+def test_a_key_that_is_not_known_ends_the_run(service: FakeService, key: str, cure: str) -> None:
     service.faults = [401]
     with pytest.raises(
         BulkError, match=rf"/embed answered 401 Not now\. {cure} .*--server-key-file\.$"
@@ -213,7 +102,7 @@ def test_a_key_that_is_not_known_ends_the_run(service: Service, key: str, cure: 
         embed(service, TEXTS[:5], key=key)
 
 
-def test_a_path_that_is_not_there_is_told_in_the_words_of_the_server(service: Service) -> None:
+def test_a_path_that_is_not_there_is_told_in_the_words_of_the_server(service: FakeService) -> None:
     service.info = b""  # 404
     service.not_found = b'{"error":{"message":"There is no /base/info.","type":"not_found"}}'
     cure = f"Give --server the address without a path, as in {service.url.removesuffix('/base/')}"
@@ -221,19 +110,19 @@ def test_a_path_that_is_not_there_is_told_in_the_words_of_the_server(service: Se
         RemoteEmbedder(service.url, Options())
 
 
-def test_a_404_of_an_address_without_a_path_asks_for_a_look_at_it(service: Service) -> None:
+def test_a_404_of_an_address_without_a_path_asks_for_a_look_at_it(service: FakeService) -> None:
     with pytest.raises(BulkError, match=r"/info answered 404 null\. Check --server\.$"):
         RemoteEmbedder(service.url.removesuffix("/base/"), Options())
 
 
-def test_a_key_beyond_ascii_is_sent_as_utf_8(service: Service) -> None:
+def test_a_key_beyond_ascii_is_sent_as_utf_8(service: FakeService) -> None:
     embed(service, TEXTS[:1], key="k€y")
     assert service.headers[0]["Authorization"].encode("latin-1").decode() == "Bearer k€y"
 
 
 @pytest.mark.parametrize(("name", "sent"), [(None, None), ("", ""), ("query", "query")])
 def test_no_prompt_is_asked_for_by_an_empty_name(
-    service: Service, name: str | None, sent: str | None
+    service: FakeService, name: str | None, sent: str | None
 ) -> None:
     embed(service, TEXTS[:1], Options(prompt_name=name))
     assert service.bodies[0].get("prompt_name") == sent
@@ -255,26 +144,26 @@ def test_a_url_that_no_request_can_be_sent_to_is_refused_at_once(url: str) -> No
     [b"<html></html>", b"{}", b"[]", b"null", INFO | {"dim": None}, INFO | {"depths": 1}],
     ids=str,
 )
-def test_another_service_is_a_sentence(service: Service, info: bytes | dict[str, Any]) -> None:
+def test_another_service_is_a_sentence(service: FakeService, info: bytes | dict[str, Any]) -> None:
     service.info = info if isinstance(info, bytes) else orjson.dumps(info)
     with pytest.raises(BulkError, match=r"/base/info does not answer as .*Check --server\."):
         RemoteEmbedder(service.url, Options())
 
 
 @pytest.mark.parametrize("models", [b"<html>", b"[]", b'{"data":[]}', b'{"data":[1,2]}'], ids=str)
-def test_another_list_of_models_is_a_sentence(service: Service, models: bytes) -> None:
+def test_another_list_of_models_is_a_sentence(service: FakeService, models: bytes) -> None:
     service.models = models
     with pytest.raises(BulkError, match=r"/base/v1/models does not answer as .*Check --server\."):
         RemoteEmbedder(service.url, Options())
 
 
-def test_an_answer_of_another_model_ends_the_run(service: Service) -> None:
+def test_an_answer_of_another_model_ends_the_run(service: FakeService) -> None:
     with pytest.raises(BulkError, match=f"another model .* are {'e' * 64} and were {'f' * 64}"):
         embed(service, [*TEXTS, "changed"])
 
 
 @pytest.mark.parametrize("waits_for", ["its next try", "an answer", "its next connection"])
-def test_closing_ends_what_waits(service: Service, waits_for: str) -> None:
+def test_closing_ends_what_waits(service: FakeService, waits_for: str) -> None:
     embedder = RemoteEmbedder(service.url, Options())
     if waits_for == "its next try":
         service.faults = [503] * 100
@@ -290,7 +179,7 @@ def test_closing_ends_what_waits(service: Service, waits_for: str) -> None:
 
 
 def test_long_texts_make_smaller_requests(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "BODY_BYTES", 20)
     embed(service, ["a" * 15, "b" * 15, "c", "d", "e" * 50])
