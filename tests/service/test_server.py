@@ -7,11 +7,15 @@ import socket
 import weakref
 from typing import Any
 
+import httpx
 import pytest
 
+from s2sent.model.artifact.reader import Artifact
 from s2sent.service.engine.types import EmbedResult
+from s2sent.service.lanes import LANES, Lane
 from s2sent.service.server import CannotListen, listen
 from tests.support.fake_engine import FakeEngine
+from tests.support.fake_model import FakeTokenizer, Harness
 from tests.support.running_process import Running
 
 
@@ -126,6 +130,34 @@ async def test_an_idle_connection_keeps_no_result() -> None:
 async def test_a_failed_start_ends_the_process_with_1() -> None:
     running = Running(FakeEngine(start_error=RuntimeError("broken")))
     assert await running.stopped() == 1
+
+
+@pytest.mark.parametrize("lane", LANES)
+async def test_a_short_request_overtakes_eight_long_ones_of_its_lane_on_the_wire(
+    lane: Lane, tiny_artifact: Artifact
+) -> None:
+    harness = Harness(artifact=tiny_artifact, tokenizer=FakeTokenizer(), max_queue_tokens=100_000)
+    running = Running(harness.engine)
+    await harness.until(lambda: harness.engine.readiness().ready)
+    harness.encoder.batches.clear()
+    harness.encoder.gate.clear()
+
+    def post(texts: list[str]) -> asyncio.Future[httpx.Response]:
+        answer = running.client.post(
+            "/embed", json={"inputs": texts}, headers={"x-priority": lane}, timeout=60
+        )
+        return asyncio.ensure_future(answer)
+
+    long = [post(["bulky"] * 256) for _ in range(8)]
+    await harness.queued(8 * 256 - 8)
+    short = post(["small"])
+    await harness.queued(8 * 256 - 8 + 1)
+    harness.encoder.gate.set()
+    answers = await asyncio.gather(short, *long)
+    assert {answer.status_code for answer in answers} == {200}
+    assert any("small" in batch for batch in harness.encoder.batches[:3])
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await running.stopped() == 0
 
 
 def test_an_address_in_use_is_one_sentence_with_the_cure() -> None:

@@ -1,19 +1,19 @@
-"""The service's process around a fake engine, in the test's own process and event loop."""
+"""The service's process around an engine, in the test's own process and event loop."""
 
 import asyncio
 from typing import Any
 
 import httpx
 
+from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.server import Process, listen
 from s2sent.service.settings import Settings
-from tests.support.fake_engine import FakeEngine
 
 
 class Running:
     """A process under test on a free port, in this very process."""
 
-    def __init__(self, engine: FakeEngine, **settings: Any) -> None:
+    def __init__(self, engine: EmbeddingEngine, **settings: Any) -> None:
         listener = listen("127.0.0.1", 0)
         self.process = Process(Settings(**settings), engine=engine)
         self.port: int = listener.getsockname()[1]

@@ -1,9 +1,11 @@
 """The texts of one lane that wait: their order, and which of them run together.
 
-Order: start-time fair queueing (Goyal, Vin and Cheng, 1996) with the tokens served as virtual time.
-A text's start tag is the number of tokens handed out when its request came, plus the tokens of the
-same request before it. The text with the lowest tag leads the next batch: a short request goes
-before most of a long one, and nothing starves, since later requests have ever higher tags.
+Order: start-time fair queueing (Goyal, Vin and Cheng, 1996) over the virtual time of generalized
+processor sharing (Parekh and Gallager, 1993), in tokens: each token handed out advances it by one
+over the number of waiting requests, as if all of them were served side by side. A text's start tag
+is the virtual time when its request came, plus the tokens of the same request before it. The text
+with the lowest tag leads the next batch: a short request goes before most of the long ones, however
+many there are, and nothing starves, since later requests have ever higher tags.
 
 Length: a batch is padded to its longest text, so the texts nearest in length join the leader, until
 the batch is full or its padding costs as much as another run would.
@@ -100,7 +102,7 @@ class PendingRequest:
 class QueuedText(NamedTuple):
     """A text in the queue, compared by ``tag``, then by ``number``, which is unique."""
 
-    tag: int
+    tag: float
     number: int
     request: PendingRequest
     position: int
@@ -150,7 +152,7 @@ class FairQueue:
         self._heaps: dict[Shape, list[QueuedText]] = {}  # none is empty
         self._waiting: dict[PendingRequest, None] = {}  # an ordered set, oldest first
         self._numbers = 0
-        self._served_tokens = 0
+        self._virtual_time = 0.0
         self.texts = self.tokens = 0
 
     @property
@@ -160,7 +162,7 @@ class FairQueue:
 
     def push(self, request: PendingRequest) -> None:
         """Queue all texts of a request."""
-        tag = self._served_tokens
+        tag = self._virtual_time
         for position in request.positions:
             length = len(request.sequences[position])
             heap = self._heaps.setdefault(_shape(request, length), [])
@@ -227,7 +229,7 @@ class FairQueue:
         for text in batch:
             text.request.started = True
             length = len(text.sequence)
-            self._served_tokens += length
+            self._virtual_time += length / len(self._waiting)
             self._take_from_queue(text.request, 1, length)
 
     def _take_from_queue(self, request: PendingRequest, texts: int, tokens: int) -> None:

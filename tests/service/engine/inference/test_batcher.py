@@ -1,6 +1,7 @@
 """Which rows run together, and in which order."""
 
 import threading
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -35,6 +36,15 @@ def take(rows: Batcher) -> list[QueuedText]:
     batch = rows.next_batch()
     assert batch is not None
     return batch.texts
+
+
+def texts_before(request: PendingRequest, rows: Batcher) -> int:
+    """Texts of the batches until the first that has a text of the request."""
+    before, batch = 0, take(rows)
+    while request not in {row.request for row in batch}:
+        before += len(batch)
+        batch = take(rows)
+    return before
 
 
 def lengths_of(batch: list[QueuedText]) -> list[int]:
@@ -103,17 +113,18 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
 @given(requests)
 def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: Plan) -> None:
     rows = batcher()
-    waiting: list[tuple[int, int]] = []  # tag, number: the order promised at the module's top
-    served = number = 0
-    for depth, _, lengths in plan:
+    waiting: dict[tuple[float, int], int] = {}  # tag and number: the order promised at the top
+    time, number = 0.0, 0
+    for request_number, (depth, _, lengths) in enumerate(plan):
         rows.submit(request(*lengths, depth=depth))
-        for index in range(len(lengths)):
-            waiting.append((served + sum(lengths[:index]), number))
+        for tag in accumulate(lengths[:-1], initial=time):
+            waiting[tag, number] = request_number
             number += 1
         batch = take(rows)
         assert min(waiting) in {(row.tag, row.number) for row in batch}
-        waiting = [key for key in waiting if key not in {(row.tag, row.number) for row in batch}]
-        served += sum(lengths_of(batch))
+        for row in batch:
+            time += len(row.sequence) / len(set(waiting.values()))
+            del waiting[row.tag, row.number]
 
 
 def test_lengths_that_are_close_run_together() -> None:
@@ -139,14 +150,47 @@ def test_late_text_goes_before_the_rest_of_a_long_request() -> None:
     assert late in {row.request for row in take(rows)}
 
 
-def test_long_request_finishes_under_a_flood_of_texts_it_cannot_share_batches_with() -> None:
+@pytest.mark.parametrize("long_requests", [1, 2, 4, 8])
+@pytest.mark.parametrize(("length", "depth"), [(8, None), (9, None), (8, 2)])
+@pytest.mark.parametrize("batches_before", [1, 10, 100])
+def test_a_short_request_waits_for_a_text_or_two_of_each_long_one(
+    long_requests: int, length: int, depth: int | None, batches_before: int
+) -> None:
+    rows = batcher(run_cost_tokens=0)
+    for _ in range(long_requests):
+        rows.submit(request(*[8] * 2_048))
+    for _ in range(batches_before):
+        take(rows)
+    rows.submit(short := request(length, depth=depth))
+    before = texts_before(short, rows)
+    assert before <= 2 * 8  # one batch of those whose turn has come, and one of those beside it
+
+
+def test_a_short_request_does_not_wait_for_long_ones_that_came_one_after_the_other() -> None:
+    rows = batcher()
+    for _ in range(8):
+        rows.submit(request(*[8] * 2_048))
+        for _ in range(5):
+            take(rows)
+    rows.submit(short := request(8))
+    assert texts_before(short, rows) <= 2 * 8
+
+
+def test_long_request_has_its_share_beside_a_flood_of_texts_it_cannot_share_batches_with() -> None:
+    """As if the nine that wait at any time were served side by side."""
     rows = batcher(run_cost_tokens=0)
     rows.submit(bulk := request(*[30] * 20))
-    for _ in range(40):
+    waiting: set[PendingRequest] = set()
+    tokens = 0
+    while bulk.waiting_texts:
         for depth in [None, 2] * 4:
-            rows.submit(request(8, depth=depth))
-        take(rows)
-    assert bulk.waiting_texts == 0
+            if len(waiting) < 8:
+                rows.submit(other := request(8, depth=depth))
+                waiting.add(other)
+        batch = take(rows)
+        waiting -= {row.request for row in batch}
+        tokens += sum(lengths_of(batch))
+        assert tokens <= (8 + 1) * bulk.tokens
 
 
 def test_rows_of_one_length_and_two_depths_run_apart() -> None:
