@@ -37,6 +37,7 @@ from s2sent.model.network.encoder import (
     load_encoder,
     pooling_modes,
 )
+from s2sent.model.network.hub import local_folder
 from s2sent.model.network.pooled import stopped_at
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
@@ -59,14 +60,14 @@ def export_checkpoint(
     target: str | Path,
     options: ExportOptions = ExportOptions(),  # noqa: B008  # frozen
 ) -> Artifact:
-    """Export the sentence-transformers checkpoint as an artifact at ``target``.
+    """Export the sentence-transformers checkpoint, a folder or a hub id, to ``target``.
 
     It may have a selector or none: `model.network.encoder.load_encoder` says what it may hold.
     Raises `model.network.encoder.CheckpointError`, `ExportError`, `model.export.graph.GraphError`,
     `model.export.parity.ParityError` or `model.artifact.errors.ArtifactError`, and then leaves
     ``target`` as it was.
     """
-    checkpoint, target = Path(checkpoint), Path(target)
+    checkpoint, target = local_folder(checkpoint), Path(target)
     encoder = load_encoder(checkpoint).to("cpu")
     cut_at(encoder, options.max_seq_length)
     encoder.tokenizer.padding_side = "right"  # as served: GPT-2 counts padding on the left

@@ -32,6 +32,11 @@ ATTENTION_FIELDS = ("_attn_implementation", "attn_implementation")
 INTERNAL_FIELD = "_attn_implementation_internal"  # which transformers saves in no configuration
 RENAMES = "attribute_map"  # of fields of a configuration, likewise
 QUANTIZATION_FIELDS = ("quantization_config", "compression_config")
+# Of a configuration: names of weights that are not the folder's own.
+OTHER_WEIGHTS = ("transformers_weights", "use_pretrained_backbone", "use_timm_backbone")
+# Of a tokenizer: what no class is given, and what is looked at where it is not empty.
+NOT_READ = ("special_tokens_map_file", "added_tokens_file")
+OF_OTHER_FILES = ("_file", "_kwargs", "init_inputs")  # ends of names
 
 # What a setting may be: of a type, one of some values, a table with such settings, or anything that
 # whoever reads it checks.
@@ -94,6 +99,7 @@ def require_backbone(folder: Path) -> None:
         )
     refuse_kernels(folder / "config.json")
     _refuse_quantized(folder, config)
+    _refuse_other_files(folder, config)
     for path in (folder / name for name in SETTINGS_FILES):
         if path.is_file():
             refuse_kernels(path)
@@ -149,15 +155,35 @@ def _refuse_quantized(folder: Path, config: Mapping[str, Any]) -> None:
             )
 
 
+def _refuse_other_files(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse settings that let a model or a tokenizer read what is not in its folder."""
+    for field, value in _fields(config):
+        if field in OTHER_WEIGHTS and value:
+            raise _not_allowed(folder / "config.json", field, value)
+    settings = _content(folder / "tokenizer_config.json")
+    for field, value in settings.items() if isinstance(settings, dict) else ():
+        if value and field.endswith(OF_OTHER_FILES) and field not in NOT_READ:
+            raise _not_allowed(folder / "tokenizer_config.json", field, value)
+    if (folder / "processor_config.json").is_file():
+        raise CheckpointError(
+            f"{folder / 'processor_config.json'} is of a model that also reads other media, and an"
+            " encoder here reads texts: choose another model."
+        )
+
+
+def _not_allowed(path: Path, name: str, value: Any) -> CheckpointError:
+    return CheckpointError(
+        f"{path} has {name} = {_short(value)}, which a checkpoint may not tell the libraries that"
+        " load it: remove it, or choose another model."
+    )
+
+
 def _require_allowed(path: Path) -> None:
     settings = _content(path)
     if settings is not None and not isinstance(settings, dict):
         raise CheckpointError(f"{path} holds no JSON object: copy it again.")
     for name, value in _refused(settings or {}, ALLOWED):
-        raise CheckpointError(
-            f"{path} has {name} = {_short(value)}, which a checkpoint may not tell the libraries"
-            " that load it: remove it, or choose another model."
-        )
+        raise _not_allowed(path, name, value)
 
 
 def _refused(settings: Mapping[str, Any], allowed: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
 from s2sent.model.network.encoder import build_encoder, get_selector, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.__main__ import main
@@ -50,6 +52,11 @@ def test_the_folder_is_found_and_opened(on_hub: str, fused: Path, tmp_path: Path
     expected = load_encoder(fused).encode(TEXTS)
     np.testing.assert_array_equal(load_encoder(on_hub).encode(TEXTS), expected)
     np.testing.assert_array_equal(open_encoder(on_hub)(TEXTS), expected)
+
+
+def test_an_export_from_python_keeps_the_record(on_hub: str, tmp_path: Path) -> None:
+    artifact = export_checkpoint(on_hub, tmp_path / "artifact", ExportOptions(sentences=TEXTS))
+    assert artifact.manifest.training == {"backbone": {"name": "the first one"}}
 
 
 def test_a_model_that_the_cache_has_not_is_a_sentence(

@@ -241,3 +241,50 @@ def test_json_of_another_shape_is_a_sentence(checkpoint: Path, file: str, conten
     (checkpoint / file).write_text(content)
     with pytest.raises(CheckpointError):
         load_encoder(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocab_file", "/etc/passwd"),
+        ("tokenizer_file", "../other/tokenizer.json"),
+        ("gguf_file", "other.gguf"),
+        ("init_inputs", ["/etc/passwd"]),
+        ("sp_model_kwargs", {"model_file": "/etc/passwd"}),
+        ("sudachi_kwargs", {"sudachi_config_path": "/etc/sudachi.json"}),
+    ],
+)
+def test_a_tokenizer_that_names_another_file_is_refused_by_name(
+    checkpoint: Path, key: str, value: Any
+) -> None:
+    """As its settings become arguments of the tokenizer's class."""
+    edit_json(checkpoint / "tokenizer_config.json", **{key: value})
+    for load in (load_encoder, build_plain_encoder):
+        with pytest.raises(
+            CheckpointError, match=rf"tokenizer_config\.json has {key} = .*remove it"
+        ):
+            load(checkpoint)
+
+
+def test_settings_of_a_tokenizer_that_models_have_still_load(checkpoint: Path) -> None:
+    known = {
+        "name_or_path": "/root/model",
+        "special_tokens_map_file": "/root/.cache/map.json",
+        "sp_model_kwargs": {},
+        "init_inputs": [],
+    }
+    edit_json(checkpoint / "tokenizer_config.json", **known)
+    assert load_encoder(checkpoint).encode("a").shape == (32,)
+
+
+@pytest.mark.parametrize("field", ["transformers_weights", "use_timm_backbone"])
+def test_a_configuration_that_names_other_weights_is_refused(checkpoint: Path, field: str) -> None:
+    edit_json(checkpoint / "config.json", text_config={field: "../other/model.safetensors"})
+    with pytest.raises(CheckpointError, match=rf"config\.json has {field} = .*: remove it"):
+        load_encoder(checkpoint)
+
+
+def test_a_processor_of_other_media_is_refused(checkpoint: Path) -> None:
+    edit_json(checkpoint / "processor_config.json", audio_tokenizer={"audio_tokenizer_class": "x"})
+    with pytest.raises(CheckpointError, match=r"processor_config\.json.* other media"):
+        load_encoder(checkpoint)
