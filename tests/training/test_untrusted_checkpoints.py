@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from s2sent.training.join import join_checkpoints
 from tests.support.hostile_checkpoint import edit_json, plain_checkpoint, with_pickle
 from tests.support.hub_cache import put_into_cache, use_cache
 
@@ -145,3 +146,21 @@ def test_a_module_of_another_s_is_left_out_of_a_training_in_words(
     assert "is trained without everything but its transformer" in caplog.text
     assert "uses the class mine.Pooling" in caplog.text
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_tower_s_code_is_not_run_either(
+    spoil: Spoil, plain: Path, data: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    """Twins are checkpoints in folders of a checkpoint."""
+    twins, trace, out = tmp_path / "twins", tmp_path / "trace", tmp_path / "out"
+    join_checkpoints(str(plain), str(plain), twins)
+    spoil(twins / "tower_b", trace)
+    for line in (
+        ["export", twins, out],
+        ["evaluate", twins, "--data", data, "--dev-only"],
+        ["average", out, twins, twins, "--data", data],
+    ):
+        assert "s2sent-train: " in refusal(*line)
+        assert not trace.exists()
+        assert not out.exists()
