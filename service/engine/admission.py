@@ -46,11 +46,17 @@ class TextQueue(Protocol):
     def has_started(self, request: PendingRequest) -> bool: ...
 
 
+class SecondsToEmpty(Protocol):
+    """How long what waits in a lane will take, by its share; without a lane, what waits in both."""
+
+    def __call__(self, lane: Lane | None = None, more_tokens: int = 0) -> float: ...
+
+
 class Admission:
     """The state of the engine, its limits, and the requests that were admitted.
 
-    Refusals for lack of room are counted and have a Retry-After: ``seconds_for`` tells how long
-    so many tokens take.
+    Refusals for lack of room or time are counted and have a Retry-After: ``seconds_to_empty`` tells
+    how long the waiting tokens take, and so many more after them.
     """
 
     def __init__(
@@ -58,13 +64,13 @@ class Admission:
         settings: Settings,
         metrics: Metrics,
         queue: TextQueue,
-        seconds_for: Callable[[int], float],
+        seconds_to_empty: SecondsToEmpty,
         in_flight: InFlightRequests,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._queue = queue
-        self._seconds_for = seconds_for
+        self._seconds_to_empty = seconds_to_empty
         self.state: State = "starting"
         self.in_flight = in_flight
 
@@ -127,7 +133,8 @@ class Admission:
             raise not_ready(self.state)
         limit = self._settings.max_concurrent_requests
         if len(self.in_flight) >= limit:
-            raise self._overloaded("concurrency", f"{limit} requests are being worked on")
+            wait = self._seconds_to_empty()
+            raise self._overloaded("concurrency", wait, f"{limit} requests are being worked on")
 
     def check_room(self, lanes: Collection[Lane]) -> None:
         """What refuses a request to a route whatever it says; ``lanes`` are those it may be in.
@@ -135,39 +142,61 @@ class Admission:
         Raises what `check_state` raises, and Overloaded where every one of the lanes is full.
         """
         self.check_state()
-        if lanes and all(map(self._queue.is_full, lanes)):
-            raise self._queue_full(min(lanes, key=self._queue.tokens_in))
+        refusals = [self._refusal(lane) for lane in lanes]
+        if lanes and all(refusals):
+            raise self._overloaded("queue_full", *min(filter(None, refusals)))
 
     def check_queue(self, lane: Lane) -> None:
         """Raises Overloaded when the lane is full already, before anything is tokenised."""
-        if self._queue.is_full(lane):
-            raise self._queue_full(lane)
+        if refusal := self._refusal(lane):
+            raise self._overloaded("queue_full", *refusal)
 
     def submit(self, parts: Sequence[PendingRequest]) -> None:
-        """Queue all tokens of a request's parts; raises Overloaded when they do not fit.
+        """Queue all tokens of a request's parts.
 
-        A part of which nothing has to be embedded is answered.
+        Raises Overloaded when they do not fit, or cannot be embedded in the time of a request: an
+        empty lane takes any. A part of which nothing has to be embedded is answered.
         """
         waiting = [part for part in parts if part.positions]
-        if waiting and not self._queue.submit(*waiting):
+        if waiting:
+            texts = sum(len(part.positions) for part in waiting)
+            few = texts <= max(1, self._settings.interactive_texts)
+            lane = waiting[0].lane if few else "bulk"  # of its last text
             tokens = sum(part.tokens for part in waiting)
-            raise self._queue_full(parts[0].lane, f"; this request has {tokens}")
+            refusal = self._refusal(lane, tokens)
+            if refusal or not self._queue.submit(*waiting):
+                raise self._overloaded("queue_full", *(refusal or self._no_room(lane, tokens)))
         for part in parts:
             if not part.positions:
                 part.future.set_result(None)
 
-    def _queue_full(self, lane: Lane, asked: str = "") -> Overloaded:
-        waiting, limit = self._queue.tokens_in(lane), self._settings.max_queue_tokens
-        what = f"{waiting} {lane} tokens are waiting, of {limit} that may{asked}"
-        return self._overloaded("queue_full", what)
+    def _refusal(self, lane: Lane, tokens: int = 0) -> tuple[float, str] | None:
+        """How long the lane's texts will take, and why no other ``tokens`` may wait; or None."""
+        if self._queue.is_full(lane):
+            return self._no_room(lane, tokens)
+        waiting, limit = self._queue.tokens_in(lane), self._settings.request_timeout_seconds
+        if not waiting or (seconds := self._seconds_to_empty(lane, tokens)) <= limit:
+            return None
+        what = f"{waiting} {lane} tokens are waiting{_asked(tokens)}"
+        return self._seconds_to_empty(lane), (
+            f"{what}, which takes {seconds:.0f} s, and a request may take {limit:g} s"
+        )
 
-    def _overloaded(self, reason: str, what: str) -> Overloaded:
+    def _no_room(self, lane: Lane, tokens: int) -> tuple[float, str]:
+        waiting, limit = self._queue.tokens_in(lane), self._settings.max_queue_tokens
+        what = f"{waiting} {lane} tokens are waiting, of {limit} that may{_asked(tokens)}"
+        return self._seconds_to_empty(lane), what
+
+    def _overloaded(self, reason: str, wait_seconds: float, what: str) -> Overloaded:
         """The error whose Retry-After is the time that the waiting tokens will take."""
         self._metrics.rejected.labels(reason).inc()
-        wait = math.ceil(self._seconds_for(self._queue.tokens))
-        seconds = min(max(wait, 1), MAX_RETRY_AFTER_SECONDS)
+        seconds = min(max(math.ceil(wait_seconds), 1), MAX_RETRY_AFTER_SECONDS)
         message = f"The service is busy: {what}. Send the request again in {seconds} s."
         return Overloaded(message, retry_after_seconds=seconds)
+
+
+def _asked(tokens: int) -> str:
+    return f"; this request has {tokens}" if tokens else ""
 
 
 def not_ready(state: State) -> NotReady:

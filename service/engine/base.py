@@ -17,7 +17,7 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.token_spans import TokenSpan
 from s2sent.model.runtime.tokenizer import TruncationDirection
 from s2sent.model.runtime.windows import Windows
-from s2sent.service.engine.admission import Admission, TextQueue, not_ready
+from s2sent.service.engine.admission import Admission, SecondsToEmpty, TextQueue, not_ready
 from s2sent.service.engine.deadlines import InFlightRequests
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.submission import Part, Submission
@@ -35,7 +35,7 @@ STOP_TIMEOUT_SECONDS = 1.0  # for the threads to end when a run outlives the dra
 class BaseEngine:
     """Admits and tokenises texts for many callers at one time, on one event loop.
 
-    ``queue`` takes what is tokenised; ``seconds_for`` tells how long so many of its tokens take.
+    ``queue`` takes what is tokenised; ``seconds_to_empty`` is as of `Admission`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class BaseEngine:
         settings: Settings,
         metrics: Metrics,
         queue: TextQueue,
-        seconds_for: Callable[[int], float],
+        seconds_to_empty: SecondsToEmpty,
         in_flight: InFlightRequests | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -55,7 +55,7 @@ class BaseEngine:
         self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
         if in_flight is None:
             in_flight = InFlightRequests(metrics, settings.request_timeout_seconds)
-        self._admission = Admission(settings, metrics, queue, seconds_for, in_flight)
+        self._admission = Admission(settings, metrics, queue, seconds_to_empty, in_flight)
         self._submission = Submission(self._admission, queue, metrics)
 
     @property

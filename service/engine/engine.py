@@ -21,6 +21,7 @@ from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
 from s2sent.service.engine.types import Readiness, ServedModel
+from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
@@ -54,13 +55,12 @@ class Engine(BaseEngine):
             limits,
             max_queue_tokens=settings.max_queue_tokens,
             bulk_share=settings.bulk_share,
+            interactive_texts=settings.interactive_texts,
             num_workers=Parallelism.of(settings).concurrent_runs,
             call_soon=lambda wake: asyncio.get_running_loop().call_soon(wake),
             clock=clock,
         )
-        super().__init__(
-            settings, metrics, self._batcher, self._throughput.seconds_for, clock=clock
-        )
+        super().__init__(settings, metrics, self._batcher, self.seconds_to_empty, clock=clock)
         self._publish_gauges()
 
     async def start(self) -> None:
@@ -92,9 +92,12 @@ class Engine(BaseEngine):
         """Where texts wait."""
         return self._batcher
 
-    def seconds_to_empty(self) -> float:
-        """How long all that waits will take."""
-        return self._throughput.seconds_for(self._batcher.tokens)
+    def seconds_to_empty(self, lane: Lane | None = None, more_tokens: int = 0) -> float:
+        """How long what waits in a lane, or in both, will take, and ``more_tokens`` after it."""
+        if lane is None:
+            return self._throughput.seconds_for(self._batcher.tokens)
+        tokens = self._batcher.tokens_in(lane) + more_tokens
+        return self._throughput.seconds_for(tokens) / self._batcher.share(lane)
 
     def enqueue(self, parts: Sequence[PendingRequest]) -> None:
         """Queue a request that another process has admitted and tokenised.

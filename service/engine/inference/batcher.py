@@ -7,9 +7,10 @@ them wait for its end. Within a lane, `service.engine.inference.fair_queue` says
 together.
 """
 
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -19,13 +20,18 @@ from s2sent.service.engine.inference.fair_queue import (
     PendingRequest,
     QueuedText,
 )
-from s2sent.service.lanes import Lane
+from s2sent.service.lanes import LANES, Lane
 
-# So many texts are not split while nothing runs. Runs side by side do not end together: from then
-# on each client's next text would find one core taken.
+# With two threads, which is where it was measured, so many texts are not split while nothing runs.
+# Runs side by side do not end together: from then on each client's next text would find one core
+# taken.
 FEW_TEXTS = 3
 
+# Weight of the past in bulk's measured share, per batch: about the last ten batches count.
+SHARE_DECAY = 0.9
+
 Call = Callable[[], None]
+Place = tuple[FairQueue, PendingRequest, Sequence[int]]  # texts, by their positions
 
 
 class Batch(NamedTuple):
@@ -43,12 +49,18 @@ def at_once(call: Call) -> None:
     call()
 
 
+def _tokens(place: Place) -> int:
+    _, part, positions = place
+    return sum(len(part.sequences[position]) for position in positions)
+
+
 class Batcher:
     """Forms a batch when a thread asks for one, so that it has what came during the last run.
 
     Safe to share between threads. ``max_queue_tokens`` bounds each lane, so that bulk never takes
     the room of the other. ``bulk_share``, above 0 and below 1, is bulk's share of the tokens that
-    run while both lanes wait.
+    run while both lanes wait. So many texts of an interactive request as ``interactive_texts`` says
+    are interactive, at least one, and the others wait with bulk: none fills the lane alone.
 
     ``call_soon`` makes the call that wakes an idle thread. An event loop's own makes it when all
     that arrived together has been queued, so that these texts run together.
@@ -60,13 +72,16 @@ class Batcher:
         *,
         max_queue_tokens: int,
         bulk_share: float,
+        interactive_texts: int = sys.maxsize,
         num_workers: int = 1,
         call_soon: Callable[[Call], object] = at_once,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits
         self._max_queue_tokens = max_queue_tokens
+        self._bulk_share = bulk_share
         self._owed_per_token = bulk_share / (1 - bulk_share)
+        self._interactive_texts = max(1, interactive_texts)
         self._num_workers = num_workers
         self._call_soon = call_soon
         self._clock = clock
@@ -77,6 +92,7 @@ class Batcher:
         self._interactive, self._bulk = FairQueue(limits), FairQueue(limits)
         self._lanes: dict[Lane, FairQueue] = {"interactive": self._interactive, "bulk": self._bulk}
         self._owed_to_bulk = 0.0  # tokens
+        self._recent = {"interactive": 0.0, "bulk": 0.0}  # tokens that ran while bulk waited
         self._closed = False
 
     @property
@@ -106,6 +122,15 @@ class Batcher:
         """Whether no request would be admitted to the lane now."""
         return self._lanes[lane].tokens >= self._max_queue_tokens
 
+    def share(self, lane: Lane) -> float:
+        """A lane's part of the tokens that run while it waits: bulk's is measured lately."""
+        bulk, every = self._recent["bulk"], sum(self._recent.values())
+        if lane == "interactive":
+            return 1 - self._bulk_share if self._bulk.texts else 1.0
+        if not every:
+            return self._bulk_share if self._interactive.texts else 1.0
+        return max(self._bulk_share, bulk / every)
+
     def oldest_seconds(self, lane: Lane) -> float:
         """Return how long the lane's oldest request has waited, 0 when none waits."""
         with self._lock:
@@ -118,13 +143,14 @@ class Batcher:
         Then none is queued. An empty lane takes a request of any size, which would never be served
         otherwise.
         """
+        places = list(self._places(parts))
         with self._lock:
-            queue = self._lanes[parts[0].lane]
-            tokens = sum(part.tokens for part in parts)
-            if queue.tokens and queue.tokens + tokens > self._max_queue_tokens:
-                return False
-            for part in parts:
-                queue.push(part)
+            for queue in self._lanes.values():
+                tokens = sum(map(_tokens, (place for place in places if place[0] is queue)))
+                if tokens and queue.tokens and queue.tokens + tokens > self._max_queue_tokens:
+                    return False
+            for queue, part, positions in places:
+                queue.push(part, positions)
             wakes_already, self._wakes_soon = self._wakes_soon, True
         if not wakes_already:
             self._call_soon(self._wake_soon)
@@ -134,7 +160,8 @@ class Batcher:
         """Remove the texts of ``request`` that wait."""
         with self._lock:
             request.dropped = True
-            self._lanes[request.lane].drop(request)
+            for queue in self._lanes.values():
+                queue.drop(request)
 
     def has_started(self, request: PendingRequest) -> bool:
         """Whether a text of ``request`` has been handed to the encoder."""
@@ -169,6 +196,17 @@ class Batcher:
             while self._idle:
                 self._wake()
 
+    def _places(self, parts: Sequence[PendingRequest]) -> Iterator[Place]:
+        """The queue of each text of a request, by part and positions."""
+        left = self._interactive_texts if parts[0].lane == "interactive" else 0
+        for part in parts:
+            first, others = part.positions[:left], part.positions[left:]
+            left -= len(first)
+            if first:
+                yield self._interactive, part, first
+            if others:
+                yield self._bulk, part, others
+
     @property
     def _has_texts(self) -> bool:
         return bool(self._interactive.texts or self._bulk.texts)
@@ -195,15 +233,19 @@ class Batcher:
         tokens = sum(len(text.sequence) for text in texts)
         gained = tokens * self._owed_per_token if queue is interactive else -tokens
         self._owed_to_bulk = max(0.0, self._owed_to_bulk + gained)
+        for lane in LANES:
+            self._recent[lane] *= SHARE_DECAY
+        self._recent["bulk" if queue is bulk else "interactive"] += tokens
         return texts
 
     def _share(self, queue: FairQueue) -> int:
         """How many texts an idle thread takes, so that all threads have about as many.
 
         It counts the texts that run too: a thread that took all that waits would leave the next one
-        idle. A share is worth the cost of a run, and few texts are one share.
+        idle. A share is worth the cost of a run, and for two threads few texts are one share.
         """
-        few = queue.texts <= FEW_TEXTS and not any(self._running.values())
+        idle = not any(self._running.values())
+        few = idle and self._num_workers == 2 and queue.texts <= FEW_TEXTS
         run_costs = queue.tokens // (self.limits.run_cost_tokens or 1)
         worth_sharing = 1 if few else run_costs
         least = -(-queue.texts // max(1, worth_sharing))

@@ -150,7 +150,7 @@ class FairQueue:
     def __init__(self, limits: BatchLimits) -> None:
         self._limits = limits
         self._heaps: dict[Shape, list[QueuedText]] = {}  # none is empty
-        self._waiting: dict[PendingRequest, None] = {}  # an ordered set, oldest first
+        self._waiting: dict[PendingRequest, int] = {}  # how many texts of each, oldest first
         self._numbers = 0
         self._virtual_time = 0.0
         self.texts = self.tokens = 0
@@ -160,32 +160,34 @@ class FairQueue:
         """The request that has waited longest."""
         return next(iter(self._waiting), None)
 
-    def push(self, request: PendingRequest) -> None:
-        """Queue all texts of a request."""
-        tag = self._virtual_time
-        for position in request.positions:
+    def push(self, request: PendingRequest, positions: Sequence[int]) -> None:
+        """Queue the texts of a request at these positions."""
+        tag, tokens = self._virtual_time, 0
+        for position in positions:
             length = len(request.sequences[position])
             heap = self._heaps.setdefault(_shape(request, length), [])
             heapq.heappush(heap, QueuedText(tag, self._numbers, request, position))
             self._numbers += 1
             tag += length
-        request.waiting_texts = len(request.positions)
-        request.waiting_tokens = request.tokens
-        self.texts += request.waiting_texts
-        self.tokens += request.waiting_tokens
-        self._waiting[request] = None
+            tokens += length
+        self._waiting[request] = 0
+        self._count(request, len(positions), tokens)
 
     def drop(self, request: PendingRequest) -> None:
         """Remove the texts of a request that wait."""
-        if not request.waiting_texts:
+        if request not in self._waiting:
             return
         shapes = {_shape(request, len(sequence)) for sequence in request.sequences}
+        texts = tokens = 0
         for shape in shapes & self._heaps.keys():
-            rest = [text for text in self._heaps[shape] if text.request is not request]
+            heap = self._heaps[shape]
+            rest = [text for text in heap if text.request is not request]
+            texts += len(heap) - len(rest)
+            tokens += (len(heap) - len(rest)) * shape[-1]
             heapq.heapify(rest)
             self._heaps[shape] = rest
         self._remove_empty_heaps()
-        self._take_from_queue(request, request.waiting_texts, request.waiting_tokens)
+        self._count(request, -texts, -tokens)
 
     def take(self, max_texts: int) -> list[QueuedText]:
         """Take the leader, then the texts nearest to it in length while padding is worth it."""
@@ -230,14 +232,16 @@ class FairQueue:
             text.request.started = True
             length = len(text.sequence)
             self._virtual_time += length / len(self._waiting)
-            self._take_from_queue(text.request, 1, length)
+            self._count(text.request, -1, -length)
 
-    def _take_from_queue(self, request: PendingRequest, texts: int, tokens: int) -> None:
-        request.waiting_texts -= texts
-        request.waiting_tokens -= tokens
-        self.texts -= texts
-        self.tokens -= tokens
-        if not request.waiting_texts:
+    def _count(self, request: PendingRequest, texts: int, tokens: int) -> None:
+        """Count so many more texts and tokens of a request as waiting."""
+        request.waiting_texts += texts
+        request.waiting_tokens += tokens
+        self.texts += texts
+        self.tokens += tokens
+        self._waiting[request] += texts
+        if not self._waiting[request]:
             del self._waiting[request]
 
     def _remove_empty_heaps(self) -> None:

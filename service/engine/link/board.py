@@ -8,6 +8,7 @@ from typing import Self
 
 from s2sent.service.lanes import LANES, Lane
 
+_TIMED: tuple[Lane | None, ...] = (*LANES, None)
 _ROW = 16  # numbers; the first row is the engine process's
 NUMBERS = 65_536  # of parts that a process knows apart; later ones take the place of earlier ones
 
@@ -32,20 +33,20 @@ class Board:
         """Bytes of a board; what is never written to takes no memory."""
         return 8 * _ROW * (1 + processes) + NUMBERS * processes
 
-    def publish(self, tokens: dict[Lane, int], seconds: float) -> None:
-        """Write what waits in each lane, and how long all of it takes."""
-        self._numbers[len(LANES)] = seconds
+    def publish(self, tokens: dict[Lane, int], seconds: dict[Lane | None, float]) -> None:
+        """Write what waits in each lane, and how long each lane takes, and all of it."""
         for at, lane in enumerate(LANES):
             self._numbers[at] = tokens[lane]
+        for at, which in enumerate(_TIMED, len(LANES)):
+            self._numbers[at] = seconds[which]
 
     def tokens_in(self, lane: Lane) -> int:
         """Tokens that wait in a lane."""
         return int(self._numbers[LANES.index(lane)])
 
-    @property
-    def seconds(self) -> float:
-        """How long all that waits will take."""
-        return self._numbers[len(LANES)]
+    def seconds_to_empty(self, lane: Lane | None = None, more_tokens: int = 0) -> float:
+        """How long what waits in a lane, or in both, will take; what is to come is not known."""
+        return self._numbers[len(LANES) + _TIMED.index(lane)]
 
     @property
     def in_flight(self) -> int:

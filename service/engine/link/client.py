@@ -255,7 +255,7 @@ class RemoteEngine(BaseEngine):
         open_model: Callable[[bytes], ServedModel] = RemoteModel.of,
     ) -> None:
         in_flight = _SharedInFlight(board, process, metrics, settings.request_timeout_seconds)
-        super().__init__(settings, metrics, connection, lambda _: board.seconds, in_flight)
+        super().__init__(settings, metrics, connection, board.seconds_to_empty, in_flight)
         self._connection = connection
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self._open_model = open_model

@@ -94,7 +94,8 @@ class LinkServer:
         """Write the engine's load on the board."""
         self._publishes_soon = False
         tokens = {lane: self.engine.queue.tokens_in(lane) for lane in LANES}
-        self.board.publish(tokens, self.engine.seconds_to_empty())
+        seconds = {lane: self.engine.seconds_to_empty(lane) for lane in (*LANES, None)}
+        self.board.publish(tokens, seconds)
 
     def publish_soon(self) -> None:
         """`publish` at the end of this turn of the event loop."""

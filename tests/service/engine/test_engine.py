@@ -255,7 +255,7 @@ async def test_full_queue_answers_429_with_the_seconds_the_backlog_takes() -> No
 
 
 async def test_queue_that_is_full_already_refuses_before_tokenising() -> None:
-    async with serving(Clock(), max_queue_tokens=64) as harness:
+    async with serving(Clock(), max_queue_tokens=64, interactive_texts=50) as harness:
         await harness.send("measured")
         held = await harness.hold()
         waiting = harness.send(*["x" * 30] * 50)

@@ -330,7 +330,7 @@ def test_little_work_is_not_shared_and_runs_alone() -> None:
 @pytest.mark.parametrize(
     ("texts", "batches"), [(2, [(2, True)]), (3, [(3, True)]), (4, [(2, False), (2, False)])]
 )
-def test_few_texts_run_together_however_long_they_are(
+def test_few_texts_run_together_on_two_cores_however_long_they_are(
     texts: int, batches: list[tuple[int, bool]]
 ) -> None:
     rows = batcher(num_workers=2, max_batch_tokens=1_000, max_batch_texts=100)
@@ -339,6 +339,16 @@ def test_few_texts_run_together_however_long_they_are(
     taken = takers.until_taken(len(batches))
     takers.end()
     assert [(len(batch.texts), batch.exclusive) for batch in taken] == batches
+
+
+@pytest.mark.parametrize("workers", [3, 4, 16])
+def test_few_long_texts_are_shared_between_more_than_two_cores(workers: int) -> None:
+    rows = batcher(num_workers=workers, max_batch_tokens=1_000, max_batch_texts=100)
+    takers = Takers(rows, workers)
+    rows.submit(request(200, 200, 200))
+    taken = takers.until_taken(3)
+    takers.end()
+    assert [(len(batch.texts), batch.exclusive) for batch in taken] == [(1, False)] * 3
 
 
 def test_a_batch_is_not_alone_while_another_runs() -> None:

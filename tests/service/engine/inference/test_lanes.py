@@ -11,7 +11,7 @@ from s2sent.service.engine.inference.batcher import Batcher
 from s2sent.service.engine.inference.fair_queue import BatchLimits, PendingRequest
 from s2sent.service.errors import Overloaded
 from s2sent.service.lanes import LANES, Lane
-from tests.support.fake_model import PATIENCE_SECONDS, serving
+from tests.support.fake_model import PATIENCE_SECONDS, Clock, outcome, serving
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -23,9 +23,11 @@ def request(lane: Lane, *lengths: int) -> PendingRequest:
     return PendingRequest([[7] * n for n in lengths], dim=1, future=NO_FUTURE, lane=lane)
 
 
-def batcher(bulk_share: float = 0.25, *, max_queue_tokens: int = 100_000) -> Batcher:
+def batcher(
+    bulk_share: float = 0.25, *, max_queue_tokens: int = 100_000, **options: Any
+) -> Batcher:
     limits = BatchLimits(BATCH_TOKENS, max_texts=8, run_cost_tokens=8)
-    return Batcher(limits, max_queue_tokens=max_queue_tokens, bulk_share=bulk_share)
+    return Batcher(limits, max_queue_tokens=max_queue_tokens, bulk_share=bulk_share, **options)
 
 
 def take(rows: Batcher) -> tuple[Lane, int]:
@@ -115,6 +117,81 @@ def test_a_lane_that_is_full_leaves_the_other_its_room() -> None:
     assert (rows.is_full("bulk"), rows.is_full("interactive")) == (True, False)
     assert rows.submit(request("interactive", 10))
     assert (rows.tokens_in("bulk"), rows.tokens_in("interactive"), rows.tokens) == (100, 10, 110)
+
+
+def test_few_texts_of_a_long_interactive_request_are_and_the_rest_waits_with_bulk() -> None:
+    rows = batcher(max_queue_tokens=1_000, interactive_texts=16)
+    long = [request("interactive", *[150] * 1_000), request("interactive", *[150] * 1_000)]
+    assert rows.submit(*long)  # of two depths, say
+    assert (rows.texts_in("interactive"), rows.texts_in("bulk")) == (16, 2_000 - 16)
+    rows.drop(long[0])
+    assert (rows.texts_in("interactive"), rows.texts_in("bulk")) == (0, 1_000)
+    assert rows.submit(request("interactive", 8))
+    assert not rows.submit(request("interactive", *[8] * 17))  # bulk has no room for its last
+    assert rows.texts_in("interactive") == 1
+    rows.drop(long[1])
+    assert (rows.texts, rows.tokens) == (1, 8)
+
+
+def test_a_request_that_asks_to_be_interactive_has_one_text_that_is() -> None:
+    rows = batcher(interactive_texts=0)
+    rows.submit(request("interactive", 8, 8))
+    assert (rows.texts_in("interactive"), rows.texts_in("bulk")) == (1, 1)
+
+
+def test_bulks_share_is_what_it_had_of_the_tokens_that_ran_lately() -> None:
+    rows = batcher(0.25)
+    rows.submit(request("bulk", *[8] * 10_000))
+    assert (rows.share("bulk"), rows.share("interactive")) == (1, 0.75)
+    for _ in range(20):
+        take(rows)
+    assert rows.share("bulk") == 1
+    for _ in range(100):
+        rows.submit(request("interactive", *[8] * 8))
+        take(rows)
+    assert 0.25 <= rows.share("bulk") < 0.5
+    for _ in range(rows.texts_in("interactive") + 50):
+        take(rows)
+    assert rows.share("bulk") > 0.9
+
+
+async def test_one_long_interactive_request_leaves_the_lane_to_others() -> None:
+    async with serving(interactive_texts=4) as harness:
+        held = await harness.hold()
+        long = harness.send(*["x" * 30] * 100)
+        await harness.queued(100)
+        single = harness.send("small")
+        await harness.queued(101)
+        harness.encoder.gate.set()
+        results = await asyncio.wait_for(asyncio.gather(held, long, single), PATIENCE_SECONDS)
+        assert [len(result.embeddings) for result in results] == [1, 100, 1]
+        assert any("small" in batch for batch in harness.encoder.batches[:4])
+
+
+@pytest.mark.parametrize("interactive", [False, True])
+async def test_bulk_that_cannot_be_embedded_in_time_is_refused_with_the_time_its_share_takes(
+    interactive: bool,
+) -> None:
+    """One second for 20 tokens; a third of them are bulk's while interactive texts wait."""
+    options = {"bulk_share": 1 / 3, "max_queue_tokens": 100_000, "request_timeout_seconds": 20}
+    async with serving(Clock(), **options) as harness:
+        await harness.send("measured")
+        await harness.encoder.until_entered()
+        held = await harness.hold()
+        others = [harness.send(*["y" * 8] * 8)] if interactive else []
+        bulk = harness.send(*["x" * 20] * 12, lane="bulk")  # 240 tokens and 4 runs: 14.4 s
+        await harness.queued(12 + 8 * interactive)
+        more = harness.send(*["z" * 20] * 2, lane="bulk")
+        if interactive:
+            refused = await outcome(more)
+            assert isinstance(refused, Overloaded)
+            assert refused.retry_after_seconds == 44  # 14.4 s at a third of the rate
+            assert "a request may take 20 s" in str(refused)
+        else:
+            await harness.queued(14)
+            others.append(more)
+        harness.encoder.gate.set()
+        await asyncio.wait_for(asyncio.gather(held, bulk, *others), PATIENCE_SECONDS)
 
 
 async def test_an_interactive_request_overtakes_bulk_in_the_engine() -> None:
