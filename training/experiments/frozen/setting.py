@@ -1,9 +1,9 @@
 """The texts of a frozen experiment and their states: training pairs and development data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,9 +18,9 @@ from s2sent.model.network.template import REP1, require_padding, template_text
 from s2sent.training.backbones import resolve
 from s2sent.training.bfloat16 import has_bfloat16
 from s2sent.training.corpus import Corpus, read_corpus
-from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.development import DevelopmentPairs, read_development_pairs
 from s2sent.training.evaluation.retrieval import read_retrieval
-from s2sent.training.evaluation.sts import SentencePairs, distinct
+from s2sent.training.evaluation.sts import Encode, distinct
 from s2sent.training.experiments.frozen.arms import MOST_BLOCKS
 from s2sent.training.experiments.frozen.states import BlockStates, cached_states
 from s2sent.training.loop.lookup import depth_of
@@ -34,6 +34,13 @@ CORPUS = (
 DECODER_PAIRS = 1000  # of a decoder's corpus, unless a budget says otherwise
 TRAINING_TOKENS = 64
 DEV_TOKENS = 256
+CHUNK = 4096  # texts that a head embeds at once
+
+
+class Head(Protocol):
+    """What `training.experiments.frozen.heads` has: states of texts to embeddings."""
+
+    def __call__(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor: ...
 
 
 def short_texts(pairs: int) -> tuple[CorpusPart, ...]:
@@ -71,21 +78,35 @@ class DecoderInput:
         return cls(template_text(template), num_blocks=min(MOST_BLOCKS, blocks))
 
 
-@dataclass(frozen=True)
-class PairRows:
-    """Rows of the development states: two lists of sentences and their gold scores."""
+class Texts:
+    """Texts of evaluation and their states, in parts that are computed together."""
 
-    first: list[int]
-    second: list[int]
-    gold: list[float]
+    def __init__(self, parts: Iterable[tuple[Sequence[str], BlockStates]]) -> None:
+        self.parts: list[BlockStates] = []
+        self._row: dict[str, int] = {}
+        for texts, states in parts:
+            first = sum(len(part.lengths) for part in self.parts)
+            self._row.update({text: first + place for place, text in enumerate(texts)})
+            self.parts.append(states)
+
+    @torch.no_grad()
+    def encode_by(self, head: Head, blocks: Sequence[int]) -> Encode:
+        """What gives the embeddings [n, D] of n of the texts by a head on the states of blocks."""
+        parts = [
+            head(*states.batch(slice(start, start + CHUNK), blocks))
+            for states in self.parts
+            for start in range(0, len(states.lengths), CHUNK)
+        ]
+        embeddings: NDArray[np.float32] = torch.cat(parts).numpy()
+        return lambda texts: embeddings[[self._row[text] for text in texts]]
 
 
 @dataclass(frozen=True)
 class Setting:
     """Everything that the runs of an experiment share.
 
-    ``pairs`` [P, 2] are rows of ``states``; the other rows are of ``dev_states``. A decoder reads
-    no more of STS-B dev than the pairs without overlap, and ``dev`` is None.
+    ``pairs`` [P, 2] are rows of ``states``. A decoder reads no more of STS-B dev than the pairs
+    without overlap.
     """
 
     backbone: str
@@ -93,11 +114,10 @@ class Setting:
     width: int
     states: BlockStates
     pairs: NDArray[np.int64]
-    dev_states: BlockStates
-    dev: PairRows | None
-    dev_without_overlap: PairRows
-    queries: list[int]
-    documents: list[int]
+    texts: Texts  # of development data
+    dev: DevelopmentPairs
+    queries: Sequence[str]
+    documents: Sequence[str]
     corpus_sha256: str
     decoder: DecoderInput | None = None
     teacher: Tensor | None = None  # [P, 2, E], of the pairs
@@ -135,7 +155,6 @@ def read_setting(
     queries, documents = read_retrieval(retrieval) if retrieval else ([], [])
     read = dev.without_overlap if decoder else dev.all
     dev_texts = distinct(read.first, read.second, queries, documents)
-    place = {text: row for row, text in enumerate(dev_texts)}
     taught = None if teacher is None else teachers_embeddings([teacher], rows, cache / "teachers")
     encoder = frozen_encoder(backbone, decoder)
     return Setting(
@@ -144,11 +163,10 @@ def read_setting(
         width=int(encoder.get_embedding_dimension() or 0),
         states=states_of(encoder, backbone, texts, cache, decoder, training=True),
         pairs=_pair_rows(rows, texts),
-        dev_states=states_of(encoder, backbone, dev_texts, cache, decoder),
-        dev=None if decoder else _rows_of(dev.all, place),
-        dev_without_overlap=_rows_of(dev.without_overlap, place),
-        queries=[place[text] for text in queries],
-        documents=[place[text] for text in documents],
+        texts=Texts([(dev_texts, states_of(encoder, backbone, dev_texts, cache, decoder))]),
+        dev=dev,
+        queries=queries,
+        documents=documents,
         corpus_sha256=rows.sha256,
         decoder=decoder,
         teacher=taught,
@@ -209,9 +227,3 @@ def _pair_rows(corpus: Corpus, texts: list[str]) -> NDArray[np.int64]:
         for example in examples
     ]
     return np.array(pairs, np.int64)
-
-
-def _rows_of(pairs: SentencePairs, place: dict[str, int]) -> PairRows:
-    return PairRows(
-        [place[text] for text in pairs.first], [place[text] for text in pairs.second], pairs.gold
-    )

@@ -5,13 +5,11 @@ Nothing is chosen by them: the runs, their rates and their steps are in the file
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import load_model
 
 from s2sent.training.errors import ConfigError
@@ -28,15 +26,13 @@ from s2sent.training.evaluation.sts import (
 )
 from s2sent.training.experiments.frozen.arms import ARMS, blocks_of
 from s2sent.training.experiments.frozen.selection import PAIRS, TESTS, counts, head_file
-from s2sent.training.experiments.frozen.setting import Setting, frozen_encoder, states_of
-from s2sent.training.experiments.frozen.states import BlockStates
+from s2sent.training.experiments.frozen.setting import Setting, Texts, frozen_encoder, states_of
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.record import written_whole
 
 log = logging.getLogger(__name__)
 
 GEOMETRY_TASK = "STS-B"
-CHUNK = 4096  # texts that a head embeds at once
 
 
 def score_tests(
@@ -55,10 +51,13 @@ def score_tests(
     ]
     if not waiting:
         return
-    texts = TestStates(setting, data, cache, pairs_per_task)
-    scored: dict[Path, dict[str, float]] = {}
+    tests = read_tests(data, pairs_per_task)
+    texts, scored = _states_of(tests, setting, cache), {}
     for line in waiting:
-        scored[head_file(cache, line)] = found = texts.scores(_head_of(line, setting, cache), line)
+        blocks = blocks_of(ARMS[line["arm"]], line["exit"])
+        found = scores_on(texts.encode_by(_head_of(line, setting, cache), blocks), tests)
+        thinned_to = {PAIRS: pairs_per_task} if pairs_per_task else {}
+        scored[head_file(cache, line)] = found | thinned_to
         log.info("%s %s seed %d: %s", line["objective"], line["arm"], line["seed"], found)
     lines = read_lines(file)  # again: another process may have added runs
     for line in lines:
@@ -67,6 +66,16 @@ def score_tests(
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     with written_whole(file) as scratch:
         scratch.write_text(text, encoding="utf-8")
+
+
+def _states_of(tests: Mapping[str, SentencePairs], setting: Setting, cache: Path) -> Texts:
+    """The states of the tests' sentences, of which a task's are computed together."""
+    encoder = frozen_encoder(setting.backbone, setting.decoder)
+    columns = [distinct(pairs.first, pairs.second) for pairs in tests.values()]
+    return Texts(
+        (texts, states_of(encoder, setting.backbone, texts, cache, setting.decoder))
+        for texts in columns
+    )
 
 
 def _head_of(line: dict[str, Any], setting: Setting, cache: Path) -> torch.nn.Module:
@@ -94,42 +103,3 @@ def scores_on(encode: Encode, tests: dict[str, SentencePairs]) -> dict[str, floa
     }
     found = with_average(by_task) | geometry_of(encode, tests[GEOMETRY_TASK])
     return {name: round(value, 6) for name, value in found.items()}
-
-
-class TestStates:
-    """The states of the sentences of the seven tests; a task's are computed together."""
-
-    __test__ = False  # no test of pytest's
-
-    def __init__(self, setting: Setting, data: Path, cache: Path, pairs_per_task: int) -> None:
-        self.pairs_per_task = pairs_per_task
-        self._row: dict[str, int] = {}
-        self._states: list[BlockStates] = []
-        self._tasks = read_tests(data, pairs_per_task)
-        encoder = frozen_encoder(setting.backbone, setting.decoder)
-        for pairs in self._tasks.values():
-            texts = distinct(pairs.first, pairs.second)
-            first = sum(len(states.lengths) for states in self._states)
-            self._row.update({text: first + place for place, text in enumerate(texts)})
-            self._states.append(states_of(encoder, setting.backbone, texts, cache, setting.decoder))
-
-    def scores(self, head: torch.nn.Module, line: dict[str, Any]) -> dict[str, float]:
-        """Spearman x 100 of each test and their mean; alignment, uniformity and their ratios."""
-        embeddings = self._embed(head, blocks_of(ARMS[line["arm"]], line["exit"]))
-
-        def encode(texts: Sequence[str]) -> NDArray[np.float32]:
-            return embeddings[[self._row[text] for text in texts]]
-
-        found = scores_on(encode, self._tasks)
-        return found | ({PAIRS: self.pairs_per_task} if self.pairs_per_task else {})
-
-    @torch.no_grad()
-    def _embed(self, head: torch.nn.Module, blocks: range) -> NDArray[np.float32]:
-        """The embeddings of all sentences, by row."""
-        parts = [
-            head(*states.batch(slice(start, start + CHUNK), blocks))
-            for states in self._states
-            for start in range(0, len(states.lengths), CHUNK)
-        ]
-        embeddings: NDArray[np.float32] = torch.cat(parts).numpy()
-        return embeddings

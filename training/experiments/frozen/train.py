@@ -4,7 +4,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
 
+from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
 from s2sent.training.evaluation.retrieval import retrieval_scores
-from s2sent.training.evaluation.sts import spearman
-from s2sent.training.experiments.frozen.setting import PairRows, Setting
+from s2sent.training.evaluation.sts import SentencePairs, spearman
+from s2sent.training.experiments.frozen.setting import Head, Setting
 from s2sent.training.objectives.cosine import cosine
 from s2sent.training.objectives.distillation import pair_distillation_loss
 
@@ -23,14 +24,8 @@ Scores = dict[str, float]
 
 TEMPERATURE = 0.05
 MAX_GRADIENT_NORM = 1.0
-CHOSEN_ON = "STS-B dev without STS12-16"  # the score that chooses the step
+CHOSEN_ON = WITHOUT_OVERLAP  # the score that chooses the step
 WEIGHED_TEXTS = 1000  # development texts on which the fusion weights are looked at
-
-
-class Head(Protocol):
-    """What `training.experiments.frozen.heads` has: states of texts to embeddings."""
-
-    def __call__(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -139,20 +134,18 @@ def _contrast(views: list[Tensor]) -> Tensor:
     return loss.compute_loss_from_embeddings(views, torch.empty(0))
 
 
-@torch.no_grad()
 def development_scores(head: Head, setting: Setting, blocks: Sequence[int]) -> Scores:
     """STS-B dev with and without its overlap and the retrieval of packages, as far as given."""
-    rows = np.arange(len(setting.dev_states.lengths))
-    embeddings = head(*setting.dev_states.batch(rows, blocks)).numpy()
+    encode = setting.texts.encode_by(head, blocks)
 
-    def correlation(pairs: PairRows) -> float:
-        return spearman(embeddings[pairs.first], embeddings[pairs.second], pairs.gold)
+    def correlation(pairs: SentencePairs) -> float:
+        return spearman(encode(pairs.first), encode(pairs.second), pairs.gold)
 
-    scores = {} if setting.dev is None else {"STS-B dev": correlation(setting.dev)}
-    scores[CHOSEN_ON] = correlation(setting.dev_without_overlap)
+    scores = {} if setting.decoder else {ALL_PAIRS: correlation(setting.dev.all)}
+    scores[CHOSEN_ON] = correlation(setting.dev.without_overlap)
     if not setting.queries:
         return scores
-    return scores | retrieval_scores(embeddings[setting.queries], embeddings[setting.documents])
+    return scores | retrieval_scores(encode(setting.queries), encode(setting.documents))
 
 
 @torch.no_grad()
@@ -160,7 +153,7 @@ def _weights(head: Any, setting: Setting, blocks: Sequence[int]) -> Tensor | Non
     """The fusion weights [N, B, D] on some development texts; None for a head without."""
     if not hasattr(head, "weights"):
         return None
-    _, coefficients, lengths = setting.dev_states.batch(slice(WEIGHED_TEXTS), blocks)
+    _, coefficients, lengths = setting.texts.parts[0].batch(slice(WEIGHED_TEXTS), blocks)
     weights: Tensor = head.weights(coefficients, lengths).clone()
     return weights
 

@@ -114,9 +114,7 @@ def test_the_loss_is_that_of_the_full_path(backbone: Path, tmp_path: Path) -> No
 
 def some_setting(states: BlockStates) -> Setting:
     nothing: Any = None
-    return Setting(
-        "tiny", 4, WIDTH, states, nothing, states, nothing, nothing, nothing, nothing, "0"
-    )
+    return Setting("tiny", 4, WIDTH, states, nothing, nothing, nothing, nothing, nothing, "0")
 
 
 def test_states_are_computed_once_for_a_backbone_texts_length_and_frequencies(
@@ -198,8 +196,7 @@ def setting(backbone: Path, data: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 def test_a_setting_holds_dev_without_its_overlap_and_the_packages(setting: Setting) -> None:
-    assert setting.dev is not None
-    assert len(setting.dev.gold) - len(setting.dev_without_overlap.gold) == 1
+    assert len(setting.dev.all.gold) - len(setting.dev.without_overlap.gold) == 1
     assert len(setting.queries) == len(setting.documents) == 19
     assert setting.pairs.max() < len(setting.states.lengths)
 

@@ -18,6 +18,7 @@ from s2sent.model.network.template import TEMPLATES
 from s2sent.training.__main__ import main
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments.frozen import sts_tests
 from s2sent.training.experiments.frozen.arms import ARMS, DECODER_ARMS, blocks_of
 from s2sent.training.experiments.frozen.heads import SelectorHead
 from s2sent.training.experiments.frozen.run import Plan, run_plan
@@ -29,7 +30,7 @@ from s2sent.training.experiments.frozen.setting import (
     read_setting,
     states_of,
 )
-from s2sent.training.experiments.frozen.sts_tests import TestStates, score_tests
+from s2sent.training.experiments.frozen.sts_tests import score_tests
 from s2sent.training.experiments.frozen.tables import frozen_tables
 from s2sent.training.experiments.frozen.train import Schedule, batch_loss
 from s2sent.training.files.jsonl import read_lines
@@ -155,7 +156,7 @@ def test_the_tests_are_scored_once_at_the_end(
     tables = frozen_tables(file)
     assert "S2Sent, 3 blocks, each of size 1, minus last block" in tables
     assert "weights of the blocks" in tables
-    monkeypatch.setattr(TestStates, "scores", lambda *_: pytest.fail("again"))
+    monkeypatch.setattr(sts_tests, "scores_on", lambda *_: pytest.fail("again"))
     score_tests(setting, folder, cache, file)
 
 
