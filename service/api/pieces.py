@@ -22,7 +22,7 @@ SENT_BYTES = 65_536
 
 
 def hold_answer(request: Request, count: int) -> None:
-    """Count an answer of so many bytes, as far as it is made; raises Overloaded."""
+    """Count an answer of so many bytes, as far as it is made or foreseen; raises Overloaded."""
     context = context_of(request)
     if context.answer_holding is None:
         context.answer_holding = Holding(service_of(request).answer_memory)
@@ -34,6 +34,8 @@ def answer_of(
 ) -> Response:
     """A 200 with ``pieces``; raises Overloaded where there is no memory for it."""
     length = sum(map(len, pieces))
+    if holding := context_of(request).answer_holding:
+        holding.release()  # it may have been foreseen longer than it is
     hold_answer(request, length)
     if length <= SENT_BYTES:
         return Response(b"".join(pieces), headers=headers, media_type=media_type)

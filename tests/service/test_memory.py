@@ -10,13 +10,16 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+import httpx
 import pytest
 
+from s2sent.service.app import create_app
 from s2sent.service.engine.deadlines import InFlightRequests
 from s2sent.service.errors import NotReady, Overloaded, ServiceError
 from s2sent.service.http.memory import FREE_BYTES, ByteBudget, Holding
+from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import FakeEngine, InProcess, engine_of_blocks
 from tests.support.running_process import Running
 from tests.support.wire import request
 
@@ -245,6 +248,27 @@ async def test_long_answers_are_whole(
         length = length_of(await client.head())
         assert length > FREE_BYTES
         assert json.loads(await client.reader.readexactly(length))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/tokenize", {"inputs": ["a" * 2_000]}, 429),
+        ("/decode", {"ids": [1] * 7_000}, 429),
+        ("/explain", {"inputs": ["a"] * 400}, 429),  # 8 numbers of 6 blocks each, 4 bytes each
+        ("/explain", {"inputs": ["a"] * 100, "features": True}, 429),
+        ("/tokenize", {"inputs": ["a"] * 1_000}, 500),
+        ("/explain", {"inputs": ["a"] * 300}, 500),
+    ],
+)
+async def test_long_answers_that_are_foreseen_are_refused_before_any_work(
+    path: str, body: dict[str, object], status: int
+) -> None:
+    """A short one goes on to the engine, which fails here."""
+    app = create_app(Settings(), engine=engine_of_blocks(error=RuntimeError()))
+    app.state.service.answer_memory.held = Settings().max_unsent_bytes
+    async with httpx.AsyncClient(transport=InProcess(app), base_url="http://test") as client:
+        assert (await client.post(path, json=body)).status_code == status
 
 
 async def test_a_long_answer_that_is_not_read_ends_at_its_deadline(

@@ -1,6 +1,7 @@
 """An engine without a model: what the HTTP layer is tested with."""
 
 import asyncio
+import dataclasses
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -234,6 +235,15 @@ def manifest(dim: int) -> Manifest:
         files={},
         depths=(2, 4),
     )
+
+
+def engine_of_blocks(**options: Any) -> FakeEngine:
+    """A fake whose model has a selector of all its six blocks."""
+    engine = FakeEngine(**options)
+    blocks = {"num_blocks": 6}
+    of_blocks = dataclasses.replace(engine.artifact.manifest, selector=blocks, backbone=blocks)
+    engine.artifact = dataclasses.replace(engine.artifact, manifest=of_blocks)
+    return engine
 
 
 class InProcess(httpx.ASGITransport):

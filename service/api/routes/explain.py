@@ -17,6 +17,7 @@ from s2sent.service.api.embedding import (
     service_of,
 )
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
+from s2sent.service.api.pieces import hold_answer
 from s2sent.service.api.responses import array_of, embedding_response
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import ExplainBody
@@ -24,6 +25,10 @@ from s2sent.service.engine.types import EmbedResult
 from s2sent.service.errors import InvalidInput
 from s2sent.service.http.body import unless_disconnected
 from s2sent.service.http.context import context_of
+
+# Bytes of a weight as the engine gives it, and as JSON.
+WEIGHT_BYTES = 4
+FEATURE_BYTES = 12
 
 router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
 
@@ -70,6 +75,9 @@ async def explain_texts(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, ExplainBody)
     _require_weights(service)
+    blocks = len(service.manifest.fused_blocks(service.depth(body.depth)))
+    numbers = len(body.inputs) * blocks * service.manifest.dim
+    hold_answer(request, numbers * (WEIGHT_BYTES + body.features * FEATURE_BYTES))
     result = await embed(request, body.inputs, body, weights=True)
     work = service.engine.tokens(result.token_ids, timeout_seconds=remaining_seconds(request))
     tokens = await unless_disconnected(request, work)

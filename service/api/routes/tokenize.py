@@ -1,5 +1,7 @@
 """The routes /tokenize and /decode, compatible with text-embeddings-inference."""
 
+from collections.abc import Sequence, Sized
+
 import orjson
 from fastapi import APIRouter, Request, Response
 
@@ -7,14 +9,19 @@ from s2sent.model.runtime.token_spans import TokenSpan
 from s2sent.service import errors
 from s2sent.service.api.embedding import read_body, remaining_seconds, service_of
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from s2sent.service.api.pieces import answer_of
+from s2sent.service.api.pieces import answer_of, hold_answer
 from s2sent.service.api.prompts import named_prompt
 from s2sent.service.api.responses import JSON, array_of, list_as_json
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import DecodeBody, TokenizeBody
+from s2sent.service.engine.admission import MAX_CHARACTERS
 from s2sent.service.http.body import unless_disconnected
 
 TOKENIZING_ERRORS = tuple(kind for kind in EMBEDDING_ERRORS if kind is not errors.InferenceFailed)
+
+# Bytes of an answer for each character, which may be a token, and for each id.
+TOKEN_BYTES = 60
+DECODED_BYTES = 10
 
 router = APIRouter(
     tags=["native"], responses=failures(*TOKENIZING_ERRORS), route_class=RequestRoute
@@ -31,6 +38,7 @@ async def tokenize_texts(request: Request) -> Response:
     """The tokens of each text, not truncated; places are bytes of UTF-8, the prompt included."""
     service = service_of(request)
     body = await read_body(request, TokenizeBody, queued=False)
+    _hold_answer_to(request, body.inputs, TOKEN_BYTES)
     work = service.engine.tokenize(
         body.inputs,
         orjson.dumps,
@@ -52,6 +60,7 @@ async def decode_ids(request: Request) -> Response:
     """The text of each list of token ids, which is not quite the text they came from."""
     service = service_of(request)
     body = await read_body(request, DecodeBody, queued=False)
+    _hold_answer_to(request, body.ids, DECODED_BYTES)
     work = service.engine.decode(
         body.ids,
         skip_special_tokens=body.skip_special_tokens,
@@ -59,3 +68,8 @@ async def decode_ids(request: Request) -> Response:
     )
     texts = await unless_disconnected(request, work)
     return answer_of(request, await list_as_json(request, texts), media_type=JSON)
+
+
+def _hold_answer_to(request: Request, items: Sequence[Sized], each: int) -> None:
+    """Count the answer before the work is done, because it is whole before it is counted."""
+    hold_answer(request, each * min(sum(map(len, items)), MAX_CHARACTERS))

@@ -10,7 +10,7 @@ import pytest
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
-from tests.support.fake_engine import MAX_TOKENS, FakeEngine, client_of
+from tests.support.fake_engine import MAX_TOKENS, FakeEngine, client_of, engine_of_blocks
 from tests.support.fake_model import serving
 from tests.support.server_process import ServerProcess, running_server
 
@@ -111,7 +111,7 @@ async def test_a_model_that_gives_no_weights_is_422_with_the_cure(
     ],
 )
 async def test_bad_requests_have_the_native_envelope(body: dict[str, Any], status: int) -> None:
-    response = await client_of(FakeEngine()).post("/explain", json=body)
+    response = await client_of(engine_of_blocks()).post("/explain", json=body)
     assert response.status_code == status
     assert set(response.json()) == {"error", "error_type"}
 
