@@ -19,6 +19,7 @@ from s2sent.service.bulk.command_options import (
     within,
 )
 from s2sent.service.bulk.job import (
+    MAX_FAILED,
     BulkError,
     Dtype,
     Format,
@@ -55,11 +56,17 @@ GivenFormat = Annotated[
     InputFormat | None, typer.Option(help="By default what a file's name ends with.")
 ]
 OutputFormat = Annotated[Format, typer.Option("--format", help="Format of the output.")]
+Keep = Annotated[
+    list[str],
+    typer.Option(metavar="COLUMN", help="Carry a column into the output, as text; once for each."),
+]
 RowsPerShard = Annotated[
-    int,
+    int | None,
     typer.Option(
         callback=within("--rows-per-shard", 1, MAX_ROWS_PER_SHARD),
-        help="Rows of a part: a file, and the unit of resuming; 1 to 1000000000.",
+        help="Rows of a part: a file, and the unit of resuming; 1 to 1000000000. By default 1000"
+        " to 10000, the fewer the longer rows are.",
+        show_default=False,
     ),
 ]
 ShardOfRun = Annotated[str, typer.Option(help="Do only this of n shards, as in 0/4.")]
@@ -82,6 +89,13 @@ StoredType = Annotated[Dtype, typer.Option(help="Type of the stored components."
 OnError = Annotated[
     Literal["stop", "null"],
     typer.Option(help="At a row that cannot be embedded: stop, or leave its embedding out."),
+]
+MaxFailed = Annotated[
+    float,
+    typer.Option(
+        callback=within("--max-failed", 0, 1),
+        help="With --on-error null: stop where a larger share of the texts cannot be embedded.",
+    ),
 ]
 Server = Annotated[
     str | None, typer.Option(help="Embed by the service at this URL instead of here.")
@@ -106,9 +120,10 @@ def embed(
     output: Output,
     text_column: TextColumn = "text",
     id_column: IdColumn = None,
+    keep: Keep = [],  # noqa: B006  # typer reads it
     input_format: GivenFormat = None,
     format_: OutputFormat = "parquet",
-    rows_per_shard: RowsPerShard = 100_000,
+    rows_per_shard: RowsPerShard = None,
     shard: ShardOfRun = "0/1",
     resume: Resume = False,
     overwrite: Overwrite = False,
@@ -118,6 +133,7 @@ def embed(
     prompt_name: PromptName = None,
     dtype: StoredType = "float32",
     on_error: OnError = "stop",
+    max_failed: MaxFailed = MAX_FAILED,
     server: Server = None,
     server_key_file: KeyFile = None,
     ray: RayAddress = None,
@@ -128,36 +144,53 @@ def embed(
     # numpy is here for small sums; its threads would be started at once and spin for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     options = Options(
-        format_, dtype, dimensions, depth, prompt_name, text_column, id_column, rows_per_shard
+        format=format_,
+        dtype=dtype,
+        dimensions=dimensions,
+        depth=depth,
+        prompt_name=prompt_name,
+        text_column=text_column,
+        id_column=id_column,
+        rows_per_shard=rows_per_shard or 0,
+        keep=tuple(dict.fromkeys(keep)),
     )
-    with _errors_as_sentences() as signals:
+    shown = _progress(progress)
+    with _errors_as_sentences(shown) as signals:
         part = Shard.parse(shard)
         check_together(context, part)
         from s2sent.service.bulk.input.files import find_inputs
 
-        names = tuple(find_inputs(inputs))
-        named = is_named(context, "text_column")
-        null_errors = on_error == "null"
-        job = Job(names, output, artifact, options, input_format, threads, null_errors, named)
-        run = _Run(job, part, resume, overwrite, progress, signals)
+        job = Job(
+            tuple(find_inputs(inputs, tell=_say)),
+            output,
+            artifact,
+            options,
+            input_format,
+            threads,
+            null_errors=on_error == "null",
+            max_failed=max_failed,
+            names_text_column=is_named(context, "text_column"),
+        )
+        run = _Run(job, part, resume, overwrite, shown, signals)
         run.on_ray(ray) if ray is not None else run.here(server, server_key_file)
 
 
 @contextmanager
-def _errors_as_sentences() -> Iterator[StopSignals]:
+def _errors_as_sentences(progress: "Progress") -> Iterator[StopSignals]:
     try:
         with StopSignals() as signals:
             yield signals
     except Stopped as stopped:
-        _say(f"Stopped. Committed parts are kept; go on with: {_resuming_command()}")
+        _say(f"Stopped. {progress.kept()} Go on with: {_resuming_command()}")
         raise typer.Exit(128 + stopped.number) from None
     except BulkError as error:
         _stop(str(error))
     except ModuleNotFoundError as error:
-        extra = {"pyarrow": "bulk", "ray": "ray"}.get(str(error.name).partition(".")[0])
-        if not extra:
+        package = {"pyarrow": "pyarrow", "ray": "'ray[data]'"}.get(str(error.name).split(".")[0])
+        if not package:
             raise
-        _stop(f"{error.name} is not installed. Run: pip install 's2sent[{extra}]'.")
+        python = shlex.quote(sys.executable)
+        _stop(f"{error.name} is not installed. Run: {python} -m pip install {package}")
 
 
 class _Run:
@@ -169,14 +202,14 @@ class _Run:
         shard: Shard,
         resume: bool,
         overwrite: bool,
-        progress: ProgressKind,
+        progress: "Progress",
         signals: StopSignals,
     ) -> None:
         self._job = job
         self._shard = shard
         self._resume = resume
         self._overwrite = overwrite
-        self._progress = _progress(progress)
+        self._progress = progress
         self._signals = signals
 
     def on_ray(self, address: str) -> None:
@@ -189,12 +222,12 @@ class _Run:
 
     def here(self, server: str | None, key_file: Path | None) -> None:
         from s2sent.model.runtime.malloc import share_one_heap
-        from s2sent.service.bulk.input.files import scan
+        from s2sent.service.bulk.input.files import scan, with_part_rows
         from s2sent.service.bulk.input.first_rows import check_first_rows
 
         share_one_heap()
-        job = self._job
-        files = scan(job.inputs, job.options, given=job.input_format)
+        files = scan(self._job.inputs, self._job.options, given=self._job.input_format)
+        job = self._job = with_part_rows(self._job, files)
         check_first_rows(files, job, resume=self._resume, overwrite=self._overwrite)
         # Nothing is shared with other threads yet, and a service may be a long time in answering.
         remote = self._remote(server, key_file) if server is not None else None
@@ -210,8 +243,9 @@ class _Run:
         try:
             output.begin(self._shard, resume=self._resume, overwrite=self._overwrite)
             if not output.is_complete:
+                stop = self._signals.check
                 runner = Runner(
-                    output, embedder, job.null_errors, self._progress, self._signals.check
+                    output, embedder, job.null_errors, self._progress, stop, job.max_failed
                 )
                 runner.run(self._shard)
                 output.finish()
@@ -246,7 +280,8 @@ def _resuming_command() -> str:
 
 def _report(output: "OutputFolder") -> None:
     if output.is_complete:
-        _say(f"{output.path} is complete: {output.rows} rows in {output.parts} parts.")
+        failed = f", {output.failed} of them without an embedding" if output.failed else ""
+        _say(f"{output.path} is complete: {output.rows} rows in {output.parts} parts{failed}.")
     else:
         done = len(output.committed())
         _say(f"{output.path} has {done} of {output.parts} parts; the other shards write the rest.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 
@@ -9,13 +10,17 @@ from s2sent.service.bulk.job import BulkError, Shard
 
 MAX_ROWS_PER_SHARD = 1_000_000_000
 MAX_THREADS = 512  # as the service's setting has it
+OUTPUT_COLUMNS = ("row", "id", "embedding", "tokens", "truncated", "error")
 
 
-def within(flag: str, least: int, most: int) -> Callable[[int], int]:
+Number = TypeVar("Number", int, float, int | None)
+
+
+def within(flag: str, least: int, most: int) -> Callable[[Number], Number]:
     """A check of an option's number, which exits 2 with one sentence."""
 
-    def check(value: int) -> int:
-        if not least <= value <= most:
+    def check(value: Number) -> Number:
+        if value is not None and not least <= value <= most:
             sentence = (
                 f"{flag} is {value}; it may be {least} to {most}. Give a number in that range."
             )
@@ -35,6 +40,11 @@ def check_together(context: typer.Context, shard: Shard) -> None:
         raise BulkError(
             f"--overwrite with --shard {shard} would delete what other shards have written."
             " Delete the folder first."
+        )
+    if taken := sorted({*given["keep"]} & {*OUTPUT_COLUMNS}):
+        raise BulkError(
+            f"--keep {taken[0]} is the name of a column that every output has. Rename the column,"
+            " or name it by --id-column."
         )
     by_server, by_ray = given["server"] is not None, given["ray"] is not None
     if by_ray and (by_server or shard.count > 1 or "-" in given["inputs"]):

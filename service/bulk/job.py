@@ -1,5 +1,6 @@
 """What a bulk run is told: its options, their checks, and the errors it stops with."""
 
+import sys
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ if TYPE_CHECKING:  # the command line should not wait for numpy
 Format = Literal["parquet", "npy", "jsonl"]
 Dtype = Literal["float32", "float16", "int8", "binary", "ubinary"]  # service.encodings.Numbers
 BITS = ("binary", "ubinary")
+MAX_FAILED = 0.5  # of the texts that are given to the model
 InputFormat = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
 
 
@@ -37,19 +39,25 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class Model:
-    """The encoder of a run, from an artifact's manifest or a service's /info."""
+    """The encoder of a run, from an artifact's manifest or a service's /info.
+
+    max_characters: of a text; what stands behind them is not read.
+    """
 
     name: str
     fingerprint: str
     dim: int
     depths: tuple[int, ...]
     prompts: dict[str, str]
+    max_characters: int = sys.maxsize
 
 
 @dataclass(frozen=True)
 class Options:
     """What decides the bytes of the output, with the model and the input.
 
+    rows_per_shard: 0 only until the input is known (`service.bulk.input.files.with_part_rows`).
+    keep: columns of the input that the output has as well.
     prompt_name: None is the model's default, "" is no prompt unless the model has one of that name.
     """
 
@@ -60,7 +68,8 @@ class Options:
     prompt_name: str | None = None
     text_column: str = "text"
     id_column: str | None = None
-    rows_per_shard: int = 100_000
+    rows_per_shard: int = 10_000
+    keep: tuple[str, ...] = ()
 
     def check(self, model: Model) -> None:
         """Raise BulkError for an option that the model does not have."""
@@ -103,6 +112,7 @@ class Job:
     inputs: files, as `service.bulk.input.files.find_inputs` gives them.
     threads: cores to use; 0 is all that the process may use.
     null_errors: keep a row that cannot be embedded, without an embedding.
+    max_failed: the share of the texts that may fail before the run stops, where errors are kept.
     names_text_column: the text column was named, be it by its default.
     """
 
@@ -113,6 +123,7 @@ class Job:
     input_format: InputFormat | None = None
     threads: int = 0
     null_errors: bool = False
+    max_failed: float = MAX_FAILED
     names_text_column: bool = False
 
 
@@ -141,12 +152,21 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One text of the input, or the reason why there is none; ``place`` says where it stands."""
+    """One text of the input, or the reason why there is none; ``place`` says where it stands.
+
+    kept: its values of the columns that the output has as well.
+    """
 
     text: str
     id: str | None
     place: str
     error: str | None = None
+    kept: tuple[str | None, ...] = ()
+
+    @property
+    def characters(self) -> int:
+        """How much memory it takes, about."""
+        return sum(len(value or "") for value in (self.text, self.id, *self.kept))
 
 
 @dataclass(frozen=True)

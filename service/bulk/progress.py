@@ -15,6 +15,8 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
 INTERVAL_SECONDS = 1.0
+BAR_WIDTH = 20
+BESIDE_TEXT = BAR_WIDTH + len("  0:00:00  ")
 
 
 @dataclass
@@ -33,12 +35,14 @@ class Progress:
     failed: int = 0
     parts: int = 0
     parts_total: int = 0
+    rows_committed: int = 0
     began: float = field(default=0.0, init=False)
 
     def begin(self, *, rows: int, rows_before: int, parts: int, parts_before: int) -> None:
         """Start the clock."""
         self.rows_total, self.rows, self.rows_before = rows, rows_before, rows_before
         self.parts_total, self.parts = parts, parts_before
+        self.rows_committed = rows_before
         self.began = self.clock()
         self.show()
 
@@ -51,8 +55,9 @@ class Progress:
         self.show()
 
     def committed(self) -> None:
-        """Count a part."""
+        """Count a part, whose rows have been counted."""
         self.parts += 1
+        self.rows_committed = self.rows
         self.show()
 
     def end(self) -> None:
@@ -60,6 +65,16 @@ class Progress:
 
     def show(self) -> None:
         """Show the state."""
+
+    def kept(self) -> str:
+        """What stays of a run that is stopped now, in a sentence."""
+        if not self.parts_total:
+            return "No row had been embedded."
+        again = self.rows - self.rows_committed
+        return (
+            f"{self.parts} of {self.parts_total} parts with {self.rows_committed:,} rows are kept;"
+            f" {again:,} rows of an unfinished part will be embedded again."
+        )
 
     def summary(self) -> dict[str, Any]:
         """Counts, rates per second, and seconds left, None while unknown."""
@@ -135,7 +150,7 @@ class BarProgress(Progress):
 
     def begin(self, *, rows: int, rows_before: int, parts: int, parts_before: int) -> None:
         """Show the bar."""
-        columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (BarColumn(BAR_WIDTH), TextColumn("{task.description}"), TimeElapsedColumn())
         self._bar = Bar(*columns, console=self.console)
         self._task = self._bar.add_task("", total=rows, completed=rows_before)
         self._bar.start()
@@ -157,13 +172,22 @@ class BarProgress(Progress):
             self._bar = None
 
     def _text(self) -> str:
+        """What fits beside the bar, the most important first."""
         now = self.summary()
-        left = "" if now["seconds_left"] is None else f", {_duration(now['seconds_left'])} left"
-        return (
-            f"{now['rows']:,}/{now['rows_total']:,} rows, {now['rows_per_second']:,.0f} rows/s,"
-            f" {now['tokens_per_second']:,.0f} tokens/s{left}; {now['parts']}/{now['parts_total']}"
-            f" parts, {now['truncated']:,} truncated, {now['failed']:,} failed"
-        )
+        pieces = [f"{now['rows']:,}/{now['rows_total']:,} rows"]
+        if now["seconds_left"] is not None:
+            pieces.append(f"{_duration(now['seconds_left'])} left")
+        if now["failed"]:
+            pieces.append(f"{now['failed']:,} failed")
+        pieces += [
+            f"{now['rows_per_second']:,.0f} rows/s",
+            f"{now['parts']}/{now['parts_total']} parts",
+            f"{now['truncated']:,} truncated",
+            f"{now['tokens_per_second']:,.0f} tokens/s",
+        ]
+        while len(pieces) > 1 and len(", ".join(pieces)) > self.console.width - BESIDE_TEXT:
+            pieces.pop()
+        return ", ".join(pieces)
 
 
 def _silence(stream: IO[str]) -> None:

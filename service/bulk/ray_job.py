@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from s2sent.service.bulk.embedders.local import LocalEmbedder, describe
-from s2sent.service.bulk.input.files import scan
+from s2sent.service.bulk.input.files import scan, with_part_rows
 from s2sent.service.bulk.input.first_rows import check_first_rows
 from s2sent.service.bulk.job import BulkError, Job, Shard
 from s2sent.service.bulk.output.folder import OutputFolder
@@ -39,7 +39,7 @@ class ShardActor:
         embedder = LocalEmbedder(job.artifact, job.options, threads=job.threads)
         output = OutputFolder(job.output, embedder.model, job.options, files)
         output.join()
-        self._runner = Runner(output, embedder, job.null_errors)
+        self._runner = Runner(output, embedder, job.null_errors, max_failed=job.max_failed)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Run the shard whose number is in ``batch``; the answer has the reason if it failed."""
@@ -66,6 +66,7 @@ def run_on_ray(
     model = describe(job.artifact)
     job.options.check(model)
     files = scan(job.inputs, job.options, given=job.input_format)
+    job = with_part_rows(job, files)
     check_first_rows(files, job, resume=resume, overwrite=overwrite)
     output = OutputFolder(job.output, model, job.options, files)
     try:

@@ -9,13 +9,21 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
 from s2sent.model.runtime.malloc import return_freed_memory
 from s2sent.service.bulk.input.rows import InputRows
-from s2sent.service.bulk.job import Embedder, InputError, InputRow, Options, Pending, Shard
+from s2sent.service.bulk.job import (
+    MAX_FAILED,
+    BulkError,
+    Embedder,
+    InputError,
+    InputRow,
+    Options,
+    Pending,
+    Shard,
+)
 from s2sent.service.bulk.output.atomic_files import file_sha256, writing
 from s2sent.service.bulk.output.folder import OutputFolder, PartRecord
 from s2sent.service.bulk.output.writers import Chunk, PartWriter, open_writer, prepare, to_stored
@@ -23,6 +31,7 @@ from s2sent.service.bulk.progress import Progress
 
 # Rows that are sorted by length, and written, together: a part has some windows of equal size.
 MAX_WINDOW_ROWS = 1_024
+WINDOW_CHARACTERS = 1 << 20  # of rows that wait together; a window ends with the row that has them
 WAITING_WINDOWS = 1
 POLL_SECONDS = 0.2  # between two looks at whether the run is to stop
 
@@ -55,7 +64,8 @@ class _Part:
 class Runner:
     """One shard of a run. ``null_errors`` keeps rows that cannot be embedded, without a vector.
 
-    ``check_stopped`` is called some times a second, and raises to end the run.
+    ``check_stopped`` is called some times a second, and raises to end the run. A run that keeps
+    errors ends when more than ``max_failed`` of the texts it gave to the embedder have failed.
     """
 
     output: OutputFolder
@@ -63,6 +73,10 @@ class Runner:
     null_errors: bool = False
     progress: Progress = field(default_factory=Progress)
     check_stopped: Callable[[], None] = lambda: None
+    max_failed: float = MAX_FAILED
+    _texts: int = field(default=0, init=False)
+    _failed: int = field(default=0, init=False)
+    _last_errors: list[str] = field(default_factory=list, init=False)
 
     def run(self, shard: Shard) -> None:
         """Commit every part of the shard that is not; raises BulkError at what stops it."""
@@ -88,14 +102,16 @@ class Runner:
     def _windows(self, parts: list[int]) -> Iterator[Window]:
         """The windows of the parts, in order; each is being embedded when it is handed out."""
         size = window_rows(self.output.options)
-        with InputRows(self.output.inputs, self.output.options) as source:
+        most = self.output.model.max_characters
+        with InputRows(self.output.inputs, self.output.options, most) as source:
             for part in parts:
                 rows = self.output.rows_of(part)
                 source.skip_to(rows.start)
-                edges = [*range(rows.start, rows.stop, size), rows.stop]
-                for start, stop in pairwise(edges):
-                    taken = source.take(stop - start)
-                    yield self._start(part, start, stop == rows.stop, taken)
+                start = rows.start
+                while start < rows.stop:
+                    taken = source.take(min(size, rows.stop - start), WINDOW_CHARACTERS)
+                    first, start = start, start + len(taken)
+                    yield self._start(part, first, start == rows.stop, taken)
 
     def _start(self, part: int, first_row: int, last: bool, rows: list[InputRow]) -> Window:
         if not self.null_errors:
@@ -146,12 +162,28 @@ class Runner:
         stored, usable = to_stored(vectors, options)
         for index in np.flatnonzero(~usable):
             errors[index] = errors[index] or "the embedding is zero or not finite"
+        self._count_failed([errors[position] for position in window.positions])
         if not self.null_errors:
             for row, reason in zip(rows, errors, strict=True):
                 if reason:
                     raise _bad_row(row, reason)
         assert stored.shape == (len(rows), width)  # noqa: S101  # what the schema says
-        return Chunk(window.first_row, [row.id for row in rows], stored, tokens, truncated, errors)
+        return Chunk(
+            window.first_row,
+            [row.id for row in rows],
+            stored,
+            tokens,
+            truncated,
+            errors,
+            {name: [row.kept[at] for row in rows] for at, name in enumerate(options.keep)},
+        )
+
+    def _count_failed(self, errors: list[str | None]) -> None:
+        """Count texts that the embedder was given, with the error of each."""
+        failed = [error for error in errors if error]
+        self._texts += len(errors)
+        self._failed += len(failed)
+        self._last_errors = failed[-1:] or self._last_errors
 
     def _count(self, part: _Part, chunk: Chunk) -> None:
         known = chunk.tokens[chunk.tokens > 0]
@@ -166,6 +198,12 @@ class Runner:
         )
 
     def _commit(self, part: _Part) -> None:
+        if self._failed > self.max_failed * self._texts:
+            raise BulkError(
+                f"{self._failed} of {self._texts} texts have no embedding, the last one because"
+                f" {self._last_errors[0]}. Mend the model or the service and run the same command"
+                " with --resume, or allow a larger share by --max-failed."
+            )
         for file in self.output.inputs:
             file.require_unchanged()
         path = part.writer.commit()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.service.bulk.input.files import scan
-from s2sent.service.bulk.job import Embedded, Model, Options, Pending, Shard
+from s2sent.service.bulk.job import MAX_FAILED, Embedded, Model, Options, Pending, Shard
 from s2sent.service.bulk.output.folder import OutputFolder
 from s2sent.service.bulk.progress import Progress
 from s2sent.service.bulk.runner import Runner
@@ -56,6 +56,7 @@ def embed_files(
     resume: bool = False,
     overwrite: bool = False,
     null_errors: bool = False,
+    max_failed: float = MAX_FAILED,
     progress: Progress | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> OutputFolder:
@@ -65,7 +66,8 @@ def embed_files(
     folder = OutputFolder(output, embedder.model, options, scan(map(str, files), options))
     try:
         folder.begin(shard, resume=resume, overwrite=overwrite)
-        Runner(folder, embedder, null_errors, progress or Progress(), check).run(shard)
+        shown = progress or Progress()
+        Runner(folder, embedder, null_errors, shown, check, max_failed).run(shard)
         folder.finish()
     finally:
         folder.close()

@@ -3,6 +3,7 @@
 import base64
 import binascii
 import email.utils
+import sys
 import time
 from collections.abc import Iterator
 from typing import Annotated, TypeVar
@@ -12,6 +13,7 @@ import orjson
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from s2sent.model.runtime.tokenizer import MAX_CHARACTERS_PER_TOKEN
 from s2sent.service.bulk.job import Model
 
 MAX_DIM = 65_536
@@ -52,7 +54,8 @@ class Info(Answer):
     def model(self) -> Model:
         """The model that it describes."""
         depths = (*self.depths, *([self.full_depth] if self.full_depth else []))
-        return Model(self.served_model_name, self.fingerprint, self.dim, depths, self.prompts)
+        most = MAX_CHARACTERS_PER_TOKEN * (self.max_input_length or sys.maxsize)
+        return Model(self.served_model_name, self.fingerprint, self.dim, depths, self.prompts, most)
 
 
 class Served(Answer):

@@ -15,6 +15,7 @@ from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.model.runtime.providers import ProviderUnavailable
+from s2sent.model.runtime.tokenizer import MAX_CHARACTERS_PER_TOKEN
 from s2sent.service.bulk.job import BulkError, Embedded, Model, Options, Pending
 from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel, open_encoder
 from s2sent.service.engine.inference.parallelism import usable_cpus
@@ -103,7 +104,12 @@ def describe(path: Path) -> Model:
 def _describe(artifact: Artifact) -> Model:
     manifest = artifact.manifest
     return Model(
-        manifest.name, artifact.fingerprint, manifest.dim, manifest.all_depths, manifest.prompts
+        manifest.name,
+        artifact.fingerprint,
+        manifest.dim,
+        manifest.all_depths,
+        manifest.prompts,
+        MAX_CHARACTERS_PER_TOKEN * manifest.max_seq_length,
     )
 
 

@@ -1,6 +1,7 @@
 """Finding the columns of text and id by the names that the options give."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from s2sent.service.bulk.job import InputError, Options
@@ -8,15 +9,23 @@ from s2sent.service.bulk.job import InputError, Options
 NAMED_COLUMNS = 10  # in an error; a table may have thousands
 
 
-def find_columns(name: str, columns: Sequence[str], options: Options) -> tuple[int, int | None]:
-    """Where text and id stand in the table ``name``; raises InputError unless each is there once.
+@dataclass(frozen=True)
+class Columns:
+    """Where text, id and what is kept stand in a table; ``id`` is None where none is asked for."""
 
-    The second is None where no id is asked for.
-    """
+    text: int
+    id: int | None
+    kept: tuple[int, ...]
+
+
+def find_columns(name: str, columns: Sequence[str], options: Options) -> Columns:
+    """The wanted columns of table ``name``; raises InputError unless each is there once."""
+    id_at = None
     text_at = _find(name, columns, options.text_column, "--text-column")
-    if options.id_column is None:
-        return text_at, None
-    return text_at, _find(name, columns, options.id_column, "--id-column")
+    if options.id_column is not None:
+        id_at = _find(name, columns, options.id_column, "--id-column")
+    kept = tuple(_find(name, columns, column, "--keep") for column in options.keep)
+    return Columns(text_at, id_at, kept)
 
 
 def refuse_columns(name: str, options: Options, *, names_text_column: bool = False) -> None:
@@ -31,6 +40,7 @@ def refuse_columns(name: str, options: Options, *, names_text_column: bool = Fal
             names_text_column or options.text_column != Options.text_column,
         ),
         ("--id-column", options.id_column, options.id_column is not None),
+        *(("--keep", column, True) for column in options.keep),
     ):
         if asked:
             raise InputError(

@@ -32,13 +32,15 @@ from s2sent.service.bulk.input.formats import (
 from s2sent.service.bulk.input.parquet import ParquetRecords, open_parquet
 from s2sent.service.bulk.input.standard_input import READ_BYTES, guess_format, making_room, spool
 from s2sent.service.bulk.input.unchanged import Content, UnchangedFile, has_changed
-from s2sent.service.bulk.job import InputError, InputFormat, InputRow, Options
+from s2sent.service.bulk.job import InputError, InputFormat, InputRow, Job, Options
 
 SUFFIXES: dict[str, InputFormat] = {
     **{f".{name}": name for name in get_args(InputFormat)},
     **{".text": "txt", ".ndjson": "jsonl", ".pq": "parquet"},
 }
 STDIN = "-"
+LEAST_PART_ROWS, MOST_PART_ROWS = 1_000, 10_000  # of texts of full length, and of short ones
+PART_BYTES = 1_250_000
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,13 @@ class InputFile:
         }
 
 
-def find_inputs(patterns: Sequence[str]) -> list[str]:
-    """The files that paths and globs name, those of a glob sorted; raises InputError."""
+def find_inputs(
+    patterns: Sequence[str], *, tell: Callable[[str], None] = lambda _sentence: None
+) -> list[str]:
+    """The files that paths and globs name, those of a glob sorted; raises InputError.
+
+    A file that is named more than once is there once, and ``tell`` is given a sentence.
+    """
     found: list[str] = []
     for pattern in patterns:
         if pattern == STDIN or os.path.isfile(pattern):
@@ -88,7 +95,26 @@ def find_inputs(patterns: Sequence[str]) -> list[str]:
             raise InputError(f"{pattern} is not there. Check the path.")
     if found.count(STDIN) > 1:
         raise InputError("- is given twice, and standard input can be read once. Give it once.")
-    return found
+    files: dict[str, str] = {}
+    for name in found:
+        path = name if name == STDIN else os.path.realpath(name)
+        if path in files:
+            tell(f"{name} is named more than once, and is embedded once.")
+        else:
+            files[path] = name
+    return list(files.values())
+
+
+def with_part_rows(job: Job, files: Sequence[InputFile]) -> Job:
+    """The job with a size of its parts; of its own about half a minute of work on two cores.
+
+    Only the input decides, so that shards and later runs agree: of long rows there are fewer.
+    """
+    if job.options.rows_per_shard:
+        return job
+    size, rows = sum(file.content.size for file in files), sum(file.rows for file in files)
+    part = max(LEAST_PART_ROWS, min(MOST_PART_ROWS, PART_BYTES * rows // max(size, 1)))
+    return replace(job, options=replace(job.options, rows_per_shard=part))
 
 
 def scan(
@@ -177,9 +203,13 @@ def _decompressed(file: IO[bytes], name: str) -> Iterator[IO[bytes]]:
 class RowReader:
     """The rows of one file in order, to take or to skip. A context manager."""
 
-    def __init__(self, file: InputFile, options: Options) -> None:
+    def __init__(
+        self, file: InputFile, options: Options, *, max_characters: int = sys.maxsize
+    ) -> None:
+        """Of a text no more than ``max_characters`` are kept, and one more as a sign of it."""
         self._file = file
         self._options = options
+        self._most = max_characters
         self._stack = ExitStack()
         self._position = 0
 
@@ -202,14 +232,22 @@ class RowReader:
         self._position += skipped
         return skipped
 
-    def take(self, count: int) -> list[InputRow]:
-        """The next rows, fewer at the end."""
-        rows = []
+    def take(self, count: int, characters: int = sys.maxsize) -> list[InputRow]:
+        """The next rows, fewer at the end or where they have so many characters together."""
+        rows: list[InputRow] = []
+        for row in self.rows(count):
+            rows.append(row)
+            characters -= row.characters
+            if characters <= 0:
+                break
+        return rows
+
+    def rows(self, count: int) -> Iterator[InputRow]:
+        """The next rows, one after another."""
         with reading(lambda: f"{self._file.name}, after row {self._position}"):
             for record in islice(self._records, count):
                 self._position += 1
-                rows.append(self._row(record))
-        return rows
+                yield self._row(record)
 
     def _open(self) -> Opened:
         name, options = self._file.name, self._options
@@ -220,7 +258,7 @@ class RowReader:
             case "txt":
                 return open_lines(file, name, options)
             case "jsonl":
-                return open_json_lines(file, options)
+                return open_json_lines(file, name, options)
             case "parquet":
                 if self._file.gzipped:  # Parquet is read from its end
                     file = self._stack.enter_context(_decompressed(file, name))
@@ -233,9 +271,17 @@ class RowReader:
         place = f"{self._file.name}, row {self._position}"
         problem = None
         try:
-            text, row_id = self._parse(record)
+            text, row_id, kept = self._parse(record)
         except BadRow as bad:
             text, row_id, problem = "", bad.row_id, str(bad)
+            kept = bad.kept or (None,) * len(self._options.keep)
         if row_id and check_text(row_id):
             text, row_id, problem = "", None, "the id is not UTF-8"
-        return InputRow(text, row_id, place, problem or check_text(text))
+        for column, value in zip(self._options.keep, kept, strict=True):
+            if value and check_text(value):
+                text, problem = "", f"{column}, which --keep names, is not UTF-8"
+                kept = (None,) * len(kept)
+        problem = problem or check_text(text)
+        if len(text) > self._most:  # with one that is never cleaned off; it is not read
+            text = f"{text[: self._most]}."
+        return InputRow(text, row_id, place, problem, kept)

@@ -30,15 +30,14 @@ def _check(file: InputFile, job: Job, *, overwrite: bool) -> None:
     if job.null_errors and not overwrite:
         return
     with RowReader(file, job.options) as reader:
-        rows = reader.take(FIRST_ROWS)
-    errors = [row.error for row in rows if row.error]
-    if rows and sum(error.startswith(NO_KEY) for error in errors) == len(rows):
+        errors = [row.error for row in reader.rows(FIRST_ROWS)]
+    place = f"{file.name}, row 1"
+    if errors and all(error and error.startswith(NO_KEY) for error in errors):
         raise InputError(
-            f"{rows[0].place}: {errors[0]}, and so it is in each of the first {len(rows)} rows."
+            f"{place}: {errors[0]}, and so it is in each of the first {len(errors)} rows."
             " Name other keys by --text-column and --id-column."
         )
-    if rows and rows[0].error and not job.null_errors:
+    if errors and errors[0] and not job.null_errors:
         raise InputError(
-            f"{rows[0].place}: {rows[0].error}. Mend the row, or leave its embedding out with"
-            " --on-error null."
+            f"{place}: {errors[0]}. Mend the row, or leave its embedding out with --on-error null."
         )

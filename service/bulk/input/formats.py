@@ -1,4 +1,4 @@
-"""The records of lines, tables and JSON lines, and the text and id in each of them.
+"""The records of lines, tables and JSON lines, and the text, id and kept values in each of them.
 
 A record that is no text raises BadRow when it is parsed, which is not before it is needed.
 """
@@ -19,16 +19,20 @@ if TYPE_CHECKING:
 
 NO_KEY = "it has no "  # how the error of an object without a key begins
 MAX_FIELD_CHARACTERS = 1 << 27  # of a CSV field; the module's own limit is 131,072
+MAX_LINE_BYTES = 1 << 27
 
-Record = Any  # a row before it is parsed: bytes, a list of fields, or (text, id)
+Record = Any  # a row before it is parsed: bytes, a list of fields, or values
+Kept = tuple[str | None, ...]
+Fields = tuple[str, str | None, Kept]  # text, id, and the kept values
 
 
 class BadRow(Exception):
     """A record that is no text; the message says why, without the place."""
 
-    def __init__(self, message: str, row_id: str | None = None) -> None:
+    def __init__(self, message: str, row_id: str | None = None, kept: Kept = ()) -> None:
         super().__init__(message)
         self.row_id = row_id
+        self.kept = kept
 
 
 def check_text(text: str) -> str | None:
@@ -46,7 +50,7 @@ def check_text(text: str) -> str | None:
     return None
 
 
-Parse = Callable[[Record], tuple[str, str | None]]
+Parse = Callable[[Record], Fields]
 Opened = tuple[Iterator[Record], Parse]
 
 
@@ -54,10 +58,21 @@ def open_lines(file: IO[bytes], name: str, options: Options) -> Opened:
     """A text a line."""
     refuse_columns(name, options)
 
-    def parse(line: bytes) -> tuple[str, None]:
-        return line.rstrip(b"\r\n").decode("utf-8", "surrogateescape"), None
+    def parse(line: bytes) -> Fields:
+        return line.rstrip(b"\r\n").decode("utf-8", "surrogateescape"), None, ()
 
-    return without_mark(file), parse
+    return without_mark(_lines(file, name)), parse
+
+
+def _lines(file: IO[bytes], name: str) -> Iterator[bytes]:
+    """The lines of a file; raises InputError at one that memory need not hold."""
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), start=1):
+        if len(line) == MAX_LINE_BYTES:
+            raise InputError(
+                f"{name}, line {number} has more than {MAX_LINE_BYTES} bytes, the limit of a line."
+                " Divide it."
+            )
+        yield line
 
 
 def without_mark(lines: Iterable[bytes]) -> Iterator[bytes]:
@@ -82,12 +97,13 @@ def open_table(lines: Iterable[str], name: str, options: Options, *, tabs: bool)
         rows = csv.reader(lines, strict=True)
     records = _records(rows, name)
     header = next(records, [])
-    text_at, id_at = find_columns(name, header, options)
+    at = find_columns(name, header, options)
 
-    def parse(fields: list[str]) -> tuple[str, str | None]:
+    def parse(fields: list[str]) -> Fields:
         if len(fields) != len(header):
             raise BadRow(f"it has {len(fields)} fields and the header {len(header)}")
-        return fields[text_at], None if id_at is None else fields[id_at]
+        row_id = None if at.id is None else fields[at.id]
+        return fields[at.text], row_id, tuple(fields[each] for each in at.kept)
 
     return records, parse
 
@@ -107,22 +123,22 @@ def _records(rows: "_csv.Reader", name: str) -> Iterator[list[str]]:
         ) from None
 
 
-def open_json_lines(file: IO[bytes], options: Options) -> Opened:
+def open_json_lines(file: IO[bytes], name: str, options: Options) -> Opened:
     """An object or a string a line."""
 
-    def parse(line: bytes) -> tuple[str, str | None]:
+    def parse(line: bytes) -> Fields:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError as error:
             _require_utf8(line)
             raise BadRow(f"the line is not JSON: {error}") from None
         if isinstance(value, str):
-            return value, None
+            return value, None, (None,) * len(options.keep)
         if not isinstance(value, dict):
             raise BadRow(f"the line is {_kind(value)} and not an object")
         return _fields(value, options)
 
-    return without_mark(file), parse
+    return without_mark(_lines(file, name)), parse
 
 
 def _require_utf8(line: bytes) -> None:
@@ -134,11 +150,21 @@ def _require_utf8(line: bytes) -> None:
         ) from None
 
 
-def _fields(value: dict[str, Any], options: Options) -> tuple[str, str | None]:
-    """Text and id of an object: its columns, or those of a line of an OpenAI batch file.
+def _fields(value: dict[str, Any], options: Options) -> Fields:
+    """The fields of an object: its columns, or those of a line of an OpenAI batch file.
 
     https://platform.openai.com/docs/guides/batch
     """
+    kept = tuple(_as_kept(value.get(column)) for column in options.keep)
+    try:
+        name, text, row_id = _named_text(value, options)
+    except BadRow as bad:
+        raise BadRow(str(bad), bad.row_id, kept) from None
+    return require_string(text, name, row_id, kept), row_id, kept
+
+
+def _named_text(value: dict[str, Any], options: Options) -> tuple[str, object, str | None]:
+    """The name of the text in an object, the text and the id."""
     if options.text_column not in value and isinstance(value.get("body"), dict):
         row_id = _as_id(value.get("custom_id"))
         text = value["body"].get("input")
@@ -146,20 +172,30 @@ def _fields(value: dict[str, Any], options: Options) -> tuple[str, str | None]:
             text = text[0]
         if isinstance(text, list):
             raise BadRow(f"body.input has {len(text)} texts; a line may have one", row_id)
-        return require_string(text, "body.input", row_id), row_id
+        return "body.input", text, row_id
     row_id = _as_id(value.get(options.id_column)) if options.id_column else None
     if options.id_column and options.id_column not in value:
         raise BadRow(f"{NO_KEY}{options.id_column!r}, which --id-column names")
     if options.text_column not in value:
         raise BadRow(f"{NO_KEY}{options.text_column!r}, only {first_names(value)}", row_id)
-    return require_string(value[options.text_column], options.text_column, row_id), row_id
+    return options.text_column, value[options.text_column], row_id
 
 
-def require_string(value: object, name: str, row_id: str | None) -> str:
+def require_string(value: object, name: str, row_id: str | None, kept: Kept) -> str:
     """The value of a text column; raises BadRow where it is no string."""
     if not isinstance(value, str):
-        raise BadRow(f"{name} is {_kind(value)} and not a string", row_id)
+        raise BadRow(f"{name} is {_kind(value)} and not a string", row_id, kept)
     return value
+
+
+def _as_kept(value: object) -> str | None:
+    """A value as text: a string as it is, anything else as JSON."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:  # loads allows more
+        raise BadRow("a kept value is nested too deeply; write it as a string") from None
 
 
 def _as_id(value: object) -> str | None:
@@ -168,7 +204,7 @@ def _as_id(value: object) -> str | None:
         return value
     try:
         written = orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:  # loads allows more
+    except orjson.JSONEncodeError:  # as there
         raise BadRow("the id is nested too deeply; write it as a string") from None
     if _has_float(value):
         raise BadRow(f"the id is {written}, a number that may be rounded; write it as a string")

@@ -1,36 +1,43 @@
-"""The records of a Parquet file: the wanted columns, batch after batch."""
+"""The records of a Parquet file: the wanted columns, batch after batch of a bounded size."""
 
 from collections.abc import Iterator
 from itertools import islice
 from typing import IO, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from s2sent.service.bulk.input.columns import find_columns
-from s2sent.service.bulk.input.formats import Opened, Record, require_string
+from s2sent.service.bulk.input.formats import Fields, Opened, Record, require_string
 from s2sent.service.bulk.job import InputError, Options
 
-PARQUET_BATCH_ROWS = 2_048
+# What is decoded together. Rows differ in size, so there are few even where a mean one is small.
+BATCH_ROWS = 64
+BATCH_BYTES = 1 << 23
+BUFFER_BYTES = 1 << 20  # of a column's compressed pages
 
 
 class ParquetRecords:
-    """The wanted columns of a Parquet file as (text, id), without whole row groups in memory."""
+    """The wanted columns of a Parquet file as tuples, without whole row groups in memory."""
 
     def __init__(self, file: IO[bytes], name: str, options: Options) -> None:
-        import pyarrow.parquet as pq
-
-        self._file = pq.ParquetFile(file)
+        self._file = pq.ParquetFile(
+            file,
+            coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
+            buffer_size=BUFFER_BYTES,
+        )
         schema = self._file.schema_arrow
-        text_at, id_at = find_columns(name, schema.names, options)
-        if "string" not in str(kind := schema.field(text_at).type):
+        at = find_columns(name, schema.names, options)
+        if not _is_string(kind := schema.field(at.text).type):
             raise InputError(
                 f"{name}: the column {options.text_column!r} holds {kind} and not strings. Name"
                 " another one by --text-column."
             )
-        if id_at is not None and "binary" in str(kind := schema.field(id_at).type):
-            raise InputError(
-                f"{name}: the column {options.id_column!r} holds {kind}, which is no text. Name"
-                " another one by --id-column, or write it as strings."
-            )
-        self._columns = [options.text_column, *([options.id_column] if options.id_column else [])]
+        wanted = [(at.id, "--id-column")] if at.id is not None else []
+        wanted += [(each, "--keep") for each in at.kept]
+        for place, flag in wanted:
+            _require_text(schema.field(place), name, flag)
+        self._columns = [schema.names[each] for each in (at.text, *(place for place, _ in wanted))]
         self._group = 0
         self._buffered: Iterator[Record] = iter(())
 
@@ -58,30 +65,90 @@ class ParquetRecords:
         return skipped
 
     def _read_group(self, group: int) -> Iterator[Record]:
+        columns = list(dict.fromkeys(self._columns))
         batches = self._file.iter_batches(
-            PARQUET_BATCH_ROWS, row_groups=[group], columns=self._columns, use_threads=False
+            self._batch_rows(group), row_groups=[group], columns=columns, use_threads=False
         )
         for batch in batches:
-            texts = _strings(batch.column(self._columns[0]))
-            ids = _strings(batch.column(self._columns[-1])) if self._columns[1:] else None
-            yield from zip(texts, ids or [None] * len(texts), strict=True)
+            yield from zip(*(_as_text(batch.column(name)) for name in self._columns), strict=True)
 
-
-def _strings(column: Any) -> list[Any]:
-    import pyarrow as pa
-
-    try:
-        return list(column.to_pylist())
-    except UnicodeDecodeError:
-        values = column.cast(pa.binary()).to_pylist()
-        return [v if v is None else v.decode("utf-8", "surrogateescape") for v in values]
+    def _batch_rows(self, group: int) -> int:
+        """How many rows of a group's mean size are BATCH_BYTES, at most BATCH_ROWS."""
+        described = self._file.metadata.row_group(group)
+        chunks = [described.column(at) for at in range(described.num_columns)]
+        size: int = sum(
+            chunk.total_uncompressed_size
+            for chunk in chunks
+            if f"{chunk.path_in_schema}.".startswith(tuple(f"{name}." for name in self._columns))
+        )
+        rows: int = described.num_rows
+        return max(1, min(BATCH_ROWS, BATCH_BYTES * rows // max(size, 1)))
 
 
 def open_parquet(file: IO[bytes], name: str, options: Options) -> Opened:
     """A row of a Parquet file a record."""
+    has_id = options.id_column is not None
 
-    def parse(record: tuple[Any, Any]) -> tuple[str, str | None]:
-        row_id = None if record[1] is None else str(record[1])
-        return require_string(record[0], options.text_column, row_id), row_id
+    def parse(record: tuple[Any, ...]) -> Fields:
+        text, *rest = record
+        row_id, kept = rest[0] if has_id else None, tuple(rest[has_id:])
+        return require_string(text, options.text_column, row_id, kept), row_id, kept
 
     return ParquetRecords(file, name, options), parse
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return _plain(kind) in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """A type without a dictionary around it."""
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _require_text(field: pa.Field, name: str, flag: str) -> None:
+    """Raise InputError where the values of a column cannot be told as text."""
+    kind = _plain(field.type)
+    problem = None
+    if pa.types.is_floating(kind) and flag == "--id-column":
+        problem = "which may be rounded"
+    elif _is_uuid(kind):
+        return
+    elif "binary" in str(kind):
+        problem = "which is no text"
+    else:
+        try:
+            pa.nulls(1, kind).cast(pa.string())
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+            problem = "which cannot be told as text"
+    if problem:
+        raise InputError(
+            f"{name}: the column {field.name!r} holds {field.type}, {problem}. Name another one by"
+            f" {flag}, or write it as strings."
+        )
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return str(kind) == "extension<arrow.uuid>"
+
+
+def _as_text(column: Any) -> Iterator[str | None]:
+    """The values of a column as text; Python's own types hold fewer times and dates than Arrow's.
+
+    Strings are made one by one, because they may be long.
+    """
+    if _is_string(column.type):
+        yield from map(_string, column)
+    elif _is_uuid(_plain(column.type)):
+        yield from (None if value is None else str(value) for value in column.to_pylist())
+    else:
+        yield from column.cast(pa.string()).to_pylist()
+
+
+def _string(value: Any) -> str | None:
+    try:
+        text: str | None = value.as_py()
+        return text
+    except UnicodeDecodeError:
+        raw = value.value if isinstance(value, pa.DictionaryScalar) else value
+        return bytes(raw.as_buffer().to_pybytes()).decode("utf-8", "surrogateescape")

@@ -9,9 +9,10 @@ from s2sent.service.bulk.job import InputError, InputRow, Options
 class InputRows:
     """The rows of all input files, one after another."""
 
-    def __init__(self, files: list[InputFile], options: Options) -> None:
+    def __init__(self, files: list[InputFile], options: Options, max_characters: int) -> None:
         self._files = list(files)
         self._options = options
+        self._max_characters = max_characters
         self._next = 0  # the number of the row that comes next
         self._left = 0  # rows of the open file that are not read
         self._stack = ExitStack()
@@ -31,13 +32,14 @@ class InputRows:
                 continue
             self._move(self._open().skip(min(row - self._next, self._left)))
 
-    def take(self, count: int) -> list[InputRow]:
-        """The next ``count`` rows."""
+    def take(self, count: int, characters: int) -> list[InputRow]:
+        """The next ``count`` rows, fewer where they have so many characters together."""
         rows: list[InputRow] = []
-        while len(rows) < count:
-            taken = self._open().take(min(count - len(rows), self._left))
+        while len(rows) < count and characters > 0:
+            taken = self._open().take(min(count - len(rows), self._left), characters)
             self._move(len(taken))
             rows += taken
+            characters -= sum(row.characters for row in taken)
         return rows
 
     def _open(self) -> RowReader:
@@ -45,7 +47,8 @@ class InputRows:
             self._stack.close()
             file = self._files.pop(0)
             self._left = file.rows
-            self._reader = self._stack.enter_context(RowReader(file, self._options))
+            reader = RowReader(file, self._options, max_characters=self._max_characters)
+            self._reader = self._stack.enter_context(reader)
         assert self._reader is not None  # noqa: S101  # there are rows left of it
         return self._reader
 

@@ -133,6 +133,11 @@ class OutputFolder:
         return record
 
     @property
+    def failed(self) -> int:
+        """Rows without an embedding in the committed parts."""
+        return sum(self.record(part).failed for part in self.committed())
+
+    @property
     def is_complete(self) -> bool:
         """Whether the end mark is there, under which `begin` has found every part."""
         return (self.path / SUCCESS).exists()

@@ -20,7 +20,7 @@ def describe_run(model: Model, options: Options, inputs: list[InputFile]) -> dic
     return {
         "format_version": FORMAT_VERSION,
         "model": {"name": model.name, "fingerprint": model.fingerprint},
-        "options": asdict(options),
+        "options": asdict(options) | {"keep": list(options.keep) or None},
         "input": [file.as_json() for file in inputs],
         "rows": sum(file.rows for file in inputs),
     }

@@ -50,6 +50,7 @@ class Chunk:
     tokens: NDArray[np.int32]  # -1: not known
     truncated: NDArray[np.bool_]
     errors: list[str | None]  # a sentence where there is no embedding
+    kept: dict[str, list[str | None]]  # other columns of the input
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -169,6 +170,7 @@ def _schema(model: Model, options: Options, *, embeddings: bool) -> pa.Schema:
         pa.field("tokens", pa.int32()),
         pa.field("truncated", pa.bool_()),
         pa.field("error", pa.string()),
+        *(pa.field(name, pa.string()) for name in options.keep),
     ]
     metadata = {
         "s2sent.model": model.name,
@@ -200,6 +202,7 @@ def _columns(chunk: Chunk) -> dict[str, Any]:
         "tokens": pa.array(chunk.tokens, mask=unknown),
         "truncated": pa.array(chunk.truncated, mask=unknown),
         "error": pa.array(chunk.errors, type=pa.string()),
+        **{name: pa.array(values, type=pa.string()) for name, values in chunk.kept.items()},
     }
 
 
@@ -221,6 +224,7 @@ class _JsonLinesWriter(_FileWriter):
                 "tokens": int(chunk.tokens[at]) if known else None,
                 "truncated": bool(chunk.truncated[at]) if known else None,
                 "error": error,
+                **{name: values[at] for name, values in chunk.kept.items()},
             }
             option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
             lines.append(orjson.dumps(line, option=option))

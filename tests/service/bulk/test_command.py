@@ -2,6 +2,7 @@
 
 import dataclasses
 import shutil
+import sys
 from pathlib import Path
 
 import orjson
@@ -12,6 +13,7 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.service.__main__ import app
 from s2sent.service.bulk.embedders import local
 from s2sent.service.bulk.embedders.local import LocalEmbedder
+from s2sent.service.bulk.input import files
 from s2sent.service.bulk.job import BulkError, Options
 from tests.support.small_artifact import write_artifact
 
@@ -50,6 +52,33 @@ def test_an_artifact_in_the_environment_does_not_exclude_a_service(command: list
     flags = ["--server", "localhost:8080"]
     result = run(app, [*command, *flags], env={"S2SENT_ARTIFACT": "/artifact"})
     assert "write a URL as in" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("pyarrow", "pyarrow"), ("pyarrow.parquet", "pyarrow"), ("ray", "'ray[data]'")],
+)
+def test_a_library_that_is_missing_is_named_with_a_command_that_installs_it(
+    command: list[str], module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(files, "find_inputs", missing)
+    result = run(app, command)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"{module} is not installed. Run: {sys.executable} -m pip install {package}\n"
+    )
+
+
+def test_a_file_that_is_named_twice_is_told(command: list[str], tiny_artifact: Artifact) -> None:
+    flags = ["--artifact", str(tiny_artifact.path), "--progress", "none"]
+    result = run(app, [*command, command[1].replace("a.txt", "*.txt"), *flags])
+    assert result.exit_code == 0
+    told, done = result.stderr.splitlines()
+    assert told == f"{command[1]} is named more than once, and is embedded once."
+    assert done.endswith("is complete: 1 rows in 1 parts.")
 
 
 @pytest.mark.parametrize("rows", ["0", "1000000001", "1" + 29 * "0"])

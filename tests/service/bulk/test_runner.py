@@ -2,6 +2,7 @@
 
 import json
 import pkgutil
+import re
 import signal
 import socket
 import subprocess
@@ -169,7 +170,13 @@ def test_a_signal_ends_the_run_cleanly_and_says_how_to_go_on(
     process.send_signal(number)
     _, message = process.communicate(timeout=120)
     assert process.returncode == 128 + number
-    assert "Committed parts are kept; go on with: s2sent embed" in message
+    kept = re.search(
+        r"Stopped\. (\d+) of 40 parts with ([\d,]+) rows are kept; (\d+) rows", message
+    )
+    assert kept
+    assert int(kept[2].replace(",", "")) == 500 * int(kept[1])
+    assert int(kept[3]) < 500
+    assert " part will be embedded again. Go on with: s2sent embed" in message
     assert message.rstrip().endswith("--resume")
     assert not list(out.rglob(".*.tmp"))
     committed = len(list((out / "_parts").iterdir()))

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from s2sent.service.bulk.input.files import RowReader, find_inputs, scan
-from s2sent.service.bulk.job import InputError, InputRow, Options
+from s2sent.service.bulk.input.files import RowReader, find_inputs, scan, with_part_rows
+from s2sent.service.bulk.job import InputError, InputRow, Job, Options
 from tests.support.bulk_files import make_texts
 
 TEXTS = ["plain", 'with "quotes", a comma and\ta tab', "naïve café 東京", " spaces ", "x" * 5_000]
@@ -232,6 +233,39 @@ def test_globs_are_sorted_and_nothing_found_is_an_error(tmp_path: Path) -> None:
         find_inputs([f"{tmp_path}/*.jsonl"])
     with pytest.raises(InputError, match="is a folder"):
         find_inputs([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "again", ["four.txt", "fo*.txt", "./four.txt", "sub/../four.txt", "link.txt"]
+)
+def test_a_file_that_is_named_twice_is_there_once(
+    tmp_path: Path, again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "four.txt").write_text("x\n")
+    (tmp_path / "other.txt").write_text("x\n")
+    (tmp_path / "link.txt").symlink_to("four.txt")
+    told: list[str] = []
+    found = find_inputs(["four.txt", again, "other.txt"], tell=told.append)
+    assert found == ["four.txt", "other.txt"]
+    name = again.replace("*", "ur")
+    assert told == [f"{name} is named more than once, and is embedded once."]
+
+
+@pytest.mark.parametrize(
+    ("length", "rows", "expected"),
+    [(20, 100, 10_000), (249, 5_000, 5_000), (10_000, 50, 1_000), (0, 0, 1_000)],
+)
+def test_parts_have_fewer_rows_where_rows_are_long(
+    tmp_path: Path, length: int, rows: int, expected: int
+) -> None:
+    (tmp_path / "a.txt").write_text(("x" * length + "\n") * rows)
+    job = Job((str(tmp_path / "a.txt"),), tmp_path, tmp_path, Options(rows_per_shard=0))
+    files = scan(job.inputs, job.options)
+    assert with_part_rows(job, files).options.rows_per_shard == expected
+    given = replace(job, options=Options(rows_per_shard=7))
+    assert with_part_rows(given, files) == given
 
 
 def test_what_can_be_read_once_only_is_refused_with_the_cure(tmp_path: Path) -> None:
