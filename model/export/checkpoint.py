@@ -28,6 +28,7 @@ from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from s2sent.model.export.parity import ParityReport, check_parity, parity_by_depth
+from s2sent.model.export.steps import step
 from s2sent.model.export.trace import backbone_config
 from s2sent.model.export.written_graph import WrittenGraph, write_graph
 from s2sent.model.network.encoder import (
@@ -82,7 +83,6 @@ def export_checkpoint(
         written = write_graph(encoder, folder / MODEL, options)
         _write_companions(encoder, folder)
         manifest = _describe(encoder, checkpoint, options, written)
-        served = OnnxEncoder(Artifact(folder, manifest))
 
         def compare(depth: int | None = None) -> ParityReport:
             return check_parity(
@@ -93,7 +93,10 @@ def export_checkpoint(
                 unrounded=encode(unrounded, sentences, depth),
             )
 
-        seal(folder, replace(manifest, parity=parity_by_depth(manifest.depths, compare)))
+        with step("run", backbone_config(encoder)):
+            served = OnnxEncoder(Artifact(folder, manifest))
+            parity = parity_by_depth(manifest.depths, compare)
+        seal(folder, replace(manifest, parity=parity))
     return Artifact.open(target)
 
 

@@ -8,17 +8,10 @@ or plain pooling) is joined to it again.
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from graphlib import TopologicalSorter
 
 import onnx
-from onnx import (
-    AttributeProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    helper,
-)
-from onnx.utils import Extractor
-from onnxruntime.transformers.float16 import convert_float_to_float16
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_by_fusion
 
@@ -47,8 +40,8 @@ def split(
 
     The states ``also`` are further outputs of the encoder, which the pooling does not read.
     """
-    encoder = Extractor(graph).extract_model(list(inputs), [*also, *blocks])
-    pooling = Extractor(graph).extract_model(["attention_mask", *blocks], list(outputs))
+    encoder = _part(graph, inputs, [*also, *blocks])
+    pooling = _part(graph, ["attention_mask", *blocks], outputs)
     _require_pooled_form(pooling, blocks)
     _rename_values(pooling, prefix=POOLING)
     return encoder, pooling
@@ -97,14 +90,6 @@ def require_fused_attention(counts: dict[str, int], num_blocks: int) -> None:
         )
 
 
-def to_half(encoder: ModelProto) -> ModelProto:
-    """The encoder in float16, its block states cast back so that pooling stays in float32."""
-    half: ModelProto = convert_float_to_float16(
-        encoder, keep_io_types=True, disable_shape_infer=True
-    )
-    return half
-
-
 def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
     """Put the pooling behind the encoder again, in place; returns the whole graph."""
     produced = {name for node in encoder.graph.node for name in node.output}
@@ -120,6 +105,23 @@ def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
     encoder.producer_name = "s2sent"
     encoder.doc_string = ""
     return encoder
+
+
+def _part(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> ModelProto:
+    """The part between ``inputs`` and ``outputs`` of a model, with what branches of an If read."""
+    whole = model.graph
+    names = {*inputs, *outputs}
+    known = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names}
+    known |= {value.name: value for value in (*whole.input, *whole.output)}
+    nodes = pick(whole, makers_of(whole, outputs, inputs))
+    read = {name for node in nodes for name in _read_by(node)}
+    weights = [tensor for tensor in whole.initializer if tensor.name in read]
+    ends = [known[name] for name in inputs], [known[name] for name in outputs]
+    return helper.make_model(
+        helper.make_graph(nodes, whole.name, *ends, weights),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
 
 
 def _require_pooled_form(pooling: ModelProto, blocks: Sequence[str]) -> None:
@@ -198,26 +200,45 @@ def _branches(node: NodeProto) -> Iterator[GraphProto]:
             yield from with_branches(attribute.g)
 
 
-def makers_of(graph: GraphProto, values: Sequence[str]) -> set[int]:
-    """The positions of the nodes that ``values`` are made by, one after another.
+def makers_of(graph: GraphProto, values: Sequence[str], given: Sequence[str] = ()) -> set[int]:
+    """The positions of the nodes that ``values`` are made by, one after another, of ``given`` ones.
 
     A node needs what its branches read too. An empty name stands for an optional input or output
     that is left out.
     """
     maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    maker.pop("", None)
+    for name in ("", *given):
+        maker.pop(name, None)
     needed: set[int] = set()
     names = [*values]
     while names:
         position = maker.get(names.pop())  # None for an input or a weight
         if position is not None and position not in needed:
             needed.add(position)
-            node = graph.node[position]
-            names += node.input
-            names += [
-                name for part in _branches(node) for inner in part.node for name in inner.input
-            ]
+            names += _read_by(graph.node[position])
     return needed
+
+
+def _read_by(node: NodeProto) -> list[str]:
+    """The values that a node reads, and its branches of what is made outside them."""
+    names = [*node.input]
+    for branch in (each.g for each in node.attribute if each.type == AttributeProto.GRAPH):
+        own = {name for inner in branch.node for name in inner.output}
+        names += (name for inner in branch.node for name in _read_by(inner) if name not in own)
+    return names
+
+
+def _sort(graph: GraphProto) -> None:
+    """Put each node behind those that it reads, in place; a sorted graph stays as it is."""
+    maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
+    maker.pop("", None)
+    before = {
+        position: {maker[name] for name in _read_by(node) if name in maker}
+        for position, node in enumerate(graph.node)
+    }
+    if any(position <= max(read, default=-1) for position, read in before.items()):
+        order = TopologicalSorter(before).static_order()
+        replace_nodes(graph, [graph.node[position] for position in order])
 
 
 def constants_of(graph: GraphProto) -> set[str]:
@@ -253,11 +274,12 @@ def drop_unread(graph: GraphProto) -> None:
 
 
 def save(graph: ModelProto, path: str) -> None:
-    """Check the graph against the ONNX specification and write it, as two files if it is large.
+    """Sort the graph, check it against the ONNX specification and write it, as two files if large.
 
     The second has its weights, which ``graph`` then has no more. Raises `GraphError` for a graph
     that the specification does not allow.
     """
+    _sort(graph.graph)
     try:
         if weight_bytes(graph) > LARGEST_GRAPH:
             onnx.save_model(graph, path, save_as_external_data=True, location=WEIGHTS_LOCATION)

@@ -98,7 +98,9 @@ def trace_encoder(
             traced = _trace_packed(PooledPacked(encoder, depths, fused=fused).eval(), path)
         else:
             traced = _trace_encoder(encoder, depths, path)
-        return replace(traced, model=onnx.load(path))
+        model = onnx.load(path)
+        read = {each.name for each in model.graph.input}  # a backbone may ignore token types
+        return replace(traced, model=model, inputs=tuple(i for i in traced.inputs if i in read))
 
 
 def _trace_encoder(

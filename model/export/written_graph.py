@@ -6,13 +6,13 @@ trace packed -> split -> read early
     -> file
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
+from onnxruntime.transformers.float16 import convert_float_to_float16
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
@@ -29,7 +29,9 @@ from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptio
 from s2sent.model.export.packed.families import has_packed_form, is_only_packed
 from s2sent.model.export.packed.read_early import read_early
 from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.steps import step
 from s2sent.model.export.trace import TracedEncoder, backbone_config, trace_encoder
+from s2sent.model.export.traceable import require_traceable
 from s2sent.model.network.encoder import find_selector, find_template
 from s2sent.model.runtime.encoder import LONG_TEXT, padded_inputs
 from s2sent.model.runtime.tokenizer import Tokenizer
@@ -48,15 +50,30 @@ class WrittenGraph(NamedTuple):
 def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
     """Trace, fuse and store the graph at ``path``."""
     require_one_branch(encoder)
-    _require_equal_widths(encoder, options.depths)
+    require_traceable(backbone_config(encoder), options)
     tokenizer = _served_tokenizer(encoder)
     path.parent.mkdir(parents=True)
-    traced = trace_encoder(
-        encoder,
-        options.depths,
-        packed=_is_traced_packed(encoder, options),
-        fused=not options.standard_operators,
-    )
+    config = backbone_config(encoder)
+    with step("traced", config):
+        traced = trace_encoder(
+            encoder,
+            options.depths,
+            packed=_is_traced_packed(encoder, options),
+            fused=not options.standard_operators,
+        )
+    with step("optimised", config):
+        whole, fused, packed = _finish(traced, encoder, tokenizer, options)
+        graph.save(whole, str(path))
+    return WrittenGraph(traced.inputs, fused, packed)
+
+
+def _finish(
+    traced: TracedEncoder,
+    encoder: SentenceTransformer,
+    tokenizer: Tokenizer,
+    options: ExportOptions,
+) -> tuple[onnx.ModelProto, dict[str, int], bool]:
+    """The whole graph, fused or packed, and rounded; its fused operators; whether it is packed."""
     front, pooling = _split(traced)
     if traced.is_packed:
         fused, packed = _finish_packed(front), True
@@ -78,8 +95,7 @@ def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions
         spare_scores(whole.graph)
     if packed and attend_by_standard_operator(whole):
         fused["Attention"] = fused.pop("MultiHeadAttention")
-    graph.save(whole, str(path))
-    return WrittenGraph(traced.inputs, fused, packed)
+    return whole, fused, packed
 
 
 def _split(traced: TracedEncoder) -> tuple[onnx.ModelProto, onnx.ModelProto]:
@@ -118,17 +134,6 @@ def _is_traced_packed(encoder: SentenceTransformer, options: ExportOptions) -> b
             " GPU. Choose fp32, weight-int8 or int8."
         )
     return True
-
-
-def _require_equal_widths(encoder: SentenceTransformer, depths: Sequence[int]) -> None:
-    """Raise `ExportError` for exits of a backbone whose last states have another width (OPT's)."""
-    config = backbone_config(encoder).to_dict()
-    width, last = config.get("hidden_size"), config.get("word_embed_proj_dim")
-    if depths and last not in (None, width):
-        raise ExportError(
-            f"the blocks of this {config['model_type']} give {width} numbers a token and the"
-            f" backbone {last}, so it cannot stop early: export it without depths."
-        )
 
 
 def _require_states_as_read(encoder: SentenceTransformer, options: ExportOptions) -> None:
@@ -172,7 +177,8 @@ def _finish_encoder(
         if add_biases_in_products(front.graph):
             fused["Gelu"] = fused.pop("BiasGelu")
     if options.precision == "fp16":
-        front = graph.to_half(front)
+        # Its states are cast back, so that pooling stays in float32.
+        front = convert_float_to_float16(front, keep_io_types=True, disable_shape_infer=True)
     return front, fused, packed
 
 

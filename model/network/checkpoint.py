@@ -4,6 +4,7 @@ Transformer | TemplateTransformer -> S2SentSelector | none -> Pooling | TokenPoo
     -> any number of Dense, LayerNorm, Normalize
 """
 
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -196,12 +197,32 @@ def require_matching_tokenizer(checkpoint: Path, transformer: Any) -> None:
             f"{checkpoint} has no fast tokenizer, which serving needs: convert its tokenizer to a "
             "tokenizer.json with transformers, or choose a model that has one."
         )
+    _require_taken_inputs(checkpoint, transformer)
     ids = max(tokenizer.get_vocab().values()) + 1
-    rows = int(transformer.auto_model.get_input_embeddings().num_embeddings)
+    try:
+        rows = len(transformer.auto_model.get_input_embeddings().weight)
+    except (NotImplementedError, AttributeError):  # such as of CANINE, which hashes characters
+        raise CheckpointError(
+            f"{checkpoint} is a {transformer.config.model_type}, which has no table of embeddings "
+            "by token: choose a model that has one."
+        ) from None
     if ids > rows:
         raise CheckpointError(
             f"{checkpoint} has a tokenizer of {ids} ids and an embedding table of {rows} rows: take"
             " both from one model, or train it after resize_token_embeddings."
+        )
+
+
+def _require_taken_inputs(checkpoint: Path, transformer: Any) -> None:
+    """Raise `CheckpointError` for a tokenizer that makes what the backbone does not take."""
+    taken = inspect.signature(transformer.auto_model.forward).parameters
+    if any(each.kind is each.VAR_KEYWORD for each in taken.values()):
+        return
+    if other := [n for n in transformer.tokenizer.model_input_names if n not in taken]:
+        kind = transformer.config.model_type
+        raise CheckpointError(
+            f"{checkpoint} has a tokenizer that makes {' and '.join(other)}, which a {kind} does "
+            "not take: correct model_input_names in tokenizer_config.json, or choose another model."
         )
 
 

@@ -25,9 +25,9 @@ def num_positions(backbone: nn.Module) -> int | None:
     rows = []
     for part in backbone.modules():
         for table in (getattr(part, name, None) for name in (*names, "wpe")):
-            if isinstance(table, nn.Embedding):
-                skipped = first_position(table) + int(getattr(table, "offset", 0))
-                rows.append(table.num_embeddings - skipped)
-            elif isinstance(table, Tensor) and table.dim() == 2:
-                rows.append(table.shape[0])
+            matrix = getattr(table, "weight", table)  # of an embedding, or the table itself
+            if isinstance(matrix, Tensor) and matrix.dim() == 2:
+                padding = getattr(table, "padding_idx", None)
+                skipped = 0 if padding is None else padding + 1
+                rows.append(len(matrix) - skipped - getattr(table, "offset", 0))
     return min(rows, default=None)

@@ -1,6 +1,8 @@
-"""Folders that sentence-transformers embeds though they are unusual: exported as it embeds them."""
+"""Unusual folders are exported as sentence-transformers embeds them, or refused in one sentence."""
 
 import json
+import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from transformers import AutoModel
 
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportOptions
+from s2sent.model.export.options import ExportError, ExportOptions
 from s2sent.model.export.parity import parity_sentences
+from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import load_encoder
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.plain_checkpoint import saved
@@ -49,3 +53,117 @@ def test_weights_are_read_as_float32_whatever_they_are_stored_as(
     library = SentenceTransformer(str(folder), model_kwargs={"dtype": torch.float32})
     np.testing.assert_allclose(served.encode(TEXTS), library.encode(TEXTS), atol=1e-5)
     assert {each.dtype for each in load_encoder(folder).parameters()} == {torch.float32}
+
+
+DECODER = SHAPE | {"num_key_value_heads": 1, "head_dim": 16}
+V1 = SHAPE | {"type_vocab_size": 0, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+T5 = {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+DISTILBERT = {"dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 2}
+DISTILBERT |= {"max_position_embeddings": 64}
+
+
+def with_token_types(folder: Path, family: str, options: dict[str, Any]) -> Path:
+    """A folder whose tokenizer makes token_type_ids."""
+    made = saved(folder, family, 64, **options)
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    edit(made / "tokenizer_config.json", model_input_names=names)
+    return made
+
+
+@pytest.mark.filterwarnings("ignore:Exporting aten:UserWarning")
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("gemma", DECODER),
+        ("deberta", V1),
+        ("mpnet", SHAPE | {"pad_token_id": 1}),
+        ("qwen3", DECODER),
+        ("deberta-v2", SHAPE | {"type_vocab_size": 2}),
+    ],
+)
+def test_token_types_that_a_backbone_ignores_are_left_out(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = with_token_types(tmp_path, family, options)
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", FEW))
+    assert served.artifact.manifest.inputs == ("input_ids", "attention_mask")
+    expected = SentenceTransformer(str(folder)).encode(TEXTS, batch_size=1)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [("distilbert", DISTILBERT), ("modernbert", SHAPE | {"cls_token_id": 0}), ("mt5", T5)],
+)
+def test_token_types_that_a_backbone_does_not_take_are_the_tokenizers_fault(
+    family: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = with_token_types(tmp_path, family, options)
+    told = f"a tokenizer that makes token_type_ids, which a {family} does not take: correct"
+    with pytest.raises(CheckpointError, match=told):
+        export_checkpoint(folder, tmp_path / "artifact", FEW)
+
+
+def test_pruned_heads_are_exported_with_standard_operators_alone(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "bert", 64, **SHAPE)
+    pruned = AutoModel.from_pretrained(folder)
+    pruned.prune_heads({0: [1]})
+    pruned.save_pretrained(folder)
+    with pytest.raises(ExportError, match="bert has pruned heads, .* with --standard-operators"):
+        export_checkpoint(folder, tmp_path / "refused", FEW)
+    plain = replace(FEW, standard_operators=True)
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", plain))
+    expected = SentenceTransformer(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
+
+
+BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 64}
+BART |= {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
+BART |= {f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")}
+EXPERTS = DECODER | {"num_experts_per_tok": 1, "moe_intermediate_size": 16}
+NEVER: dict[str, tuple[dict[str, Any], str]] = {
+    "bart": (BART, "cannot be traced"),
+    "cohere": (DECODER, "cannot be run"),
+    "longformer": (SHAPE | {"attention_window": [8, 8]}, "cannot be run"),
+    "mamba": ({"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "cannot be optimised"),
+    "mixtral": (EXPERTS | {"num_local_experts": 4}, "chooses experts"),
+    "qwen2_moe": (EXPERTS | {"num_experts": 4}, "chooses experts"),
+    "xmod": (SHAPE | {"languages": ["en_XX"], "default_language": "en_XX"}, "cannot be run"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # as many as the libraries have
+@pytest.mark.parametrize("family", NEVER)
+def test_what_a_library_raises_is_one_sentence_with_the_family_the_step_and_the_cure(
+    family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the log keeps what it raised."""
+    options, step = NEVER[family]
+    folder = saved(tmp_path, family, 64, **options)
+    with caplog.at_level(logging.INFO), pytest.raises(ExportError) as raised:
+        export_checkpoint(folder, tmp_path / "artifact", FEW)
+    told = str(raised.value)
+    assert family in told
+    assert step in told
+    assert "choose a backbone" in told
+    assert "\n" not in told
+    assert (raised.value.__cause__ is not None) == step.startswith("cannot")
+    kept = [record.exc_info for record in caplog.records if record.exc_info]
+    assert [info and info[1] for info in kept] == [raised.value.__cause__][: len(kept)]
+    assert len(kept) == step.startswith("cannot")
+    assert not (tmp_path / "artifact").exists()
+
+
+def test_a_backbone_without_a_table_of_tokens_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "canine", 64, **SHAPE)
+    with pytest.raises(CheckpointError, match="is a canine, which has no table of embeddings"):
+        export_checkpoint(folder, tmp_path / "artifact", FEW)
+
+
+def test_the_integer_bert_is_exported_without_its_integers(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "ibert", 64, **SHAPE)
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", FEW))
+    expected = SentenceTransformer(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
