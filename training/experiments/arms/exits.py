@@ -36,12 +36,12 @@ from s2sent.training.experiments.score import (
 from s2sent.training.experiments.tables import (
     ByArm,
     Cell,
-    Runs,
     arms_of,
     arms_table,
     comparisons_table,
     count,
     get,
+    least,
     mean,
     write_page,
 )
@@ -53,7 +53,6 @@ RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
 DIMENSIONS = (32, 64, 128, 256)  # and the full width
 DEFAULT_STEPS, DEFAULT_SEEDS = 300, (1, 2, 3)
-TIMED_ARM = "s2sent"
 
 SELECTOR = {
     "num_blocks": 3,
@@ -199,7 +198,7 @@ def _score(
         found["spread"] = {depth: of.spread for depth, of in by_depth.items()}
         found["moved"] = {depth: of.change for depth, of in by_depth.items()}
     times = series.folder / TIMES_FILE
-    if arm == TIMED_ARM and not times.exists():
+    if arm == "s2sent" and not times.exists():
         write_json(times, milliseconds_by_depth(checkpoint, depths, max(map(int, found["tests"]))))
     step = read_record(checkpoint).get("dev", {}).get("step")
     return {"name": series.name, "step": step, **found}
@@ -221,44 +220,45 @@ def write_exit_tables(file: Path, command: str) -> Path:
 
     Raises `ConfigError` for a file without results.
     """
-    lines = read_results(file)
-    parts = []
-    for setting in sorted({_setting(line) for line in lines}):
-        of_setting = [line for line in lines if _setting(line) == setting]
-        runs = arms_of(of_setting, ARMS)
-        parts += [f"## {setting[-1]} steps", _preface(of_setting[0]), _scores_table(runs)]
-        parts += [_comparisons(runs, arm) for arm in COMPARED if runs[arm]]
-        if any("retrieval" in line for line in of_setting):
-            parts.append(_recall_table(runs))
-    drawn = {arm: of for arm, of in _drawn(lines).items() if of}
-    save(depth_grids({LABELS[arm]: of for arm, of in drawn.items()}), file.with_suffix(".svg"))
+    lines, parts = read_results(file), []
+    settings = {
+        setting: arms_of([line for line in lines if _setting(line) == setting], ARMS)
+        for setting in sorted({*map(_setting, lines)})
+    }
+    for setting, runs in settings.items():
+        run = {arm: of for arm, of in runs.items() if of}
+        first = next(iter(run.values()))[0]
+        parts += [f"## {setting[-1]} steps", _preface(first), _scores_table(runs)]
+        parts += [_comparisons(runs, arm) for arm in COMPARED if arm in run]
+        if "retrieval" in first:
+            parts.append(_recall_table(run))
+    # Of most arms, and among these of most steps.
+    _draw(
+        max(settings.items(), key=lambda of: (sum(map(bool, of[1].values())), of[0][-1]))[1], file
+    )
+    return write_page(file.with_suffix(".md"), "X4: a selector at each early exit", command, parts)
+
+
+def _draw(runs: ByArm, file: Path) -> None:
+    """The grid of each arm and, where times were measured, its scores over them."""
+    drawn = {LABELS[arm]: of for arm, of in runs.items() if of}
+    save(depth_grids(drawn), file.with_suffix(".svg"))
     if (times := file.with_name(TIMES_FILE)).is_file():
         milliseconds = json.loads(times.read_text(encoding="utf-8"))
-        depths = sorted(milliseconds.keys() & lines[0]["tests"].keys(), key=int)
+        some = next(iter(drawn.values()))[0]
+        depths = sorted(milliseconds.keys() & some["tests"].keys(), key=int)
         scores = {
-            LABELS[arm]: [fmean(at_depth(run, depth) for run in of) for depth in depths]
-            for arm, of in drawn.items()
+            label: [fmean(at_depth(run, depth) for run in of) for depth in depths]
+            for label, of in drawn.items()
         }
         at = [milliseconds[depth] for depth in depths]
         save(quality_by_time(at, scores), times.with_suffix(".svg"))
-    title = "X4: a selector at each early exit"
-    return write_page(file.with_suffix(".md"), title, command, parts)
 
 
 def _setting(line: Line) -> tuple[Any, ...]:
     """What runs that can be compared have in common; the number of steps is the last."""
     shared = ("backbone", "corpus", "batch_size")
     return (*(line[name] for name in shared), str(line["depths"]), line["steps"])
-
-
-def _drawn(lines: Runs) -> ByArm:
-    """The runs of one setting by arm: the one with most arms, and among these with most steps."""
-
-    def size(setting: tuple[Any, ...]) -> tuple[int, int]:
-        return len({line["arm"] for line in lines if _setting(line) == setting}), setting[-1]
-
-    chosen = max({_setting(line) for line in lines}, key=size)
-    return arms_of([line for line in lines if _setting(line) == chosen], ARMS)
 
 
 def _preface(line: Line) -> str:
@@ -278,21 +278,18 @@ def _scores_table(runs: ByArm) -> str:
     )
     columns: dict[str, Cell] = {"seeds": count}
     columns |= {f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in depths}
-    columns |= {"area": mean(area), "weight change": _least_change}
+    columns |= {
+        "area": mean(area),
+        "weight change": least(lambda run: min(run.get("moved", {}).values(), default=None)),
+    }
     return arms_table(LABELS, runs, columns)
-
-
-def _least_change(runs: Runs) -> str:
-    changes = [change for run in runs for change in run.get("moved", {}).values()]
-    return f"{min(changes):.3f}" if changes else ""
 
 
 def _recall_table(runs: ByArm) -> str:
     """R@1 on packages-dev at full width; no arm or step was chosen by it."""
-    scored = {arm: of for arm, of in runs.items() if of}
-    depths = sorted(next(iter(scored.values()))[0]["retrieval"], key=int)
+    depths = sorted(next(iter(runs.values()))[0]["retrieval"], key=int)
     columns = {f"depth {depth}": mean(get("retrieval", depth)) for depth in depths}
-    return arms_table(LABELS, scored, columns, corner="R@1, packages-dev")
+    return arms_table(LABELS, runs, columns, corner="R@1, packages-dev")
 
 
 def _comparisons(runs: ByArm, arm: str) -> str:
