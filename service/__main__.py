@@ -85,6 +85,7 @@ def _serve(settings: Settings) -> None:
     tune_process()
     from s2sent.service.engine.inference.parallelism import http_processes
     from s2sent.service.telemetry.logs import logging_to
+    from s2sent.service.threads import NoMoreThreads
 
     try:
         processes = http_processes(settings)
@@ -92,8 +93,11 @@ def _serve(settings: Settings) -> None:
         end_process(_say(*error.problems, code=2))
     name = "engine" if processes > 1 else None
     # The threads that open the model log too.
-    with logging_to(sys.stdout, settings.log_level, process=name):
-        code = _open_and_serve(settings, processes)
+    try:
+        with logging_to(sys.stdout, settings.log_level, process=name):
+            code = _open_and_serve(settings, processes)
+    except NoMoreThreads as error:
+        code = _say(str(error), code=1)
     end_process(code)
 
 

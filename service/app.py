@@ -36,6 +36,7 @@ from s2sent.service.http.tracing import close_provider, open_provider, telemetry
 from s2sent.service.pages import docs, home, playground
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics, package_version
+from s2sent.service.threads import NoMoreThreads
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -176,7 +177,7 @@ async def _start(engine: EmbeddingEngine, on_ready: OnReady, on_fatal: OnFatal) 
     try:
         await engine.start()
         on_ready()
-    except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
+    except (ArtifactError, ProviderUnavailable, EngineStartFailed, NoMoreThreads) as error:
         on_fatal(f"The engine cannot start: {error}")
     except Exception:  # the edge of a task that nobody awaits
         logger.exception("the engine failed to start")

@@ -38,6 +38,7 @@ def main(process: int, processes: int, parent: int, *descriptors: int) -> int:
     from s2sent.service.settings import Settings, SettingsError
     from s2sent.service.telemetry.logs import logging_to
     from s2sent.service.telemetry.processes import name_of
+    from s2sent.service.threads import NoMoreThreads
 
     settings = share_of(Settings.model_validate_json(sys.stdin.buffer.read()), processes)
     try:
@@ -46,6 +47,9 @@ def main(process: int, processes: int, parent: int, *descriptors: int) -> int:
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             return runner.run(_serve(settings, process, processes, *descriptors))
+    except NoMoreThreads as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
     except SettingsError as error:  # such as for a file of keys that has changed
         sys.stderr.write(f"{error}\n")
         return 2

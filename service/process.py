@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+from contextlib import suppress
 from typing import NoReturn
 
 # Containers created, less those freed, before Python looks for reference cycles. Requests leave
@@ -14,6 +15,8 @@ from typing import NoReturn
 # request has 60 containers, and to look through those of a thousand holds up all others for 60 ms
 # and more: at 10,000 a refusal's p99 was four times as long (benchmarks/journal/2026-11-27-amd.md).
 GARBAGE_THRESHOLDS = (200_000, 10, 10)
+
+FLUSH_TIMEOUT_SECONDS = 1.0
 
 
 def tune_process() -> None:
@@ -43,7 +46,16 @@ def end_process(code: int) -> NoReturn:
     answers that with SIGABRT (https://github.com/python/cpython/issues/87135).
     """
     if any(thread.daemon for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
+        flushing = threading.Thread(target=_flush, name="flush", daemon=True)
+        with suppress(RuntimeError):  # no thread can be started
+            flushing.start()
+            flushing.join(FLUSH_TIMEOUT_SECONDS)
         os._exit(code)
     sys.exit(code)
+
+
+def _flush() -> None:
+    """Flush what the process prints to, which waits where nobody reads it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()

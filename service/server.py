@@ -29,6 +29,7 @@ from s2sent.service.http.connection import HttpConnection
 from s2sent.service.process import tune_garbage_collector
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.threads import pool_of
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +111,7 @@ class Process:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until `stop` or a fatal error."""
+        asyncio.get_running_loop().set_default_executor(pool_of(1, "default"))
         await self._server.serve(sockets=[listener])
         if unsent := self._unsent():
             logger.error("%d answers were not sent: their clients did not read them", unsent)
@@ -219,8 +221,8 @@ def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
 
     ``model`` is one that is being opened already.
     """
-    listener = listen(settings.host, settings.port)
-    process = Process(settings, model=model, on_ready=on_ready)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(process.run(listener))
+    with listen(settings.host, settings.port) as listener:
+        process = Process(settings, model=model, on_ready=on_ready)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(process.run(listener))
     return process.exit_code

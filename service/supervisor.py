@@ -45,6 +45,7 @@ from s2sent.service.server import (
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 from s2sent.service.telemetry.processes import Reports, name_of
+from s2sent.service.threads import NoMoreThreads
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ class Supervisor:
     async def _start(self) -> None:
         try:
             await self._engine.start()
-        except (ArtifactError, ProviderUnavailable, EngineStartFailed) as error:
+        except (ArtifactError, ProviderUnavailable, EngineStartFailed, NoMoreThreads) as error:
             self._fail(f"The engine cannot start: {error}")
         except Exception:  # the edge of a task that nobody awaits
             logger.exception("the engine failed to start")

@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from s2sent.service.engine.panics import PanicsAsErrors
+from s2sent.service.threads import start_thread
 
 Result = TypeVar("Result")
 
@@ -15,6 +16,7 @@ def in_background(work: Callable[[], Result], *, name: str) -> Future[Result]:
 
     A panic of a Rust library becomes `service.engine.panics.Panic`. The threads of
     `concurrent.futures` would not do: Python waits for them when it ends, also for one that hangs.
+    Raises NoMoreThreads.
     """
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()  # from now on nobody can cancel it
@@ -28,5 +30,5 @@ def in_background(work: Callable[[], Result], *, name: str) -> Future[Result]:
         else:
             future.set_result(result)
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    start_thread(threading.Thread(target=run, name=name, daemon=True))
     return future

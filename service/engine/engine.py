@@ -66,18 +66,18 @@ class Engine(BaseEngine):
     async def start(self) -> None:
         """Load, warm up and verify the model off the loop, then start to take batches.
 
-        Raises ArtifactError, ProviderUnavailable or EngineStartFailed.
+        Raises ArtifactError, ProviderUnavailable, EngineStartFailed or NoMoreThreads.
         """
         since = self._clock()
         try:
             self._model = model = await self._load()
+            if self._admission.state != "starting":  # drained meanwhile
+                return
+            self._workers = self._start_workers(model)
         except Exception:  # whatever it was, `state` tells it
             if self._admission.state == "starting":
                 self._admission.state = "failed"
             raise
-        if self._admission.state != "starting":  # drained meanwhile
-            return
-        self._workers = self._start_workers(model)
         self._admission.state = "serving"
         model.describe(self._metrics)
         self._metrics.model_load_seconds.set(self._clock() - (model.opened_since or since))

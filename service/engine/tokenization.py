@@ -13,6 +13,7 @@ from s2sent.service.engine.admission import empty_input, refuse_empty
 from s2sent.service.engine.panics import PanicsAsErrors
 from s2sent.service.engine.types import TextTokenizer
 from s2sent.service.errors import InvalidInput, ServiceError
+from s2sent.service.threads import pool_of
 
 Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")
@@ -48,8 +49,8 @@ class TokenizationThreads:
 
     def __init__(self, threads: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._token_ids = ThreadPoolExecutor(threads, "tokenize")
-        self._token_spans = ThreadPoolExecutor(1, "token-spans")
+        self._token_ids = pool_of(threads, "tokenize")
+        self._token_spans = pool_of(1, "token-spans")
 
     async def token_ids(
         self,

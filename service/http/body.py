@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from s2sent.service.http.memory import FREE_BYTES, ByteBudget, Holding
 from s2sent.service.http.validation_errors import invalid_input
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.threads import pool_of
 
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
@@ -49,7 +49,7 @@ class BodyReader:
         )
         # One thread, so that large bodies are parsed one at a time and the event loop competes
         # with one of them at most.
-        self._executor = ThreadPoolExecutor(1, "read-body")
+        self._executor = pool_of(1, "read-body")
 
     async def read(self, request: Request, schema: type[Body]) -> Body:
         """The request's body as ``schema``.

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
@@ -12,8 +12,13 @@ from typing import TextIO
 
 import orjson
 
+from s2sent.service.threads import no_more_threads
+
 # So many bytes a pipe takes whole (PIPE_BUF, pipe(7)): lines of several processes do not mix.
 ATOMIC_BYTES = 4_096
+
+MAX_WAITING_RECORDS = 10_000  # of some 1.3 kB each
+STOP_TIMEOUT_SECONDS = 2.0
 
 # Fields of every line that is logged in the current context, such as the request's id.
 log_fields: ContextVar[Mapping[str, object]] = ContextVar("log_fields")
@@ -58,7 +63,32 @@ def _as_json(line: dict[str, object]) -> str:
 
 
 class _RecordQueueHandler(QueueHandler):
-    """Queues each record with the log fields of its context; the listener formats it."""
+    """Queues each record with the log fields of its context; the listener formats it.
+
+    While `MAX_WAITING_RECORDS` wait, as behind a pipe that nobody reads, records are dropped and
+    counted in ``dropped``.
+    """
+
+    queue: SimpleQueue[logging.LogRecord | None]
+
+    def __init__(self, queue: SimpleQueue[logging.LogRecord | None]) -> None:
+        super().__init__(queue)
+        self.dropped = 0
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        """Queue a record, or drop it. `logging.Handler.handle` holds the handler's lock."""
+        if self.queue.qsize() >= MAX_WAITING_RECORDS:
+            self.dropped += 1
+        else:
+            self.queue.put_nowait(record)
+
+    def take_dropped(self) -> int:
+        """How many records have been dropped since the last call."""
+        if not self.dropped:
+            return 0
+        with self.lock or nullcontext():
+            dropped, self.dropped = self.dropped, 0
+        return dropped
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         vars(record)["context"] = log_fields.get({})
@@ -104,16 +134,46 @@ class _LineHandler(logging.Handler):
 
 
 class _LineListener(QueueListener):
-    """Flushes its handlers before it waits: records that came together are handed on together."""
+    """Flushes its lines before it waits: records that came together are handed on together."""
 
     queue: SimpleQueue[logging.LogRecord | None]
+
+    def __init__(self, records: _RecordQueueHandler, lines: _LineHandler) -> None:
+        super().__init__(records.queue, lines)
+        self._records = records
+        self._lines = lines
 
     def dequeue(self, block: bool) -> logging.LogRecord:
         """The next record, as soon as there is one."""
         if self.queue.empty():
-            for handler in self.handlers:
-                handler.flush()
+            self._tell_dropped()
+            self._lines.flush()
         return super().dequeue(block)
+
+    def start(self) -> None:
+        """Start the thread that writes; raises NoMoreThreads."""
+        try:
+            super().start()
+        except RuntimeError:
+            self._thread = None
+            raise no_more_threads("log") from None
+
+    def stop(self) -> None:
+        """Write and flush what waits, for at most `STOP_TIMEOUT_SECONDS`."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self.enqueue_sentinel()
+        thread.join(STOP_TIMEOUT_SECONDS)
+        if not thread.is_alive():  # or it holds the stream's lock
+            self._tell_dropped()
+            self._lines.flush()
+
+    def _tell_dropped(self) -> None:
+        if count := self._records.take_dropped():
+            message = "%d log lines were dropped: they were read more slowly than written"
+            told = {"msg": message, "args": (count,), "name": __name__, "levelname": "WARNING"}
+            self._lines.handle(logging.makeLogRecord(told))
 
 
 @contextmanager
@@ -121,24 +181,24 @@ def logging_to(stream: TextIO, level: str, *, process: str | None = None) -> Ite
     """Send every logger's records of at least ``level`` to ``stream`` while the block runs.
 
     ``process`` is the name of this process in every line, where several write to the stream.
-    When the block ends, every record logged in it has been written.
+    When the block ends, every record logged in it has been written, unless the stream is not read:
+    then records are dropped, and the end waits for at most `STOP_TIMEOUT_SECONDS`.
     """
-    records: SimpleQueue[logging.LogRecord | None] = SimpleQueue()
-    handler = _RecordQueueHandler(records)
+    handler = _RecordQueueHandler(SimpleQueue())
     lines = _LineHandler(stream, process)
-    listener = _LineListener(records, lines)
+    listener = _LineListener(handler, lines)
     root = logging.getLogger()
     previous_level = root.level
     root.addHandler(handler)
     root.setLevel(level.upper())
     # uvicorn logs its start and stop at info; the service logs its own.
     logging.getLogger("uvicorn.error").setLevel(max(root.level, logging.WARNING))
-    listener.start()
     try:
+        listener.start()
         yield
     finally:
         root.removeHandler(handler)
         root.setLevel(previous_level)
         listener.stop()
-        lines.flush()
         handler.close()
+        lines.close()  # `logging.shutdown` would flush it

@@ -21,12 +21,17 @@ from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.errors import InferenceFailed, NotReady, ServiceError, failed_text
 from s2sent.service.telemetry.metrics import FULL_DEPTH, Metrics
+from s2sent.service.threads import NoMoreThreads, start_thread
 
 logger = logging.getLogger(__name__)
 
 # One death may be a bug met by one batch; so many within the window mean that the device is lost.
 MAX_DEATHS = 3
 DEATHS_WINDOW_SECONDS = 60.0
+
+# Where the system starts no thread, as under a limit that other processes reach, it is tried again.
+MAX_RESTARTS = 5
+RESTART_SECONDS = 1.0
 
 # An inference thread that has been idle so long releases the memory its runs have freed, some
 # 100 MB after heavy load. The next run takes it back at some microseconds a page. None never does.
@@ -115,8 +120,8 @@ class InferenceWorkers:
 
     def _spawn(self, verify: Callable[[], None]) -> None:
         thread = threading.Thread(target=self._main, args=(verify,), name="inference", daemon=True)
+        start_thread(thread)
         self._threads.add(thread)
-        thread.start()
 
     def _finished(self, thread: threading.Thread) -> None:
         thread.join()  # it has nothing left to do
@@ -144,12 +149,27 @@ class InferenceWorkers:
                 f"engine thread died {len(self._deaths)} times within "
                 f"{DEATHS_WINDOW_SECONDS:.0f} s: {reason}"
             )
-            self._ended.set()
-            self._on_fatal(self._fault)
+            self._give_up()
             return
         self._fault = f"engine thread died: restarting ({reason})"
         self._metrics.engine_restarts.inc()
-        self._spawn(self._verify)
+        self._replace(MAX_RESTARTS)
+
+    def _replace(self, tries: int) -> None:
+        """Start a thread in the place of a dead one, now or later; give up after so many tries."""
+        try:
+            self._spawn(self._verify)
+        except NoMoreThreads as error:
+            self._fault = f"engine thread died and is not replaced: {error}"
+            logger.error(self._fault)
+            if tries > 1:
+                self._loop.call_later(RESTART_SECONDS, self._replace, tries - 1)
+            else:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        self._ended.set()
+        self._on_fatal(self._fault or "")
 
     def _answer(self, done: Sequence[QueuedText], started: float, seconds: float) -> None:
         self._settle(done, started, seconds)

@@ -5,6 +5,8 @@ import io
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -47,6 +49,20 @@ class FullDisk(io.StringIO):
         super().write(text[: len(text) // 2])
         self.met.set()
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Unread(io.StringIO):
+    """Holds every writer up, as a pipe that nobody reads does, until it is ``read``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_from = threading.Event()
+        self.met = threading.Event()
+
+    def write(self, text: str) -> int:
+        self.met.set()
+        self.read_from.wait(PATIENCE_SECONDS)
+        return super().write(text)
 
 
 class Flushes(io.StringIO):
@@ -207,6 +223,46 @@ def test_a_stream_that_fails_for_a_while_takes_no_later_record_with_it(
     assert not cut.endswith("}")
     assert [json.loads(line)["message"] for line in later] == ["kept"]
     assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_stream_that_nobody_reads_holds_few_records_and_tells_how_many_were_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("s2sent.service.telemetry.logs.MAX_WAITING_RECORDS", 10)
+    stream = Unread()
+    with logging_to(stream, "info"):
+        logger.info("first")
+        assert stream.met.wait(PATIENCE_SECONDS)
+        for number in range(100):
+            logger.info("%d", number)
+        stream.read_from.set()
+    told = "90 log lines were dropped: they were read more slowly than written"
+    assert values(stream, "message") == ["first", *map(str, range(10)), told]
+    assert values(stream, "level")[-1] == "warning"
+
+
+def test_a_stream_that_nobody_reads_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("s2sent.service.telemetry.logs.STOP_TIMEOUT_SECONDS", 0.01)
+    stream = Unread()
+    with logging_to(stream, "info"):
+        logger.info("first")
+        assert stream.met.wait(PATIENCE_SECONDS)
+    assert not stream.read_from.is_set()
+    stream.read_from.set()
+
+
+def test_a_process_whose_output_nobody_reads_ends() -> None:
+    program = (
+        "import logging, sys; from s2sent.service.process import end_process;"
+        "from s2sent.service.telemetry.logs import logging_to\n"
+        "with logging_to(sys.stdout, 'info'):\n"
+        "    [logging.info('x' * 1_000) for _ in range(1_000)]\n"  # a pipe holds 64 KiB
+        "end_process(3)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
+        assert process.wait(PATIENCE_SECONDS) == 3
 
 
 def test_a_stream_that_never_recovers_does_not_hold_up_the_end(
