@@ -38,6 +38,10 @@ ENCODER_OPERATORS = frozenset(
     + ("Gelu", "BiasGelu", "FastGelu", "Erf")
 )
 
+# ONNX Runtime writes its log to the process's stderr, past the service's log and in colours. What
+# it calls an error it raises too, and the service logs what is raised.
+SILENT = 4
+
 # ONNX Runtime fuses the residual sum into the layer norm of a graph whose tokens are not packed,
 # with a CPU kernel that makes a batch on one thread 9 to 16 % slower.
 UNWANTED_FUSIONS: dict[Device, list[str]] = {
@@ -123,8 +127,7 @@ def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
     options.inter_op_num_threads = 1
     if threads == 1:
         options.enable_mem_pattern = False  # one would be kept for each shape of a batch
-    if artifact.manifest.depths:
-        options.log_severity_level = 3  # it warns that depth has a default, which is intended
+    options.log_severity_level = SILENT
     return options
 
 

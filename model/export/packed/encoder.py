@@ -79,7 +79,8 @@ class PackedEncoder(nn.Module, ABC):
         ``bias`` [1 or B, H, L, L] is added to the scores; ``bias_of`` makes it of query and key
         [B, L, W].
         """
-        query, key, value = rows.unpack(joint[0]).chunk(3, dim=-1)
+        width = int(joint.shape[-1]) // 3  # a number in the graph, whose shapes follow from it
+        query, key, value = torch.split(rows.unpack(joint[0]), width, dim=-1)
         if bias_of is not None:
             bias = bias_of(query, key)
         padded = attend(

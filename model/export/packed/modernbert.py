@@ -63,13 +63,13 @@ class PackedModernBert(PackedEncoder):
 
     def _rotated(self, joint: Tensor, rotation: Rotation) -> Tensor:
         """``joint`` [1, T, 3 W] with query and key rotated (RoFormer, arXiv 2104.09864)."""
-        *_, tokens, width = joint.shape
-        split = joint.reshape(tokens, 3, self.heads, -1)
-        cosines, sines = (part.reshape(tokens, 1, 1, -1) for part in rotation)
+        width = int(joint.shape[-1])  # a number in the graph, whose shapes follow from it
+        split = joint.reshape(-1, 3, self.heads, width // 3 // self.heads)
+        cosines, sines = (part[0, :, None, None] for part in rotation)
         turned, value = split[:, :2], split[:, 2:]
         first, second = turned.chunk(2, dim=-1)
         turned = turned * cosines + torch.cat([-second, first], dim=-1) * sines
-        return torch.cat([turned, value], dim=1).reshape(1, tokens, width)
+        return torch.cat([turned, value], dim=1).reshape(1, -1, width)
 
     def finish(self, states: Tensor) -> Tensor:
         normed: Tensor = self.backbone.final_norm(states)

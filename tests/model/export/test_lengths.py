@@ -147,3 +147,44 @@ def test_more_tokens_than_positions_cannot_be_asked_for(tmp_path: Path) -> None:
             ExportError, match=f"is {tokens}, and .* 256 positions: choose 1 to 256"
         ):
             export_checkpoint(folder, tmp_path / "a", ExportOptions(max_seq_length=tokens))
+
+
+WIDE = {**SHAPE, "max_position_embeddings": 1200}
+QUIET: dict[str, dict[str, Any]] = {
+    "modernbert": {**WIDE, "num_hidden_layers": 3, "local_attention": 16, "cls_token_id": 0},
+    "bert": WIDE,
+    "mpnet": {**WIDE, "pad_token_id": 1},
+    "deberta-v2": WIDE,
+    "llama": {**WIDE, "num_key_value_heads": 1},
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("family", QUIET)
+def test_onnx_runtime_says_nothing_of_long_and_short_texts(
+    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that a shape is another than the graph's, were it asked to warn."""
+    monkeypatch.setattr("s2sent.model.runtime.sessions.SILENT", 2)
+    folder = saved(tmp_path, family, 1100, **QUIET[family])
+    served = OnnxEncoder(
+        export_checkpoint(folder, tmp_path / "artifact", ExportOptions(sentences=FEW))
+    )
+    capfd.readouterr()
+    assert len(served.tokenizer.tokenize([TEXT * 3])[0].input_ids) == 1100
+    served.encode([TEXT * 3, "cat"])
+    served.encode(["cat", "the dog eats"])
+    assert capfd.readouterr().err == ""
+
+
+def test_what_onnx_runtime_raises_is_not_written_past_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = saved(tmp_path, "bert", 64, **SHAPE)
+    served = OnnxEncoder(
+        export_checkpoint(folder, tmp_path / "artifact", ExportOptions(sentences=FEW))
+    )
+    capfd.readouterr()
+    with pytest.raises(Exception, match="index out of range"):
+        served.run([[10**6]])
+    assert capfd.readouterr().err == ""
