@@ -18,6 +18,7 @@ from benchmarks.report.page import to_markdown
 from benchmarks.report.summary import to_summary
 from s2sent.service.settings import Settings, environment_name
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.telemetry.processes import ENGINE, Merged, families_of
 from s2sent.training.__main__ import main
 from s2sent.training.evaluation.depths.by_depth import by_depth_table
 from s2sent.training.experiments.arms.exits import area, at_depth
@@ -119,7 +120,7 @@ def test_the_pages_on_operating_link_to_one_another() -> None:
 def test_every_metric_that_is_named_exists() -> None:
     samples = {
         name
-        for family in Metrics().registry.collect()
+        for family in Merged({ENGINE: [families_of(Metrics().registry)]}).collect()
         for name in [family.name, *(sample.name for sample in family.samples)]
     }
     named = set(re.findall(r"\bs2sent_[a-z_]+\b", OPERATING_TEXT))

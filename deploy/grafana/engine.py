@@ -26,7 +26,16 @@ def engine() -> Json:
     return dashboard(
         "engine",
         "Performance: stages, batches, throughput, process and GPU.",
-        [stages(), lanes(), batches(), throughput(), unsuccessful(), process(), gpu()],
+        [
+            stages(),
+            lanes(),
+            batches(),
+            throughput(),
+            unsuccessful(),
+            process(),
+            http_processes(),
+            gpu(),
+        ],
         [variable("instance", "s2sent_engine_ready")],
         [],
     )
@@ -259,6 +268,29 @@ def process() -> Json:
             query(f"s2sent_model_info{{{INSTANCE}}}"),
         ),
         table("Build", "Versions each instance runs.", query(f"s2sent_build_info{{{INSTANCE}}}")),
+    )
+
+
+def http_processes() -> Json:
+    """How the work is spread over processes, where there are several."""
+    cpu, requests = "s2sent_process_cpu_seconds_total", "s2sent_process_requests_total"
+    each = "{{process}}, {{instance}}"
+    return row(
+        "HTTP processes",
+        lines(
+            "Share of its core by process",
+            "percentunit",
+            "Processor time of each process; an HTTP process uses one core at most.",
+            query(rate(cpu, INSTANCE, "instance, process"), each),
+            width=12,
+        ),
+        lines(
+            "Requests by process",
+            "reqps",
+            "Requests that each process answers; connections are spread by chance.",
+            query(rate(requests, INSTANCE, "instance, process"), each),
+            width=12,
+        ),
     )
 
 

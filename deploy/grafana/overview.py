@@ -236,10 +236,14 @@ def saturation() -> Json:
         lines(
             "Restarts",
             "short",
-            "Inference threads replaced after they died, and processes started anew.",
+            "Inference threads and HTTP processes replaced, and instances started anew.",
             query(
                 f"increase(s2sent_engine_restarts_total{{{INSTANCE}}}[$__rate_interval])",
                 "engine of {{instance}}",
+            ),
+            query(
+                f"increase(s2sent_http_restarts_total{{{INSTANCE}}}[$__rate_interval])",
+                "HTTP process of {{instance}}",
             ),
             query(STARTS, "process {{instance}}"),
             width=6,

@@ -24,7 +24,7 @@ from tests.support.prometheus_process import Prometheus, running_prometheus
 from tests.support.server_process import ServerProcess, running_server
 
 # One server with room, and one that has hardly any: it refuses and is out of time.
-ROOMY = ("--threads", "1", "--max-client-batch-size", "1000")
+ROOMY = ("--threads", "1", "--max-client-batch-size", "1000", "--http-processes", "2")
 CRAMPED = (
     *("--threads", "1", "--max-concurrent-requests", "3", "--request-timeout-seconds", "0.1"),
     *("--max-batch-tokens", "1024", "--max-queue-tokens", "1024"),

@@ -9,9 +9,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 import promql_parser as promql
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.telemetry.processes import ENGINE, Merged, families_of
 from tests.support.monitoring import is_scalar, rules
 
 Labels = frozenset[str]
@@ -99,11 +101,12 @@ class Catalogue:
 
 
 def _exposed() -> dict[str, Series]:
-    """What /metrics of a service that has loaded its model shows."""
+    """What /metrics of a service of several processes that has loaded its model shows."""
     metrics = Metrics()
     metrics.describe_model(name="m", fingerprint="f", precision="fp32", provider="CPU", dim=384)
     found: dict[str, list[Mapping[str, str]]] = {}
-    for family in text_string_to_metric_families(metrics.render().decode()):
+    exposed = Merged({ENGINE: [families_of(metrics.registry)]})
+    for family in text_string_to_metric_families(generate_latest(exposed).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, []).append(sample.labels)
     return dict(found)

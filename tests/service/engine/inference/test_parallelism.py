@@ -1,11 +1,15 @@
 """Threads come from what the process may use, not from what the host has."""
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from s2sent.service.engine.inference.parallelism import usable_cpus
+from s2sent.service.engine.inference import parallelism
+from s2sent.service.engine.inference.parallelism import http_processes, usable_cpus
+from s2sent.service.settings import Settings, SettingsError
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +75,27 @@ def test_quota_of_cgroup_v1(tmp_path: Path, quota: str, expected: int) -> None:
 
 def test_this_machine_has_at_least_one_core() -> None:
     assert usable_cpus() >= 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "device", "cores", "expected"),
+    [
+        *((0, "cpu", 64, 1), (1, "cpu", 64, 1), (4, "cpu", 2, 4), (64, "cpu", 2, 64)),
+        *((0, "cuda", 1, 1), (0, "cuda", 3, 1), (0, "cuda", 8, 6), (0, "cuda", 96, 12)),
+        *((1, "cuda", 16, 1), (0, "tensorrt", 16, 12), (2, "tensorrt", 16, 2)),
+    ],
+)
+def test_http_processes_are_as_many_as_asked_or_as_suit_the_device(
+    asked: int, device: Any, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallelism, "usable_cpus", lambda: cores)
+    assert http_processes(Settings(http_processes=asked, device=device)) == expected
+
+
+def test_where_sockets_are_not_spread_there_is_one_http_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert [http_processes(Settings(http_processes=n)) for n in (0, 1)] == [1, 1]
+    with pytest.raises(SettingsError, match="http_processes is 2, and only Linux spreads"):
+        http_processes(Settings(http_processes=2))
