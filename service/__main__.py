@@ -109,6 +109,7 @@ def _open_and_serve(settings: Settings, processes: int) -> int:
     from s2sent.service.engine.inference.served_artifact import open_artifact
 
     artifact = in_background(partial(open_artifact, settings), name="open")
+    import s2sent.model.runtime.encoder  # noqa: F401  # ONNX Runtime, while the artifact is read
     from s2sent.service.engine.inference.model import LoadedModel
 
     model = LoadedModel.open_in_background(

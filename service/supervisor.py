@@ -128,7 +128,11 @@ class Supervisor:
         failed_starts = 0
         served = False
         while True:
-            code = await self._run(process, listener)
+            try:
+                code = await self._run(process, listener)
+            except OSError:  # no process, memory or descriptor is left for it
+                logger.exception("HTTP process %s could not be started", name_of(process))
+                code = 1
             was_ready = process in self._ready
             self._ready.discard(process)
             if self._ending.is_set():
@@ -155,8 +159,11 @@ class Supervisor:
             on_samples=lambda report, asked: self._reports.take(process, report, asked=asked),
         )
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=own)
-        descriptors = listener.fileno(), its.fileno(), self._board_file
         with its:
+            if self._ending.is_set():  # the listener is closed
+                connection.close()
+                return 0
+            descriptors = listener.fileno(), its.fileno(), self._board_file
             child = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", MODULE),
                 *map(str, (process, self._count, os.getpid(), *descriptors)),

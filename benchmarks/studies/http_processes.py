@@ -35,7 +35,7 @@ from s2sent.service.engine.inference.model import LoadedModel, open_encoder
 from s2sent.service.engine.inference.parallelism import http_processes
 from s2sent.service.process import end_process, tune_process
 from s2sent.service.server import serve
-from s2sent.service.settings import load_settings
+from s2sent.service.settings_loading import load_settings
 from s2sent.service.supervisor import serve_processes
 
 MAX_TOKENS = 256

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.model.runtime.providers import ProviderUnavailable, TensorRTPlan
 from s2sent.service.engine.background import in_background
 from s2sent.service.engine.inference.parallelism import Parallelism
@@ -22,6 +21,9 @@ from s2sent.service.engine.panics import PanicsAsErrors
 from s2sent.service.engine.types import Run, TextTokenizer, TokenEncoder
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from s2sent.model.runtime.encoder import OnnxEncoder
 
 logger = logging.getLogger(__name__)
 
@@ -234,11 +236,14 @@ class LoadedModel:
             )
 
 
-def open_encoder(artifact: Artifact, **options: Any) -> OnnxEncoder:
+def open_encoder(artifact: Artifact, **options: Any) -> "OnnxEncoder":
     """The encoder of an artifact; ``options`` as of OnnxEncoder.
 
     Raises ArtifactError, ProviderUnavailable, or EngineStartFailed for what cannot be loaded.
     """
+    # Not for an HTTP process before an engine process: ONNX Runtime takes 15 MB.
+    from s2sent.model.runtime.encoder import OnnxEncoder
+
     try:
         with PanicsAsErrors():
             return OnnxEncoder(artifact, **options)

@@ -194,7 +194,10 @@ class EngineConnection(FrameConnection):
         if part is None or part.future.done():
             return
         result = result_of(payload, part.embeddings.shape[1])
-        part.embeddings[part.positions] = result.rows
+        if len(result.rows) == len(part.embeddings):
+            part.embeddings[:] = result.rows  # several times as fast
+        else:
+            part.embeddings[part.positions] = result.rows
         part.queue_seconds, part.inference_seconds = result.queue_seconds, result.inference_seconds
         if part.errors is not None:
             at = (part.positions[sequence] for sequence in result.failed)

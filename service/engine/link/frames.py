@@ -182,7 +182,7 @@ def parts_of(payload: memoryview) -> list[Part]:
 
 def result_payload(request: PendingRequest) -> tuple[bytes, memoryview]:
     """The result of a part, as ROWS has it."""
-    failed = sorted(request.errors or ())
+    failed = sorted(request.errors) if request.errors else []
     head = _RESULT.pack(request.queue_seconds, request.inference_seconds, len(failed))
     return head + array("i", failed).tobytes(), request.embeddings.data.cast("B")
 
