@@ -1,5 +1,6 @@
 """The command ``s2sent-train chain``: a chain of recipes with several seeds."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def chain(
 
     chosen = some_whole_numbers(seeds, "seeds")
     require_writable(output / RESULTS_FILE)
-    command = f"chain --data {data} --output {output} --only-tables"
+    command = shlex.join(["chain", "--data", str(data), "--output", str(output), "--only-tables"])
     if only_tables:
         typer.echo(write_chain_tables(output / RESULTS_FILE, command))
         return

@@ -1,5 +1,6 @@
 """The command ``s2sent-train frozen``: selectors and controls on a frozen backbone's states."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -76,5 +77,6 @@ def frozen(
             retrieval=retrieval,
             test_pairs=test_pairs if tests else None,
         )
-    command = f"frozen --backbone {backbone} --depths {depths} --data {data} --cache {cache}"
-    typer.echo(write_frozen_tables(output, f"{command} --output {output} --only-tables"))
+    options = ["--backbone", backbone, "--depths", depths, "--data", data, "--cache", cache]
+    command = shlex.join(map(str, ["frozen", *options, "--output", output, "--only-tables"]))
+    typer.echo(write_frozen_tables(output, command))

@@ -1,5 +1,6 @@
 """The command ``s2sent-train overhead``: what a selector adds in parameters and latency."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -44,7 +45,7 @@ def overhead(
     from s2sent.training.files.record import write_json
 
     require_writable(output)
-    command = f"overhead --output {output} --only-table"
+    command = shlex.join(["overhead", "--output", str(output), "--only-table"])
     if only_table:
         typer.echo(write_overhead_table(output, command))
         return

@@ -54,8 +54,10 @@ def reproduce(
         steps=steps,
         corpus=corpus,
         keep=keep,
+        arms=tuple(arm or ()),
+        depths=tuple(whole_numbers(depths, "depths")),
+        test_pairs=test_pairs,
     )
     require_writable(series.folder / "tables.md")
-    heads = experiments.Heads(tuple(whole_numbers(depths, "depths")), tuple(arm or ()), test_pairs)
-    for page in experiments.reproduce(asked, series, heads, only_tables=only_tables):
+    for page in experiments.reproduce(asked, series, only_tables=only_tables):
         typer.echo(page)

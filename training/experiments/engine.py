@@ -49,6 +49,10 @@ class Series:
     steps: int | None = None  # none given: the budget's
     corpus: str = "wikisplit"
     keep: bool = False  # the checkpoints too
+    keys: tuple[str, ...] = ()  # of the paper's experiments; all where none is named
+    arms: tuple[str, ...] = ()  # of X4 and sfp, likewise
+    depths: tuple[int, ...] = ()  # of X4: numbers of blocks; all from 2 where none is named
+    test_pairs: int = 0  # of sfp, of each test; 0 is all
     command: str = "reproduce"  # that builds the tables again
 
     @property

@@ -4,7 +4,6 @@ On a frozen backbone the arms are those of `training.experiments.frozen.arms`. A
 trained with low-rank updates, by `training.experiments.arms.lora`; an encoder is not.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from s2sent.training.backbones import resolve
@@ -58,33 +57,26 @@ DROPPED = "length"  # a scaling of frozen arms; a mean of blocks is the same wit
 
 
 def reproduce_decoders(
-    series: Series,
-    *,
-    test_pairs: int = 0,
-    arms: Sequence[str] = (),
-    only_tables: bool = False,
-    train: Train = train_recipe,
+    series: Series, *, only_tables: bool = False, train: Train = train_recipe
 ) -> Path:
     """Run what is missing of a series, and return the path of its tables.
 
-    First heads on the frozen backbone, scored on the tests at the end, then low-rank updates.
-    ``test_pairs`` of each test are scored, at equal steps; 0 takes all. The series' ``steps`` are
-    those of a run with low-rank updates, 0 for none. With ``arms`` nothing is run but low-rank
-    updates with these heads. Raises a `TrainingError` for what cannot be run, and `Interrupted`
-    when a signal ended a run.
+    First heads on the frozen backbone, scored on the tests at the end, then low-rank updates. The
+    series' ``steps`` are those of a run with low-rank updates, 0 for none. Where its ``arms`` are
+    named nothing is run but low-rank updates with these heads. Raises a `TrainingError` for what
+    cannot be run, and `Interrupted` when a signal ended a run.
     """
-    require_known(arms, [*LORA_ARMS], "arm")
+    require_known(series.arms, [*LORA_ARMS], "arm")
     if not only_tables:
-        if not arms:
+        if not series.arms:
             with locked(series.folder / SCRATCH) as free:
                 if free:
-                    run_frozen(series, test_pairs)
-        runs = [run for run in runs_of(series, test_pairs) if run.key["arm"] in (arms or LORA_ARMS)]
-        run_missing(runs, series.data, keep=series.keep, train=train)
+                    run_frozen(series)
+        run_missing(runs_of(series), series.data, keep=series.keep, train=train)
     return write_decoder_tables(series.folder, series.command)
 
 
-def run_frozen(series: Series, test_pairs: int) -> None:
+def run_frozen(series: Series) -> None:
     """Train the heads on the frozen backbone's states, then score the tests, once."""
     causal = is_decoder(series.backbone)
     blocks, _ = size_of(resolve(series.backbone))
@@ -98,7 +90,7 @@ def run_frozen(series: Series, test_pairs: int) -> None:
         decoder=DecoderInput.inside(TEMPLATE, blocks) if causal else None,
     )
     run_plan(setting, frozen_plan(series, causal=causal, blocks=blocks), file, cache)
-    score_tests(setting, series.data, cache, file, pairs_per_task=test_pairs)
+    score_tests(setting, series.data, cache, file, pairs_per_task=series.test_pairs)
 
 
 def frozen_plan(series: Series, *, causal: bool, blocks: int) -> Plan:

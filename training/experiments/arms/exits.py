@@ -79,35 +79,31 @@ COMPARED = {  # each with what it is tested against
 
 
 def reproduce_exits(
-    series: Series,
-    depths: Sequence[int] = (),
-    *,
-    arms: Sequence[str] = (),
-    only_tables: bool = False,
-    train: Train = train_recipe,
+    series: Series, *, only_tables: bool = False, train: Train = train_recipe
 ) -> Path:
     """Run what is missing of a series, and return the path of its tables.
 
-    ``depths`` are the exits that are trained, all from 2 where none is named, ``arms`` the heads,
-    likewise. Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended
-    a run.
+    Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
     """
-    require_known(arms, [*ARMS], "arm")
+    require_known(series.arms, [*ARMS], "arm")
     if not only_tables:
-        runs = [run for run in runs_of(series, depths) if run.key["arm"] in (arms or ARMS)]
         cache = series.folder / "x4" / "cache"
-        run_missing(runs, series.data, keep=series.keep, cache=cache, train=train)
+        run_missing(runs_of(series), series.data, keep=series.keep, cache=cache, train=train)
     return write_exit_tables(series.folder / RESULTS_FILE, series.command)
 
 
-def runs_of(series: Series, depths: Sequence[int] = ()) -> list[Run]:
+def runs_of(series: Series) -> list[Run]:
     """The runs of a series, every arm of a seed before the next seed."""
     blocks, width = size_of(resolve(series.backbone))
-    exits = tuple(depths) or tuple(range(2, blocks))
-    if wrong := [depth for depth in exits if not 2 <= depth < blocks]:
+    depths = series.depths or tuple(range(2, blocks))
+    if wrong := [depth for depth in depths if not 2 <= depth < blocks]:
         raise ConfigError(f"depth {wrong[0]} is no exit: choose from 2 to {blocks - 1}.")
-    seeds = series.seeds or DEFAULT_SEEDS
-    return [_run(series, exits, head_rank(width), seed, arm) for seed in seeds for arm in ARMS]
+    return [
+        _run(series, depths, head_rank(width), seed, arm)
+        for seed in series.seeds or DEFAULT_SEEDS
+        for arm in ARMS
+        if arm in (series.arms or ARMS)
+    ]
 
 
 def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) -> Run:

@@ -94,7 +94,7 @@ def is_decoder(backbone: str) -> bool:
     return is_causal(read_config(Path(resolve(backbone))))
 
 
-def runs_of(series: Series, test_pairs: int) -> list[Run]:
+def runs_of(series: Series) -> list[Run]:
     """The runs with low-rank updates, every arm of a seed before the next; an encoder has none."""
     budget = BUDGETS[series.budget]
     steps = budget.lora_steps if series.steps is None else series.steps
@@ -102,14 +102,15 @@ def runs_of(series: Series, test_pairs: int) -> list[Run]:
         return []
     blocks, _ = size_of(resolve(series.backbone))
     return [
-        _run(series, arm, seed, steps, test_pairs)
+        _run(series, arm, seed, steps)
         for seed in series.seeds or budget.lora_seeds
-        for arm, of_arm in LORA_ARMS.items()
-        if of_arm.patch.get("selector", {}).get("num_blocks", 1) <= blocks
+        for arm in LORA_ARMS
+        if arm in (series.arms or LORA_ARMS)
+        and LORA_ARMS[arm].patch.get("selector", {}).get("num_blocks", 1) <= blocks
     ]
 
 
-def _run(series: Series, arm: str, seed: int, steps: int, test_pairs: int) -> Run:
+def _run(series: Series, arm: str, seed: int, steps: int) -> Run:
     budget = BUDGETS[series.budget]
     key = {
         "backbone": series.backbone,
@@ -118,7 +119,7 @@ def _run(series: Series, arm: str, seed: int, steps: int, test_pairs: int) -> Ru
         "steps": steps,
         "batch_size": budget.lora_batch,
         "pairs": budget.pairs,
-        "pairs_per_task": test_pairs,
+        "pairs_per_task": series.test_pairs,
         "bf16": has_bfloat16(),  # matrix products of training and scoring
         "gate_rate": gate_rate(arm),
     }

@@ -58,19 +58,15 @@ DRIFT_SENTENCES = 64
 
 
 def reproduce_paper(
-    keys: Sequence[str],
-    series: Series,
-    *,
-    only_tables: bool = False,
-    train: Train = train_recipe,
+    series: Series, *, only_tables: bool = False, train: Train = train_recipe
 ) -> Path:
-    """Run the experiments with these keys, such as "table 2", and return the path of their tables.
+    """Run the experiments that a series names, and return the path of their tables.
 
-    Without keys it is all of them. ``only_tables`` runs nothing. Raises a
+    ``only_tables`` runs nothing. Raises a
     `TrainingError` for an unknown key, for what cannot be run, and for an interrupted run.
     """
     require_known(series.objectives, [*OBJECTIVES], "objective")
-    experiments = chosen(keys or list(EXPERIMENTS))
+    experiments = chosen(series.keys or list(EXPERIMENTS))
     if not only_tables:
         runs = runs_of(experiments, series)
         run_missing(runs, series.data, keep=series.keep, train=train)

@@ -81,7 +81,7 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
     with pytest.raises(Interrupted, match="give the same command again"):
         reproduce_decoders(series, train=train)
     page = reproduce_decoders(series, train=train)
-    arms = [run.key["arm"] for run in runs_of(series, 0)]
+    arms = [run.key["arm"] for run in runs_of(series)]
     static = ["static-blocks-3", "static-features-3"]
     assert arms == ["last", "s2sent-3", "mean-3", *static, "s2sent-3-none", "mean-4"]
     names = [f"{arm}.1.seed1.checkpoint" for arm in arms]
@@ -109,17 +109,17 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
 
 
 def test_named_arms_are_low_rank_updates_alone(series: Series, tmp_path: Path) -> None:
-    chosen = replace(series, output=tmp_path)
+    chosen = replace(series, output=tmp_path, arms=("mean-3", "last"))
     train = Untrained()
-    reproduce_decoders(chosen, arms=["mean-3", "last"], train=train)
+    reproduce_decoders(chosen, train=train)
     assert train.outputs == ["last.1.seed1.checkpoint", "mean-3.1.seed1.checkpoint"]
     assert not (chosen.folder / FROZEN_FILE).exists()
     with pytest.raises(ConfigError, match="first is no arm here: use one of last, s2sent-3, "):
-        reproduce_decoders(chosen, arms=["first"])
+        reproduce_decoders(replace(chosen, arms=("first",)))
 
 
 def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Series) -> None:
-    runs = runs_of(series, 0)
+    runs = runs_of(series)
     recipes = [recipe for run in runs for recipe in run.recipes.values()]
     arms = [run.key["arm"] for run in runs]
     rates = {
@@ -139,8 +139,8 @@ def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Serie
     assert recipes[0].training.lora_rank
     kinds = [find_selector(new_encoder(recipe)) for recipe in recipes]
     assert [kind is None for kind in kinds] == [arm == "last" for arm in arms]
-    assert runs_of(replace(series, steps=0), 0) == []
-    assert {run.key["seed"] for run in runs_of(replace(series, seeds=(4, 5)), 0)} == {4, 5}
+    assert runs_of(replace(series, steps=0)) == []
+    assert {run.key["seed"] for run in runs_of(replace(series, seeds=(4, 5)))} == {4, 5}
 
 
 def test_an_encoder_has_the_frozen_part_alone(series: Series, tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_what_another_process_runs_is_left_to_it(series: Series, tmp_path: Path)
     """The frozen part as a whole, and each run with low-rank updates."""
     shared = replace(series, output=tmp_path)
     train = Untrained()
-    held = next(run for run in runs_of(shared, 0) if run.key["arm"] == "mean-3")
+    held = next(run for run in runs_of(shared) if run.key["arm"] == "mean-3")
     with locked(shared.folder / SCRATCH), locked(held.folder):
         reproduce_decoders(shared, train=train)
     assert not (shared.folder / FROZEN_FILE).exists()

@@ -142,13 +142,13 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     with pytest.raises(ConfigError, match="has no results"):
         reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="gate is no arm here: use one of last, mean"):
-        reproduce_exits(series, arms=["gate"], train=train)
+        reproduce_exits(replace(series, arms=("gate",)), train=train)
     with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
-        runs_of(series, [2, 4])
+        runs_of(replace(series, depths=(2, 4)))
 
 
 def test_a_run_of_another_process_is_left_to_it(series: Series, tmp_path: Path) -> None:
-    shared = replace(series, output=tmp_path, seeds=(1,))
+    shared = replace(series, output=tmp_path, seeds=(1,), arms=("last", "mean"))
     source = Path(series.backbone).with_name("checkpoint")
     trained: list[str] = []
 
@@ -159,9 +159,9 @@ def test_a_run_of_another_process_is_left_to_it(series: Series, tmp_path: Path) 
 
     held = next(run for run in runs_of(shared) if run.key["arm"] == "mean")
     with locked(held.folder):
-        reproduce_exits(shared, arms=["last", "mean"], train=train)
+        reproduce_exits(shared, train=train)
     assert trained == ["last"]
-    reproduce_exits(shared, arms=["last", "mean"], train=train)
+    reproduce_exits(shared, train=train)
     assert trained == ["last", "mean"]
     assert not list(tmp_path.rglob("*.lock"))
 
