@@ -10,9 +10,10 @@
                                                the last is a hard negative
                                                (the first line is a header)
 
-Any of them may end in .gz. Runs of white space become single spaces; nothing else of a line is
-changed. A line that cannot be used raises an error with its number, so that no run trains on a
-corpus that is silently smaller than intended.
+Any of them may end in .gz. Runs of white space become single spaces. Empty lines are left out and
+texts of more than `MAX_CHARACTERS` cut or left out, as the part says; both are counted. Any other
+line that cannot be used raises an error with its number, so that no run trains on a corpus that is
+silently smaller than intended.
 """
 
 import csv
@@ -20,14 +21,15 @@ import gzip
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from s2sent.training.errors import DataError
+from s2sent.training.files.missing import not_a_file
 from s2sent.training.recipe.objectives import ExampleKind
-from s2sent.training.recipe.recipe import CorpusPart
+from s2sent.training.recipe.recipe import CorpusPart, TooLong
 
-MAX_CHARACTERS = 10_000  # per text; a longer one is a broken line, not a sentence
+MAX_CHARACTERS = 10_000  # per text
 
 Example = tuple[str, ...]  # a text, a pair, or a pair and its hard negative
 
@@ -76,10 +78,14 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Corpus:
-    """The examples of each source, all of one width, and the sha256 of all of them in order."""
+    """The examples of each source, all of one width, and the sha256 of all of them in order.
+
+    ``changed`` says of a source how many lines were not taken as they are, where there were any.
+    """
 
     parts: dict[str, list[Example]]
     sha256: str
+    changed: dict[str, str] = field(default_factory=dict)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -92,6 +98,33 @@ class Corpus:
         return list(dict.fromkeys(text for row in rows for text in row))
 
 
+@dataclass
+class Lines:
+    """Takes lines of a source as they are, but for empty and overlong ones, which it counts."""
+
+    too_long: TooLong
+    empty: int = 0
+    long: int = 0
+
+    def taken(self, row: list[str]) -> list[str] | None:
+        """The row, with overlong cells cut; None for one that is left out."""
+        if not any(row):
+            self.empty += 1
+            return None
+        if all(len(cell) <= MAX_CHARACTERS for cell in row):
+            return row
+        self.long += 1
+        return [cell[:MAX_CHARACTERS] for cell in row] if self.too_long == "cut" else None
+
+    def __str__(self) -> str:
+        done = "cut" if self.too_long == "cut" else "left out"
+        counts = {
+            "empty lines left out": self.empty,
+            f"lines {done} for more than {MAX_CHARACTERS:,} characters": self.long,
+        }
+        return ", ".join(f"{what}: {count:,}" for what, count in counts.items() if count)
+
+
 def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind) -> Corpus:
     """Read the examples of ``parts``: single texts, pairs (or triples), or related pairs.
 
@@ -101,8 +134,10 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind)
     """
     seen: set[Example] = set()
     found: dict[str, list[Example]] = {}
+    changed: dict[str, str] = {}
     for part in parts:
-        rows = dict.fromkeys(_rows(folder, part.source, kind))
+        lines = Lines(part.too_long)
+        rows = dict.fromkeys(_rows(folder, part.source, kind, lines))
         fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
         limit = part.limit * part.join or len(fresh)
         taken = _spread(fresh, limit)
@@ -113,17 +148,19 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind)
         found[name] = _join(taken, part.join, kind)
         if not found[name]:
             raise DataError(f"{folder} gave no rows of {part.source}: name another source.")
+        if said := str(lines):
+            changed[name] = said
     digest = hashlib.sha256()
     for rows_of_part in found.values():
         for row in rows_of_part:
             digest.update("\t".join(row).encode() + b"\n")
-    return Corpus(found, digest.hexdigest())
+    return Corpus(found, digest.hexdigest(), changed)
 
 
-def _rows(folder: Path, name: str, kind: ExampleKind) -> Iterator[Example]:
+def _rows(folder: Path, name: str, kind: ExampleKind, lines: Lines) -> Iterator[Example]:
     if name in SOURCES:
         source = SOURCES[name]
-        for row in read_table(folder / source.file, source.columns):
+        for row in read_table(folder / source.file, source.columns, lines=lines):
             yield from source.examples(row, kind)
         return
     suffix = Path(name.removesuffix(".gz")).suffix
@@ -134,10 +171,10 @@ def _rows(folder: Path, name: str, kind: ExampleKind) -> Iterator[Example]:
     if (suffix == ".txt") != (kind == "texts"):
         needs = "single texts, a .txt file" if kind == "texts" else "pairs, a .tsv or .csv file"
         raise DataError(f"{folder / name} does not fit the objective, which needs {needs}.")
-    yield from _file_rows(folder / name, comma=suffix == ".csv", kind=kind)
+    yield from _file_rows(folder / name, lines, comma=suffix == ".csv", kind=kind)
 
 
-def _file_rows(path: Path, *, comma: bool, kind: ExampleKind) -> Iterator[Example]:
+def _file_rows(path: Path, lines: Lines, *, comma: bool, kind: ExampleKind) -> Iterator[Example]:
     """The lines of a text file, or of a table whose header sets the number of columns."""
     header = 1
     for number, row in _lines(path, comma=comma):
@@ -149,7 +186,9 @@ def _file_rows(path: Path, *, comma: bool, kind: ExampleKind) -> Iterator[Exampl
                 most = "two or three" if kind == "pairs" else "two"
                 raise DataError(f"{path} has {header} columns: it must have {most}.")
             continue
-        yield tuple(_checked(path, number, row, [f"column {n}" for n in range(1, header + 1)]))
+        if (taken := lines.taken(row)) is not None:
+            columns = [f"column {n}" for n in range(1, header + 1)]
+            yield tuple(_checked(path, number, taken, columns))
 
 
 def _join(rows: list[Example], count: int, kind: ExampleKind) -> list[Example]:
@@ -169,13 +208,18 @@ def _spread(rows: list[Example], limit: int) -> list[Example]:
 
 
 def read_table(
-    path: Path, columns: Sequence[str], *, may_lack_text: bool = False
+    path: Path,
+    columns: Sequence[str],
+    *,
+    may_lack_text: bool = False,
+    lines: Lines | None = None,
 ) -> Iterator[list[str]]:
     """Yield the rows of a tab-separated file, plain or gzip, whose first line is its header.
 
     Cells keep their quotes and have their white space folded. Raises `DataError` when the file is
     missing or not gzip, the header differs, or a line is not UTF-8, has another number of
-    cells, or an empty (but for ``may_lack_text``) or overlong one.
+    cells, or an empty (but for ``may_lack_text``) or overlong one. ``lines`` leaves lines out or
+    cuts them before that.
     """
     number = 0
     for number, row in _lines(path):
@@ -183,7 +227,9 @@ def read_table(
             if row != list(columns):
                 raise DataError(f"{path} starts with {row}, not with the header {list(columns)}.")
             continue
-        yield _checked(path, number, row, columns, shortest=0 if may_lack_text else 1)
+        taken = lines.taken(row) if lines else row
+        if taken is not None:
+            yield _checked(path, number, taken, columns, shortest=0 if may_lack_text else 1)
     if number == 0:
         raise DataError(f"{path} is empty and has no rows: fetch it again.")
 
@@ -231,7 +277,7 @@ def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]
 
     try:
         if not path.is_file():
-            raise DataError(f"{path} is not a file: name the folder that holds it.")
+            raise DataError(not_a_file(path))
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             lines = decoded(file)
             rows = (

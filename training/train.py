@@ -31,7 +31,7 @@ from s2sent.training.corpus import Corpus, read_corpus
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import DataError, Interrupted, TrainingError
 from s2sent.training.evaluation.encoders import is_url, load_checkpoint
-from s2sent.training.evaluation.geometry import block_weights
+from s2sent.training.evaluation.geometry import BlockWeights, block_weights
 from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
 from s2sent.training.files.record import read_record, write_record
 from s2sent.training.loop.callbacks import stop_at_signal
@@ -89,6 +89,8 @@ def train(
     dev = _dev(data / "sts" / DEV_FILE, recipe.training.dev_pairs)
     corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
+    for source, changed in corpus.changed.items():
+        log.warning("%s: %s", source, changed)
     if recipe.training.precision == "bf16" and not has_bfloat16():
         log.warning(NO_BFLOAT16)
     _require_rows(corpus, recipe)
@@ -98,6 +100,8 @@ def train(
     fit_new_projections(encoder, recipe, corpus)
     loss = make_loss(LossInputs(encoder, recipe, corpus, cache, gather=num_processes() > 1))
     os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
+    with reading(encoder, recipe.backbone.max_seq_length):
+        start = block_weights(encoder, dev.first)
     trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial, save_minutes)
     os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it
     for callback in callbacks:
@@ -112,6 +116,8 @@ def train(
         if trainer.is_world_process_zero():
             _warn_of_better_start(outcome)
             _save(encoder, recipe, output, outcome, dev)
+            if start is not None:
+                _tell_weights(start, outcome.record["mean_block_weights"])
             shutil.rmtree(partial)
     return outcome
 
@@ -194,7 +200,8 @@ def _outcome(
         "recipe": recipe.as_table(),
         "seed": recipe.seed,
         **_beginning(recipe),
-        "corpus": {"sha256": corpus.sha256, "rows": corpus.counts},
+        "corpus": {"sha256": corpus.sha256, "rows": corpus.counts}
+        | ({"changed": corpus.changed} if corpus.changed else {}),
         "dev": {
             "task": "STS-B dev, Spearman x 100" + (", mean of depths" if recipe.elastic else ""),
             "score": round(scores[step], 4),
@@ -270,6 +277,15 @@ def _save(
         write_record(scratch, outcome.record)
         scratch.rename(output)
     log.info("saved %s: dev %.2f, loaded again and checked", output, score)
+
+
+def _tell_weights(start: BlockWeights, after: Sequence[float]) -> None:
+    """Log how much each fused block counts before training and after it, on STS-B dev."""
+    blocks = ", ".join(map(str, start.blocks))
+    before, now = (
+        " ".join(f"{weight:.4f}" for weight in weights) for weights in (start.mean.mean(1), after)
+    )
+    log.info("mean weights of blocks %s: %s before training, %s now", blocks, before, now)
 
 
 def _require_rows(corpus: Corpus, recipe: Recipe) -> None:

@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,12 +141,77 @@ def test_a_file_of_ones_own_gives_texts_pairs_or_triples(tmp_path: Path) -> None
     assert triples == [("Yes, he did.", "Indeed.", 'No "never".')]
 
 
+LONG = "x" * (MAX_CHARACTERS + 1)
+CUT = "x" * MAX_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("a.txt", "\none\n \t \n\nthree\n\n", [("one",), ("three",)]),
+        ("a.tsv", "x\ty\n\n1\t2\n\t\n3\t4\n\n", [("1", "2"), ("3", "4")]),
+        ("a.csv", 'x,y\n\n1,2\n"",""\n3,4\n\n', [("1", "2"), ("3", "4")]),
+    ],
+)
+def test_empty_lines_are_left_out_and_counted(
+    tmp_path: Path, name: str, content: str, rows: list[tuple[str, ...]]
+) -> None:
+    (tmp_path / name).write_text(content)
+    kind: ExampleKind = "texts" if name == "a.txt" else "pairs"
+    corpus = read(tmp_path, {name: 0}, kind=kind)
+    assert corpus.parts == {name: rows}
+    left_out = 4 if name == "a.txt" else 3
+    assert corpus.changed == {name: f"empty lines left out: {left_out}"}
+
+
+def test_an_empty_line_of_a_known_source_is_left_out_too(tmp_path: Path) -> None:
+    content = b"label\tsentence1\tsentence2\n\n1\ta\tb\n"
+    (tmp_path / "pan-paraphrase.tsv.gz").write_bytes(gzip.compress(content))
+    corpus = read(tmp_path, {"pan_paraphrase": 0})
+    assert corpus.parts == {"pan_paraphrase": [("a", "b")]}
+    assert corpus.changed == {"pan_paraphrase": "empty lines left out: 1"}
+
+
+@pytest.mark.parametrize(("too_long", "taken"), [("cut", [(CUT,), ("a",)]), ("skip", [("a",)])])
+def test_a_text_that_is_too_long_is_cut_or_left_out_and_counted(
+    tmp_path: Path, too_long: Any, taken: list[tuple[str, ...]]
+) -> None:
+    (tmp_path / "a.txt").write_text(f"{LONG}\na\n")
+    part = CorpusPart(source="a.txt", too_long=too_long)
+    corpus = read_corpus(tmp_path, [part], kind="texts")
+    assert corpus.parts == {"a.txt": taken}
+    done = "cut" if too_long == "cut" else "left out"
+    assert corpus.changed == {"a.txt": f"lines {done} for more than 10,000 characters: 1"}
+
+
+def test_a_corpus_as_it_should_be_has_nothing_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\nb\n")
+    assert read(tmp_path, {"a.txt": 0}, kind="texts").changed == {}
+
+
+def test_a_file_of_an_evaluation_has_no_empty_line(tmp_path: Path) -> None:
+    """A score over fewer pairs would be another score."""
+    (tmp_path / "t.tsv").write_text("a\tb\n\n1\t2\n")
+    with pytest.raises(DataError, match="line 2 has 1 cells"):
+        list(read_table(tmp_path / "t.tsv", ("a", "b")))
+
+
+def test_a_file_that_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+    for number in range(14):
+        (tmp_path / "corpus" / f"{number:02}.txt").parent.mkdir(exist_ok=True)
+        (tmp_path / "corpus" / f"{number:02}.txt").touch()
+    says = r"b\.txt is not a file, and .*corpus holds 00\.txt, .*, 11\.txt and 2 more: name"
+    with pytest.raises(DataError, match=says):
+        read(tmp_path / "corpus", {"b.txt": 0}, kind="texts")
+    with pytest.raises(DataError, match=rf"is not a file, and {tmp_path} holds corpus/: name"):
+        read(tmp_path / "nowhere" / "corpus", {"b.txt": 0}, kind="texts")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "kind", "says"),
     [
-        ("a.txt", b"one\n\nthree\n", "texts", "a.txt, line 2 has 0 characters"),
         ("a.txt", b"one\n\xff\n", "texts", "a.txt, line 2 is not UTF-8"),
-        ("a.txt", b"x" * (MAX_CHARACTERS + 1), "texts", "line 1 has 10001 characters"),
+        ("a.tsv", b"x\ty\n1\t\n", "pairs", "a.tsv, line 2 has 0 characters in column 2"),
         ("a.txt", b"one\n", "pairs", "a.txt does not fit the objective, which needs pairs"),
         ("a.tsv", b"x\ty\n1\t2\n", "texts", "a.tsv does not fit the objective, which needs single"),
         ("a.csv", b"x,y\n1,2\n3\n", "pairs", "line 3 has 1 cells where the header has 2"),
@@ -184,7 +250,6 @@ def test_a_file_that_the_system_cannot_read_is_named(tmp_path: Path) -> None:
     [
         (b"1\tonly\n", "line 3 has 2 cells where the header has 3"),
         (b"1\t \tb\n", "line 3 has 0 characters in sentence1"),
-        (b"1\ta\t" + b"x" * (MAX_CHARACTERS + 1) + b"\n", "line 3 has 10001 characters"),
         (b"1\ta\t\xff\n", "line 3 is not UTF-8"),
     ],
 )

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bar
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 
@@ -45,7 +45,6 @@ class Progress(TrainerCallback):
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TimeRemainingColumn(),
                 transient=True,
             )
             self.task = self.bar.add_task("training", total=state.max_steps)
@@ -96,7 +95,7 @@ class Progress(TrainerCallback):
         if step:
             parts.append(f"best {best:.2f} at {step}")
         if self.loss is not None:
-            parts.insert(0, f"loss {self.loss:.4f}")
+            parts.insert(0, f"loss {self.loss:.3g}")
         if done:
             seconds = time.monotonic() - self.started
             left = seconds / done * (state.max_steps - state.global_step)

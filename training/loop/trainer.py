@@ -60,6 +60,7 @@ class Trainer(SentenceTransformerTrainer):
     """
 
     _best: Weights = {}
+    _logged: tuple[float, int] | None = None  # the sum of losses, and the step, at the last log
     texts: TokenisedTexts
 
     def _align_special_tokens(self) -> None:
@@ -84,6 +85,8 @@ class Trainer(SentenceTransformerTrainer):
         The library clears, averages over processes and clips the encoder's gradients alone; here
         those of the loss's own weights are treated the same way.
         """
+        if self._logged is None:
+            self._logged = 0.0, self.state.global_step
         own = self._own_weights().values()
         for value in own:
             value.grad = None
@@ -95,6 +98,14 @@ class Trainer(SentenceTransformerTrainer):
                 value.grad /= num_processes()
         nn.utils.clip_grad_norm_([*self.model.parameters(), *own], MAX_GRADIENT_NORM)
         return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log what the library does, with the loss as it is: the library rounds it to 0.0001."""
+        if "loss" in logs and self._logged is not None:
+            total, step = self._logged
+            self._logged = self._total_loss_scalar, self.state.global_step
+            logs["loss"] = (self._logged[0] - total) / (self._logged[1] - step)
+        super().log(logs, start_time)
 
     def _attention(self) -> AbstractContextManager[None]:
         """The plain kernel for bf16 on a CPU, where the fused one is slower with short texts.

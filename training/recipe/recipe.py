@@ -18,6 +18,7 @@ from s2sent.training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Ob
 from s2sent.training.recipe.toml_tables import build, require, require_above_0, require_least
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
+TooLong = Literal["cut", "skip"]
 MAX_BIAS = 1_000  # of a gate's first logits; far less leaves a softmax one block
 # Of [training]: how a part of the backbone is trained.
 BACKBONE_OPTIONS = ("lora_rank", "round_matrices", "freeze_blocks")
@@ -57,6 +58,7 @@ class CorpusPart:
     source: str
     limit: int = 0  # rows to take at equal steps through the file, at most; 0 takes all
     join: int = 1  # single texts that are put together into one longer text
+    too_long: TooLong = "cut"  # what is done with a text of more than `MAX_CHARACTERS`
 
     def __post_init__(self) -> None:
         require_least(self, 0, "limit", cure=", which takes every row")

@@ -260,3 +260,39 @@ def test_dev_is_scored_with_tf32_on_a_gpu_alone(device: str, inside: str) -> Non
     with tf32(device):
         assert torch.get_float32_matmul_precision() == inside
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_the_loss_is_logged_as_it_is(
+    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean of the steps since the last log; the library rounds it to four decimals."""
+    step, losses, logged = Trainer.training_step, [], []
+
+    def watched(self: Trainer, *args: Any) -> torch.Tensor:
+        loss: torch.Tensor = step(self, *args) * 1e-4
+        losses.append(loss.item())
+        return loss
+
+    class Logged(TrainerCallback):
+        def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
+            logged.extend([logs["loss"]] if "loss" in logs else [])
+
+    monkeypatch.setattr(Trainer, "training_step", watched)
+    train(recipe, data, tmp_path / "out", callbacks=[Logged()])
+    means = [sum(losses[place : place + 2]) / 2 for place in (0, 2, 4)]
+    assert logged == pytest.approx(means, rel=1e-3)
+
+
+def test_the_weights_of_the_fused_blocks_are_told_before_and_after(
+    recipe: Recipe, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    gate = {"reduction": 4, "num_blocks": 3, "weight_norm": "softmax_logits", "initial_bias": 3.0}
+    moving = replace(QUICK, selector_learning_rate=0.3)
+    train(replace(recipe, selector=gate, training=moving), data, tmp_path / "out")
+    said = caplog.messages[-1]
+    assert said.startswith("mean weights of blocks 2, 3, 4: 0.0025 0.0025 0.9951 before training, ")
+    now = [float(word) for word in said.split("before training, ")[1].split()[:3]]
+    record = json.loads((tmp_path / "out" / "training.json").read_text())
+    assert now == record["mean_block_weights"]
+    assert now != [0.0025, 0.0025, 0.9951]
