@@ -6,7 +6,6 @@ the libraries behind it take seconds to import.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +17,7 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.training.commands.chain import chain
 from s2sent.training.commands.corpora import caption_edits, docstrings
 from s2sent.training.commands.depths import depths
+from s2sent.training.commands.fit import fit
 from s2sent.training.commands.frozen import frozen
 from s2sent.training.commands.options import Data, whole_numbers
 from s2sent.training.commands.overhead import overhead
@@ -47,35 +47,6 @@ def about(
     if version:
         typer.echo(f"s2sent {s2sent.__version__}")
         raise typer.Exit
-
-
-@app.command()
-def fit(
-    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.")],
-    data: Data,
-    output: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder that keeps a teacher's embeddings, and states of a frozen backbone."
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option(help="Go on with what an interrupted run of the recipe left.")
-    ] = False,
-    save_minutes: Annotated[
-        float, typer.Option(min=0, help="Between two saves of the state that --resume needs.")
-    ] = 10.0,
-    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
-) -> None:
-    """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from s2sent.training.recipe.recipe import read_recipe
-    from s2sent.training.train import train
-
-    asked = read_recipe(recipe)
-    if seed is not None:
-        asked = replace(asked, seed=seed)
-    train(asked, data, output, cache=cache, resume=resume, save_minutes=save_minutes)
 
 
 @app.command()
@@ -161,6 +132,7 @@ def report(
     print(output)
 
 
+app.command()(fit)
 app.command()(chain)
 app.command()(reproduce)
 app.command()(overhead)

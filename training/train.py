@@ -9,7 +9,6 @@ an uninterrupted one.
 
 import logging
 import math
-import os
 import shutil
 import statistics
 import time
@@ -20,37 +19,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from transformers import TrainerCallback
 
 from s2sent.training.backbones import origin, resolve
-from s2sent.training.bfloat16 import NO_BFLOAT16, has_bfloat16
-from s2sent.training.corpus import Corpus, read_corpus
-from s2sent.training.encoder import new_encoder
-from s2sent.training.errors import DataError, Interrupted, TrainingError
+from s2sent.training.corpus import Corpus
+from s2sent.training.errors import Interrupted, TrainingError
 from s2sent.training.evaluation.encoders import is_url, load_checkpoint
 from s2sent.training.evaluation.geometry import BlockWeights, block_weights
-from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
+from s2sent.training.evaluation.sts import SentencePairs
 from s2sent.training.files.record import read_record, write_record
 from s2sent.training.loop.callbacks import stop_at_signal
 from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, reading
 from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.loop.low_rank import has_updates, merge_updates
-from s2sent.training.loop.processes import num_processes
-from s2sent.training.loop.projections import fit_new_projections
-from s2sent.training.loop.trainer import SAVE_MINUTES, Trainer, new_trainer
+from s2sent.training.loop.trainer import Trainer
 from s2sent.training.loop.unfinished import claimed, newest_state, require_free, saving
-from s2sent.training.objectives.families import family_of, make_loss
-from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.objectives.families import family_of
+from s2sent.training.preparation import SAVE_MINUTES, partial_of, prepare
 from s2sent.training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
 from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 DEV_TOLERANCE = 0.01  # Spearman x 100: other batch shapes change the last bits of cosines
-PRECISION_VARIABLE = "ACCELERATE_MIXED_PRECISION"  # transformers sets it for bf16
 
 
 @dataclass(frozen=True)
@@ -73,37 +66,31 @@ def train(
     cache: Path | None = None,
     resume: bool = False,
     save_minutes: float = SAVE_MINUTES,
+    report_to: Sequence[str] = (),
     callbacks: Sequence[TrainerCallback] = (),
 ) -> Outcome:
     """Train a recipe on ``data/corpus``, choose the step on ``data/sts``, save to ``output``.
 
     ``cache`` keeps teachers' embeddings between runs, and the states of a frozen backbone.
     ``resume`` continues an interrupted run of the same recipe from ``<output>.partial``, where its
-    state is saved every ``save_minutes``.
+    state is saved every ``save_minutes``. ``report_to`` names trackers that transformers knows.
     ``callbacks`` are added to the trainer's. Raises a `TrainingError` for a recipe, data or
     backbone that cannot be used and when ``output`` exists, and `Interrupted` when SIGINT or
     SIGTERM ended the run after saving its state.
     """
-    partial = output.with_name(output.name + ".partial")
+    partial = partial_of(output)
     require_free(output, partial, resume=resume)
-    dev = _dev(data / "sts" / DEV_FILE, recipe.training.dev_pairs)
-    corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
-    log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
-    for source, changed in corpus.changed.items():
-        log.warning("%s: %s", source, changed)
-    if recipe.training.precision == "bf16" and not has_bfloat16():
-        log.warning(NO_BFLOAT16)
-    _require_rows(corpus, recipe)
-
-    torch.manual_seed(recipe.seed)  # of the first weights of the selector and of a head
-    encoder = new_encoder(recipe)
-    fit_new_projections(encoder, recipe, corpus)
-    loss = make_loss(LossInputs(encoder, recipe, corpus, cache, gather=num_processes() > 1))
-    os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
+    ready = prepare(
+        recipe,
+        data,
+        output,
+        cache=cache,
+        save_minutes=save_minutes,
+        report_to=report_to,
+    )
+    dev, corpus, encoder, trainer = ready.dev, ready.corpus, ready.encoder, ready.trainer
     with reading(encoder, recipe.backbone.max_seq_length):
         start = block_weights(encoder, dev.first)
-    trainer = new_trainer(recipe, encoder, loss, corpus, dev, partial, save_minutes)
-    os.environ.pop(PRECISION_VARIABLE, None)  # child processes would inherit it
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     with claimed(output, partial, recipe, corpus):
@@ -120,18 +107,6 @@ def train(
                 _tell_weights(start, outcome.record["mean_block_weights"])
             shutil.rmtree(partial)
     return outcome
-
-
-def _dev(file: Path, count: int) -> SentencePairs:
-    """The pairs of dev that are scored. Raises `DataError` for those that can have no score."""
-    dev = thinned(read_sentence_pairs(file), count)
-    if len({*dev.gold}) < 2:
-        taken = f", of which [training] dev_pairs = {count} takes {len(dev.gold)}" if count else ""
-        raise DataError(
-            f"{file}{taken}, has one gold score in all its pairs, and a correlation needs two: take"
-            " more pairs, or another file."
-        )
-    return dev
 
 
 def _cached_backbone(
@@ -286,14 +261,3 @@ def _tell_weights(start: BlockWeights, after: Sequence[float]) -> None:
         " ".join(f"{weight:.4f}" for weight in weights) for weights in (start.mean.mean(1), after)
     )
     log.info("mean weights of blocks %s: %s before training, %s now", blocks, before, now)
-
-
-def _require_rows(corpus: Corpus, recipe: Recipe) -> None:
-    """Refuse a source that does not fill one batch: the trainer would leave it out silently."""
-    size = recipe.training.batch_size
-    for source, count in corpus.counts.items():
-        if count < size:
-            raise DataError(
-                f"{source} gave {count} rows, fewer than a batch of {size}: "
-                "raise its limit, leave it out, or lower [training] batch_size."
-            )

@@ -13,7 +13,6 @@ import torch
 from transformers import TrainerCallback
 
 from s2sent.model.network.encoder import find_selector, load_encoder, max_positions
-from s2sent.training.bfloat16 import NO_BFLOAT16
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError, Interrupted, TrainingError
 from s2sent.training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
@@ -261,21 +260,6 @@ def test_a_second_run_begins_where_the_first_ended_and_tells_so(
     assert second.record["began_from"] == first
     assert second.record["backbone"] == first["backbone"] == {"name": recipe.backbone.name}
     assert second.curve[0][1] != pytest.approx(first["dev"]["curve"][0][1], abs=1e-6)
-
-
-def test_bf16_on_a_processor_without_it_is_warned_of(
-    recipe: Recipe,
-    data: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr("s2sent.training.train.has_bfloat16", lambda: False)
-    for precision in ("fp32", "bf16"):
-        caplog.clear()
-        of_it = replace(recipe, training=replace(recipe.training, precision=precision))
-        train(of_it, data, tmp_path / precision)
-        assert (NO_BFLOAT16 in caplog.messages) == (precision == "bf16")
 
 
 def test_what_cannot_be_trained_is_refused_before_anything_is_written(

@@ -6,7 +6,9 @@ Under torchrun the processes share each batch.
 import atexit
 import logging
 import re
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -49,7 +51,14 @@ log = logging.getLogger(__name__)
 MAX_GRADIENT_NORM = 1.0  # of all trained weights together
 SELECTOR_WEIGHTS = r"spatial_selection\.|projections\..*\.(down|up)"
 SHORT = 128  # tokens
-SAVE_MINUTES = 10.0
+
+
+@dataclass(frozen=True)
+class Reporting:
+    """The trackers that get losses and scores, by transformers' names; a folder for their files."""
+
+    trackers: Sequence[str]
+    folder: Path
 
 
 class Trainer(SentenceTransformerTrainer):
@@ -180,7 +189,8 @@ def new_trainer(
     corpus: Corpus,
     dev: SentencePairs,
     partial: Path,
-    save_minutes: float = SAVE_MINUTES,
+    save_minutes: float,
+    reporting: Reporting,
 ) -> Trainer:
     """The trainer of a recipe, which saves its state in ``partial`` every ``save_minutes``.
 
@@ -189,7 +199,7 @@ def new_trainer(
     encoder.max_seq_length = fitting(encoder, recipe.training.max_seq_length)
     trainer: Trainer = Trainer(
         model=encoder,
-        args=on_one_device(_arguments(recipe, encoder, partial)),
+        args=on_one_device(_arguments(recipe, encoder, partial, reporting)),
         train_dataset=family_of(recipe).columns(corpus, recipe),
         loss=loss,
         evaluator=dev_evaluator(recipe, dev),
@@ -207,7 +217,7 @@ def new_trainer(
 
 
 def _arguments(
-    recipe: Recipe, encoder: SentenceTransformer, partial: Path
+    recipe: Recipe, encoder: SentenceTransformer, partial: Path, reporting: Reporting
 ) -> SentenceTransformerTrainingArguments:
     training = recipe.training
     on_gpu = torch.cuda.is_available()
@@ -244,7 +254,8 @@ def _arguments(
         logging_steps=min(10, training.eval_every),
         logging_nan_inf_filter=False,  # it would wait for the device in every step
         disable_tqdm=True,
-        report_to=[],
+        report_to=[*reporting.trackers],
+        logging_dir=str(reporting.folder),
     )
 
 

@@ -65,10 +65,12 @@ def test_a_terminal_shows_one_time_left(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(screen, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", screen)
     columns: list[object] = []
-    monkeypatch.setattr(
-        "s2sent.training.loop.callbacks.Bar",
-        lambda *of_bar, **_: columns.extend(of_bar) or MagicMock(),
-    )
+
+    def bar(*of_bar: object, **_: object) -> MagicMock:
+        columns.extend(of_bar)
+        return MagicMock()
+
+    monkeypatch.setattr("s2sent.training.loop.callbacks.Bar", bar)
     progress = Progress("dev", batch_size=8)
     progress.on_train_begin(None, TrainerState(max_steps=4), TrainerControl())
     assert not any(isinstance(column, TimeRemainingColumn) for column in columns)

@@ -21,9 +21,10 @@ from s2sent.training.evaluation.encoders import torch_encode
 from s2sent.training.evaluation.sts import read_sentence_pairs, spearman
 from s2sent.training.loop.dev import tf32
 from s2sent.training.loop.trainer import MAX_GRADIENT_NORM, Trainer
+from s2sent.training.preparation import PRECISION_VARIABLE
 from s2sent.training.recipe.objectives import Objective, PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.train import PRECISION_VARIABLE, train
+from s2sent.training.train import train
 from tests.support.gradients_of_two import write_gradients
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK, with_objective
@@ -274,8 +275,8 @@ def test_the_loss_is_logged_as_it_is(
         return loss
 
     class Logged(TrainerCallback):
-        def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
-            logged.extend([logs["loss"]] if "loss" in logs else [])
+        def on_log(self, *args: Any, **kwargs: Any) -> None:
+            logged.extend([kwargs["logs"]["loss"]] if "loss" in kwargs["logs"] else [])
 
     monkeypatch.setattr(Trainer, "training_step", watched)
     train(recipe, data, tmp_path / "out", callbacks=[Logged()])

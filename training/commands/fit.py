@@ -1,0 +1,57 @@
+"""The command ``s2sent-train fit``: trains a recipe, or says what that would take."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from s2sent.training.commands.options import Data
+
+
+def fit(
+    recipe: Annotated[Path, typer.Argument(help="The recipe, a TOML file.")],
+    data: Data,
+    output: Annotated[Path, typer.Option(help="New folder for the checkpoint.")],
+    cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that keeps a teacher's embeddings, and states of a frozen backbone."
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on with what an interrupted run of the recipe left.")
+    ] = False,
+    save_minutes: Annotated[
+        float, typer.Option(min=0, help="Between two saves of the state that --resume needs.")
+    ] = 10.0,
+    report_to: Annotated[
+        list[str] | None, typer.Option(help="tensorboard, wandb, ...; may be repeated.")
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would run, from 20 steps: time and disk."),
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
+) -> None:
+    """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
+    from s2sent.training.recipe.recipe import read_recipe
+    from s2sent.training.train import train
+
+    asked = read_recipe(recipe)
+    if seed is not None:
+        asked = replace(asked, seed=seed)
+    if dry_run:
+        from s2sent.training.rehearsal import rehearse
+
+        typer.echo(rehearse(asked, data, output, cache=cache))
+        return
+    train(
+        asked,
+        data,
+        output,
+        cache=cache,
+        resume=resume,
+        save_minutes=save_minutes,
+        report_to=report_to or (),
+    )
