@@ -129,7 +129,8 @@ LAYERS = {
             {"__main__"},
             {"commands"},
             {"experiments"},
-            {"train"},
+            {"rehearsal", "train"},
+            {"preparation"},
             {"encoder"},
         ),
         *(
