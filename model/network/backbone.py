@@ -1,5 +1,6 @@
 """Loads a backbone and its tokenizer: no code of the folder is run, and no weight is random."""
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,11 +88,23 @@ def _checked(kind: Any, folder: Path) -> Any:
             return config, is_adapter
 
         def _load_model(self, *args: Any, **kwargs: Any) -> Any:
-            model, report = super()._load_model(*args, output_loading_info=True, **kwargs)
+            with _without_warnings():  # of what `require_weights` says in one sentence
+                model, report = super()._load_model(*args, output_loading_info=True, **kwargs)
             require_weights(folder, report)
             return model
 
     return Checked
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    log = logging.getLogger("transformers")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def require_weights(source: object, report: Mapping[str, Iterable[Any]]) -> None:

@@ -1,9 +1,11 @@
 """A weight that a checkpoint lacks is refused by name, in place of one that is random."""
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Callable
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,25 @@ def test_a_missing_weight_of_the_backbone_is_refused_by_name(
         with pytest.raises(CheckpointError, match=message) as told:
             load(folder)
         assert "\n" not in str(told.value)
+
+
+def test_the_library_s_list_of_weights_is_not_printed_as_well(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Nor where only the pooler is missing, of which it says that the model is to be trained."""
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "saved"))
+    said = BufferingHandler(capacity=1_000)
+    log = logging.getLogger("transformers")
+    log.addHandler(said)
+    try:
+        changed(folder / "model.safetensors", without("pooler"))
+        load_encoder(folder)
+        changed(folder / "model.safetensors", without("word_embeddings"))
+        with pytest.raises(CheckpointError):
+            load_encoder(folder)
+    finally:
+        log.removeHandler(said)
+    assert [record.getMessage() for record in said.buffer] == []
 
 
 def test_a_block_that_only_the_configuration_has_is_missing(
