@@ -104,11 +104,17 @@ def _serve(settings: Settings) -> None:
 def _open_and_serve(settings: Settings, processes: int) -> int:
     # Imported here, so that --help is instant, and in this order, so that the artifact is verified
     # and the model opened in threads while the rest is imported.
+    from s2sent.model.artifact.reader import Artifact
     from s2sent.model.runtime.malloc import return_freed_memory
     from s2sent.service.engine.background import in_background
     from s2sent.service.engine.inference.served_artifact import open_artifact
+    from s2sent.service.engine.inference.served_model import artifact_of
 
-    artifact = in_background(partial(open_artifact, settings), name="open")
+    def opened() -> Artifact:
+        made = {"artifact": artifact_of(settings.model)} if settings.model else {}
+        return open_artifact(settings.model_copy(update=made))
+
+    artifact = in_background(opened, name="open")
     import s2sent.model.runtime.encoder  # noqa: F401  # ONNX Runtime, while the artifact is read
     from s2sent.service.engine.inference.model import LoadedModel
 

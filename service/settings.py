@@ -106,6 +106,9 @@ class Settings(BaseSettings):
     )  # fmt: skip
 
     artifact: Path = _setting(DEFAULT_ARTIFACT, "Model", "Folder of the exported model to serve.")
+    model: str | None = _setting(
+        None, "Model", "A model to serve in place of artifact: a folder, hub id or pypi: name."
+    )
     served_name: str | None = _setting(
         None, "Model", "Name of the model in answers; by default the artifact's own."
     )

@@ -20,7 +20,7 @@ COMPOSE_FILE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 PROFILES = {"cpu": "service", "gpu": "service-gpu"}
 # The image itself fixes these: where it listens, what is mounted where, what it runs on. It is not
 # TensorRT, without which the settings refuse a folder for its engines.
-FIXED_SETTINGS = {"host", "port", "artifact", "device", "tensorrt_cache"}
+FIXED_SETTINGS = {"host", "port", "artifact", "model", "device", "tensorrt_cache"}
 ELSEWHERE = "192.0.2.1"
 
 

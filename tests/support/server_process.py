@@ -51,15 +51,17 @@ class ServerProcess:
         self._reader = threading.Thread(target=self._read_log, args=(listening,), daemon=True)
         self._reader.start()
         assert listening.wait(START_TIMEOUT_SECONDS), "the server does not listen"
-        assert self.log[0]["message"] == "listening", self.log
-        self.url = f"http://127.0.0.1:{self.log[0]['port']}"
+        ports = [line["port"] for line in self.log if line["message"] == "listening"]
+        assert ports, self.log
+        self.url = f"http://127.0.0.1:{ports[0]}"
         self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=60)
 
     def _read_log(self, listening: threading.Event) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.log.append(json.loads(line) if line.startswith("{") else {"message": line})
-            listening.set()
+            if self.log[-1]["message"] == "listening":
+                listening.set()
         listening.set()
 
     def wait_until_ready(self) -> None:

@@ -1,0 +1,154 @@
+"""The artifact of ``--model``: made once of a folder or a hub id, and kept in a cache.
+
+an artifact's folder          served as it is
+onnx/model.onnx in it         model.export.given_graph, without torch
+anything else                 s2sent-train export, where torch is installed
+"""
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import s2sent
+from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.manifest import MANIFEST, MODEL
+
+logger = logging.getLogger(__name__)
+
+FORM = 1  # goes up when the export makes something else of the same model
+HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+FETCHED = [MODEL, f"{MODEL}_data", "*.json", "*/config.json"]  # never code, never pickles
+_CODE = Path(s2sent.__file__).parents[1]  # where the exporter is that belongs to this code
+
+
+class ModelUnavailable(ArtifactError):
+    """The model cannot be served; the message says why and what to do."""
+
+
+def artifact_of(model: str, cache: Path | None = None) -> Path:
+    """The folder of the artifact of ``model``: a folder, a hub id, or a ``pypi:`` name.
+
+    It is made where the cache (by default `cache_folder`) has none for the files of the model as
+    they are now. Raises ModelUnavailable.
+    """
+    folder = Path(model) if Path(model).exists() else _snapshot(model)
+    if folder is not None and (folder / MANIFEST).is_file():
+        return folder
+    entry = (cache or cache_folder()) / _key(model, folder)
+    if (entry / MANIFEST).is_file():
+        return entry
+    with _locked(entry):
+        if not (entry / MANIFEST).is_file():  # made by another process meanwhile
+            logger.info("exporting %s to %s", model, entry)
+            _run(_command(model, folder, entry), model)
+    return entry
+
+
+def cache_folder() -> Path:
+    """``s2sent/models`` in the cache of the XDG Base Directory Specification."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(os.path.expanduser("~"), ".cache")
+    return base / "s2sent" / "models"
+
+
+def _key(model: str, folder: Path | None) -> str:
+    """A name for the files of a model as they are now: of their names, sizes and times."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+    seen = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    digest = hashlib.sha256(json.dumps([FORM, model, seen]).encode()).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-.')[-40:]}-{digest[:16]}"
+
+
+def _command(model: str, folder: Path | None, entry: Path) -> list[str]:
+    name = model.rstrip("/").rpartition("/")[2].removeprefix("pypi:")
+    if folder is not None and (folder / MODEL).is_file():
+        return ["s2sent.model.export.given_graph", str(folder), str(entry), name]
+    if importlib.util.find_spec("torch") is None:
+        raise ModelUnavailable(
+            f"{model} has no {MODEL}, so it has to be exported, and torch is not installed. Run"
+            f" `make train`, then `.venv/train/bin/s2sent-train export {model} runs/{name}` and"
+            f" serve it with --artifact runs/{name}."
+        )
+    return ["s2sent.training", "export", str(folder or model), str(entry), "--name", name]
+
+
+def _run(command: list[str], model: str) -> None:
+    done = subprocess.run(  # noqa: S603  # this Python, with folders as arguments
+        [sys.executable, "-m", *command],
+        cwd=_CODE,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
+        raise ModelUnavailable(f"{model} could not be exported: {said[-1]}")
+
+
+@contextmanager
+def _locked(entry: Path) -> Iterator[None]:
+    """Let one process at a time export; the others wait for what it makes."""
+    try:
+        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        lock = os.open(entry.with_name(f"{entry.name}.lock"), flags, 0o600)
+    except OSError as error:
+        raise ModelUnavailable(
+            f"{entry.parent} cannot keep the exported model ({error.strerror}): set XDG_CACHE_HOME"
+            " to a folder that can be written."
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _snapshot(model: str) -> Path | None:
+    """What the hub has by this name, from its local cache where the graph lies there already.
+
+    None for a ``pypi:`` name. Raises ModelUnavailable where neither has it.
+    """
+    if model.startswith("pypi:"):
+        return None
+    if not HUB_ID.fullmatch(model):
+        raise ModelUnavailable(f"{model} is no folder and no hub id. Correct the path.")
+    name = model if "/" in model else f"sentence-transformers/{model}"
+    kept = _kept_snapshot(name)
+    if kept is not None and (kept / MODEL).is_file():
+        return kept
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=FETCHED))
+    except ImportError:
+        cure = "Install huggingface_hub, or give a folder"
+    except (OSError, ValueError) as error:  # huggingface_hub's own are of these kinds
+        cure = f"Check the name or the connection ({str(error).strip().splitlines()[0]})"
+    if kept is not None:
+        return kept
+    raise ModelUnavailable(f"{model} is no folder here and could not be fetched. {cure}.")
+
+
+def _kept_snapshot(name: str) -> Path | None:
+    """The main revision of a model in the hub's local cache, as huggingface_hub lays it out."""
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home, "hub"))
+    folder = cache / f"models--{name.replace('/', '--')}"
+    try:
+        commit = (folder / "refs/main").read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+    snapshot = folder / "snapshots" / commit
+    return snapshot if snapshot.is_dir() else None

@@ -1,0 +1,147 @@
+"""A folder with its own graph becomes an artifact with the vectors of sentence-transformers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from s2sent.model.export.given_graph import GivenGraphError, export_given_graph
+from s2sent.model.export.parity import ParityError
+from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.given_graphs import Exporter, given_graph
+from tests.test_imports import BLOCK
+
+TEXTS = ["the dog runs", "a cat", "the man eats the food and the dog sleeps in the house"]
+FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert"]
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("given") / "tiny"
+    given_graph(folder)
+    return folder
+
+
+def edit(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def copied(folder: Path, target: Path) -> Path:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            new = target / path.relative_to(folder)
+            new.parent.mkdir(parents=True, exist_ok=True)
+            new.write_bytes(path.read_bytes())
+    return target
+
+
+@pytest.mark.parametrize("exporter", ["optimum", "torch"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_its_vectors(tmp_path: Path, family: str, exporter: Exporter) -> None:
+    encoder = given_graph(tmp_path / "given", family, exporter=exporter)
+    artifact = export_given_graph(tmp_path / "given", tmp_path / "made")
+    expected = encoder.encode(TEXTS)
+    assert np.abs(OnnxEncoder(artifact).encode(TEXTS) - expected).max() <= 1e-5
+    assert artifact.manifest.parity["max_abs_diff"] <= 1e-5
+
+
+@pytest.mark.parametrize("exporter", ["optimum", "torch"])
+def test_a_bert_is_fused_and_packed(tmp_path: Path, exporter: Exporter) -> None:
+    given_graph(tmp_path / "given", exporter=exporter)
+    manifest = export_given_graph(tmp_path / "given", tmp_path / "made").manifest
+    assert manifest.packed
+    assert manifest.fused["Attention"] == manifest.backbone["num_blocks"] == 4
+    assert (manifest.name, manifest.max_seq_length) == ("given", 64)
+
+
+def test_the_first_token_and_vectors_with_their_length_are_served(tmp_path: Path) -> None:
+    encoder = given_graph(tmp_path / "given", pooling="cls", normalize=False)
+    artifact = export_given_graph(tmp_path / "given", tmp_path / "made")
+    assert (artifact.manifest.pooling, artifact.manifest.normalize) == ("cls", False)
+    vectors = OnnxEncoder(artifact).encode(TEXTS, normalize=False)
+    assert np.abs(vectors - encoder.encode(TEXTS)).max() <= 1e-4
+
+
+def test_prompts_are_taken_over(given: Path, tmp_path: Path) -> None:
+    folder = copied(given, tmp_path / "given")
+    prompts = {"query": "the man ", "document": ""}
+    edit(folder / "config_sentence_transformers.json", prompts=prompts, default_prompt_name="query")
+    artifact = export_given_graph(folder, tmp_path / "made")
+    assert artifact.manifest.prompts == prompts
+    plain = OnnxEncoder(export_given_graph(given, tmp_path / "plain"))
+    prompted = OnnxEncoder(artifact).encode(TEXTS)
+    assert np.abs(prompted - plain.encode([f"the man {text}" for text in TEXTS])).max() <= 1e-5
+
+
+def test_it_needs_nothing_of_training(given: Path, tmp_path: Path) -> None:
+    """In a process in which torch, transformers and our training cannot be imported."""
+    blocked = ("torch", "transformers", "sentence_transformers", "optimum", "training", "service")
+    code = BLOCK.format(blocked=blocked, modules=())
+    code += "from s2sent.model.export.given_graph import main\nmain(*sys.argv[1:])\n"
+    command = [sys.executable, "-c", code, str(given), str(tmp_path / "made"), "mine"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "made/manifest.json").read_text())["name"] == "mine"
+
+
+def test_a_graph_that_the_passes_change_is_refused(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("s2sent.model.export.parity.MAX_ABS_DIFF", 0.0)
+    with pytest.raises(ParityError):
+        export_given_graph(given, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "sentence"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode": "max"}, "pools by max"),
+        ("1_Pooling/config.json", {"include_prompt": False}, "leaves the prompt out"),
+        ("sentence_bert_config.json", {"do_lower_case": True}, "lower-cases texts"),
+    ],
+)
+def test_what_needs_torch_is_refused_with_the_command_that_helps(
+    given: Path, tmp_path: Path, file: str, values: dict[str, Any], sentence: str
+) -> None:
+    folder = copied(given, tmp_path / "given")
+    edit(folder / file, **values)
+    with pytest.raises(GivenGraphError, match=f"{sentence}.*s2sent-train export"):
+        export_given_graph(folder, tmp_path / "made")
+
+
+def test_modules_that_are_not_read_are_named(given: Path, tmp_path: Path) -> None:
+    folder = copied(given, tmp_path / "given")
+    modules = json.loads((folder / "modules.json").read_text())
+    dense = {"idx": 3, "name": "3", "path": "3_Dense", "type": "sentence_transformers.models.Dense"}
+    (folder / "modules.json").write_text(json.dumps([*modules, dense]))
+    with pytest.raises(GivenGraphError, match="holds Transformer, Pooling, Normalize, Dense"):
+        export_given_graph(folder, tmp_path / "made")
+    (folder / "modules.json").unlink()
+    with pytest.raises(GivenGraphError, match=r"has no modules\.json"):
+        export_given_graph(folder, tmp_path / "made")
+
+
+def test_a_graph_that_may_do_more_than_compute_is_refused_before_it_runs(
+    given: Path, tmp_path: Path
+) -> None:
+    folder = copied(given, tmp_path / "given")
+    model = onnx.load(folder / "onnx/model.onnx")
+    model.graph.node[0].domain = "evil"
+    (folder / "onnx/model.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(GivenGraphError, match="cannot be served"):
+        export_given_graph(folder, tmp_path / "made")
+
+
+@pytest.mark.parametrize("cut", ["onnx/model.onnx", "tokenizer.json", "config.json"])
+def test_a_damaged_file_is_a_sentence(given: Path, tmp_path: Path, cut: str) -> None:
+    folder = copied(given, tmp_path / "given")
+    (folder / cut).write_bytes((folder / cut).read_bytes()[:100])
+    with pytest.raises(GivenGraphError, match=r"cannot be (read|served)"):
+        export_given_graph(folder, tmp_path / "made")

@@ -1,0 +1,158 @@
+"""serve --model: a folder or a hub id becomes an artifact once, and is served like any other."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from s2sent.model.artifact.reader import Artifact
+from s2sent.service.engine.inference import served_model
+from s2sent.service.engine.inference.served_model import ModelUnavailable, artifact_of
+from tests.support.given_graphs import given_graph
+from tests.support.server_process import running_server
+
+TEXTS = ["the dog runs", "a cat"]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("given") / "tiny"
+    given_graph(folder)
+    return folder
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty local cache as the hub lays it out, and no connection."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    return tmp_path / "hub"
+
+
+def keep_in(hub: Path, name: str, folder: Path) -> None:
+    cached = hub / f"models--{name.replace('/', '--')}"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs/main").write_text("c0ffee")
+    shutil.copytree(folder, cached / "snapshots/c0ffee")
+
+
+def test_a_folder_with_a_graph_is_exported_once(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = artifact_of(str(given), tmp_path / "cache")
+    assert Artifact.open(made).manifest.name == "tiny"
+    monkeypatch.setattr(subprocess, "run", None)  # it cannot be started again
+    assert artifact_of(str(given), tmp_path / "cache") == made
+
+
+def test_other_files_are_exported_anew(given: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(given, tmp_path / "mine"))
+    first = artifact_of(str(folder), tmp_path / "cache")
+    settings = folder / "sentence_bert_config.json"
+    settings.write_text('{"max_seq_length": 16, "do_lower_case": false}')
+    second = artifact_of(str(folder), tmp_path / "cache")
+    lengths = [Artifact.open(each).manifest.max_seq_length for each in (first, second)]
+    assert lengths == [64, 16]
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked"), [("me/mine", "me/mine"), ("sentence-transformers/mine", "mine")]
+)
+def test_a_hub_id_is_found_in_the_local_cache_without_a_connection(
+    given: Path, hub: Path, tmp_path: Path, kept: str, asked: str
+) -> None:
+    keep_in(hub, kept, given)
+    assert Artifact.open(artifact_of(asked, tmp_path / "cache")).manifest.name == "mine"
+
+
+def test_an_artifact_is_served_as_it_is(tiny_artifact: Artifact, hub: Path) -> None:
+    assert artifact_of(str(tiny_artifact.path)) == tiny_artifact.path
+    keep_in(hub, "me/artifact", tiny_artifact.path)
+    assert artifact_of("me/artifact").parent.name == "snapshots"
+
+
+def test_a_checkpoint_without_a_graph_is_exported_by_torch(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    made = artifact_of(str(tiny_checkpoint), tmp_path / "cache")
+    assert Artifact.open(made).manifest.selector is not None
+
+
+def test_without_torch_the_two_commands_that_help_are_named(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModelUnavailable, match="`make train`, then `.*s2sent-train export"):
+        artifact_of(str(tiny_checkpoint), tmp_path / "cache")
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        ("no/such-model", "no/such-model is no folder here and could not be fetched. Check the"),
+        ("./nowhere/at/all", "is no folder and no hub id. Correct the path."),
+    ],
+)
+def test_a_model_that_is_nowhere_is_a_sentence(
+    hub: Path, tmp_path: Path, model: str, sentence: str
+) -> None:
+    with pytest.raises(ModelUnavailable, match=sentence):
+        artifact_of(model, tmp_path / "cache")
+
+
+def test_what_the_export_says_is_told(given: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(given, tmp_path / "mine"))
+    (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "max"}')
+    with pytest.raises(ModelUnavailable, match="could not be exported: .* pools by max"):
+        artifact_of(str(folder), tmp_path / "cache")
+    assert not any((tmp_path / "cache").glob("*/"))
+
+
+def test_a_cache_that_cannot_be_written_is_a_sentence(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(ModelUnavailable, match="set XDG_CACHE_HOME to a folder"):
+        artifact_of(str(given), tmp_path / "cache")
+
+
+def test_a_lock_that_is_a_link_is_not_followed(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "target").write_text("kept")
+    entry = served_model._key(str(given), given)
+    (tmp_path / f"cache/{entry}.lock").symlink_to(tmp_path / "target")
+    with pytest.raises(ModelUnavailable, match="cannot keep the exported model"):
+        artifact_of(str(given), tmp_path / "cache")
+    assert (tmp_path / "target").read_text() == "kept"
+
+
+@pytest.mark.parametrize("precision", ["as_is", "int8"])
+def test_a_server_is_started_by_a_models_name(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """Both starts give the same vectors; the second one exports nothing."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = [sys.executable, "-m", "s2sent.service", "serve", "--model", str(given)]
+
+    def start() -> tuple[np.ndarray, list[dict[str, Any]]]:
+        flags = ("--precision", precision)
+        with running_server(given, *flags, program=program) as server:
+            assert server.client.get("/info").json()["model_id"] == "tiny"
+            vectors = server.client.post("/embed", json={"inputs": TEXTS}).json()
+            return np.array(vectors), server.log
+
+    first, log = start()
+    assert any("exporting" in str(line["message"]) for line in log)
+    second, log = start()
+    assert not any("exporting" in str(line["message"]) for line in log)
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.usefixtures("hub")
+def test_a_server_whose_model_cannot_be_had_ends_with_a_sentence() -> None:
+    command = [sys.executable, "-m", "s2sent.service", "serve", "--model", "no/such-model"]
+    done = subprocess.run([*command, "--port", "0"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no/such-model is no folder here and could not be fetched" in done.stdout
