@@ -120,7 +120,7 @@ LAYERS = {
             {"engine"},
             {"telemetry"},
             {"lanes", "settings_loading", "settings_reference"},
-            {"encodings", "errors", "process", "settings", "threads"},
+            {"encodings", "errors", "lock_files", "process", "settings", "threads"},
         ),
     ],
     "model": [{"export"}, {"network", "runtime"}, {"artifact"}],

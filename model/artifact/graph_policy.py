@@ -33,6 +33,7 @@ MESSAGES: dict[str, dict[int, str]] = {
 _MAIN_GRAPH = "main graph"
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
 _MAX_VARINT_BYTES = 10
+_ABOVE_64_BITS = 1 << 64
 _MAX_FIELDS = 1 << 29
 
 Value = int | memoryview
@@ -58,15 +59,14 @@ def check_graph(content: bytes | memoryview, *, weights_apart: bool = False) -> 
         own = _MAIN_GRAPH if (kind, parent) == ("GraphProto", "ModelProto") else kind
         may_be_apart = weights_apart and (kind, parent) == ("TensorProto", _MAIN_GRAPH)
         for number, value in fields_of(message):
-            if not may_be_apart:
-                _check_field(kind, number, value)
+            _check_field(kind, number, value, may_be_apart=may_be_apart)
             if number in MESSAGES[kind]:
                 waiting.append((MESSAGES[kind][number], content_of(value), own))
     if "GraphProto" not in seen:
         raise GraphRefused("it has no graph")
 
 
-def _check_field(kind: str, number: int, value: Value) -> None:
+def _check_field(kind: str, number: int, value: Value, *, may_be_apart: bool) -> None:
     match kind, number:
         case ("NodeProto", 7) | ("FunctionProto", 10):  # domain
             domain = bytes(content_of(value))
@@ -76,8 +76,10 @@ def _check_field(kind: str, number: int, value: Value) -> None:
             operator = bytes(content_of(value))
             if operator in FORBIDDEN_OPERATORS:
                 raise GraphRefused(f"it has the operator {_shown(operator)}")
-        case ("TensorProto", 13 | 14) if number == 13 or value != 0:  # external_data, data_location
-            raise GraphRefused("it has a tensor whose data is in another file")
+        case ("TensorProto", 14) if value not in (0, 1):  # data_location: a reader takes 32 bits
+            raise GraphRefused("it has a tensor whose data is in an unknown place")
+        case ("TensorProto", 13 | 14) if not may_be_apart and (number == 13 or value):
+            raise GraphRefused("it has a tensor whose data is in another file")  # 13: external_data
 
 
 def fields_of(message: memoryview) -> Iterator[tuple[int, Value]]:
@@ -120,7 +122,7 @@ def _varint(message: memoryview, place: int) -> tuple[int, int]:
     value = 0
     for shift, byte in enumerate(message[place : place + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << (7 * shift)
-        if byte < 0x80:
+        if byte < 0x80 and value < _ABOVE_64_BITS:  # readers drop what is above
             return value, place + shift + 1
     raise _malformed()
 

@@ -18,6 +18,7 @@ from s2sent.model.artifact.graph_policy import (
 )
 
 WEIGHTS_LOCATION = "model.onnx_data"  # as the graph names it, beside the graph
+_MAX_DIGITS = 20  # of an offset
 DATA_TYPES: dict[Value, tuple[str, int]] = {  # TensorProto.DataType: numpy's name, and bytes
     **{1: ("float32", 4), 2: ("uint8", 1), 3: ("int8", 1), 6: ("int32", 4)},
     **{7: ("int64", 8), 10: ("float16", 2), 11: ("float64", 8)},
@@ -41,8 +42,11 @@ def weights_of(graph: bytes | memoryview, data: memoryview) -> Iterator[Weight]:
     # The numbers of the fields are those of onnx.proto.
     for main in fields_by_number(memoryview(graph)).get(7, []):
         for tensor in map(fields_by_number, fields_by_number(main).get(5, [])):
-            if tensor.get(14, [0])[-1] == 1:  # data_location: EXTERNAL
+            locations = tensor.get(14, [0])  # data_location; the last one counts
+            if locations[-1] == 1:  # EXTERNAL
                 yield _weight(tensor, data)
+            elif 13 in tensor or any(locations):  # external_data
+                raise GraphRefused("it has a tensor whose data is in another file and in this one")
 
 
 def _weight(tensor: Fields, data: memoryview) -> Weight:
@@ -50,10 +54,11 @@ def _weight(tensor: Fields, data: memoryview) -> Weight:
     place = {_text(entry.get(1)): _text(entry.get(2)) for entry in entries}
     kind, item = DATA_TYPES.get(tensor.get(2, [0])[-1], ("", 0))
     start = place.get("offset", "0")
-    if place.get("location") != WEIGHTS_LOCATION or not kind or not start.isdecimal():
+    is_number = start.isascii() and start.isdecimal() and len(start) <= _MAX_DIGITS
+    if place.get("location") != WEIGHTS_LOCATION or not kind or not is_number:
         raise GraphRefused(f"it has a tensor whose data is in another file than {WEIGHTS_LOCATION}")
     dims = tensor.get(1, [])
-    shape = tuple(dim for dim in dims if isinstance(dim, int))
+    shape = tuple(dim for dim in dims if isinstance(dim, int) and dim <= len(data))
     first, size = int(start), math.prod(shape) * item
     if len(shape) != len(dims) or first + size > len(data):
         raise GraphRefused(f"it has a tensor whose data is not in {WEIGHTS_LOCATION}")

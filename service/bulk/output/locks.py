@@ -9,6 +9,7 @@ from pathlib import Path
 
 from s2sent.service.bulk.job import OutputError, Shard
 from s2sent.service.bulk.output.atomic_files import writing
+from s2sent.service.lock_files import open_lock_file
 
 LOCK = ".lock"
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}  # file systems without flock(2)
@@ -42,7 +43,7 @@ class FolderLocks:
 
     def _flock(self, name: str, kind: int) -> None:
         with writing(self._folder / name):
-            descriptor = os.open(self._folder / name, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = open_lock_file(self._folder / name)
             self._held.append(descriptor)
             try:
                 fcntl.flock(descriptor, kind | fcntl.LOCK_NB)

@@ -3,28 +3,34 @@
 The converter is a process of its own: what it imports and allocates never enters the service.
 """
 
+import dataclasses
 import fcntl
 import logging
 import os
 import shutil
+import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TextIO
 
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.artifact.manifest import MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
+from s2sent.service.lock_files import open_lock_file
 from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
 CONVERTER = "s2sent.model.export.requantize"
 CONVERSION = 3  # goes up when the converter makes something else of the same artifact
+# What a conversion changes in a manifest.
+CONVERTED_FIELDS = ("precision", "exact_without_vnni", "scores", "by_depth", "parity", "versions")
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 CODE = Path(s2sent.__file__).parents[1]  # where the converter is that belongs to this code
 
 
@@ -48,7 +54,8 @@ def open_artifact(settings: Settings) -> Artifact:
     source.take_graph().close()  # another one is served
     try:
         entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION}"
-        return _cached(entry) or _convert(source, entry)
+        _require_private(entry.parent)
+        return _cached(entry, source) or _convert(source, entry)
     except Int8Unavailable as error:
         if settings.precision == "int8":
             raise
@@ -83,13 +90,36 @@ def _cache_folder(settings: Settings) -> Path:
     return folder
 
 
-def _cached(entry: Path) -> Artifact | None:
-    """What is in the cache, None where that is nothing or damaged."""
+def _require_private(folder: Path) -> None:
+    """Raise Int8Unavailable for a cache that others may write: they could replace the model."""
+    try:
+        found = folder.stat()
+    except OSError:  # it is made with the first entry, or the error is told then
+        return
+    if found.st_uid not in (0, os.geteuid()) or found.st_mode & OTHERS_MAY_WRITE:
+        raise _unwritable(
+            folder,
+            f"others may write it (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o})",
+        )
+
+
+def _cached(entry: Path, source: Artifact) -> Artifact | None:
+    """What is in the cache, None where that is nothing, damaged or of another artifact."""
     try:
         made = Artifact.open(entry, keep_graph=True)
     except ArtifactError:
         return None
-    return made if made.manifest.precision == "int8" else None
+    if made.manifest.precision == "int8" and _said(made, source) == _said(source, source):
+        return made
+    made.take_graph().close()
+    return None
+
+
+def _said(artifact: Artifact, source: Artifact) -> Manifest:
+    """What a conversion leaves as it is in ``source``: the canary is a file."""
+    same = {name: getattr(source.manifest, name) for name in CONVERTED_FIELDS}
+    files = {name: entry for name, entry in artifact.manifest.files.items() if name != MODEL}
+    return dataclasses.replace(artifact.manifest, files=files, **same)
 
 
 def _convert(source: Artifact, entry: Path) -> Artifact:
@@ -100,12 +130,15 @@ def _convert(source: Artifact, entry: Path) -> Artifact:
         )
     try:
         with _locked(entry) as lock:
-            if made := _cached(entry):  # by another process meanwhile
+            if made := _cached(entry, source):  # by another process meanwhile
                 return made
             for left in entry.parent.glob(f".{entry.name}.*/"):  # by a conversion that was killed
                 shutil.rmtree(left)
+            logger.info("converting %s to int8; the result is kept in %s", source.path, entry)
+            since = time.monotonic()
             _run_converter(source, entry, lock)
-            made = _cached(entry)
+            logger.info("converted to int8 in %.1f s", time.monotonic() - since)
+            made = _cached(entry, source)
     except OSError as error:
         raise _unwritable(entry.parent, error.strerror or type(error).__name__) from None
     if made is None:
@@ -114,15 +147,18 @@ def _convert(source: Artifact, entry: Path) -> Artifact:
 
 
 @contextmanager
-def _locked(entry: Path) -> Iterator[TextIO]:
+def _locked(entry: Path) -> Iterator[int]:
     """Let one process at a time convert; the others wait for what it makes."""
     entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with entry.with_name(f"{entry.name}.lock").open("w") as lock:
+    lock = open_lock_file(entry.with_name(f"{entry.name}.lock"), 0o600)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield lock
+    finally:
+        os.close(lock)
 
 
-def _run_converter(source: Artifact, entry: Path, lock: TextIO) -> None:
+def _run_converter(source: Artifact, entry: Path, lock: int) -> None:
     """Run the converter, which has the lock too: it stays locked where only this process ends."""
     command: list[str | Path] = [
         sys.executable,
@@ -138,7 +174,7 @@ def _run_converter(source: Artifact, entry: Path, lock: TextIO) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        pass_fds=(lock.fileno(),),
+        pass_fds=(lock,),
         check=False,
     )
     if done.returncode:
@@ -149,5 +185,5 @@ def _run_converter(source: Artifact, entry: Path, lock: TextIO) -> None:
 def _unwritable(folder: Path, reason: str) -> Int8Unavailable:
     return Int8Unavailable(
         f"{folder} cannot keep the conversion to int8: {reason.lower()}. Set S2SENT_INT8_CACHE to a"
-        " folder that can be written, or precision to as_is."
+        " folder that this user alone can write, or precision to as_is."
     )

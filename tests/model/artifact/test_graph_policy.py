@@ -170,6 +170,7 @@ def test_every_cut_is_refused_or_has_lost_nothing_but_whole_fields() -> None:
         b"\x3a\x7f",  # longer than the file
         b"\x38\x00",  # a number in the graph's place
         b"\xba\x80\x80\x80\x10\x00\x3a\x00",  # field 7 + 2 ** 29, in 32 bits field 7
+        b"\x08" + b"\x80" * 9 + b"\x02\x3a\x00",  # a version above 64 bits
     ],
     ids=lambda content: content.hex(),
 )

@@ -90,13 +90,79 @@ def outside(location: str = WEIGHTS_LOCATION, offset: str = "0") -> ModelProto:
 @pytest.mark.parametrize(
     "place",
     [{"location": "../model.onnx_data"}, {"location": "/etc/passwd"}]
-    + [{"offset": "4"}, {"offset": "-4"}],
-    ids=["above", "absolute", "behind the end", "before the start"],
+    + [{"offset": "4"}, {"offset": "-4"}, {"offset": "9" * 5_000}, {"offset": "\u0664"}],
+    ids=["above", "absolute", "behind the end", "before the start", "far", "no ASCII"],
 )
 def test_weights_elsewhere_are_refused(place: dict[str, str]) -> None:
     content = outside(**place).SerializeToString()
     check_graph(content, weights_apart=True)
     with pytest.raises(GraphRefused, match="whose data is"):
+        list(weights_of(content, memoryview(WEIGHT.tobytes())))
+
+
+def varint(number: int) -> bytes:
+    """A base-128 varint, of as many bytes as it takes."""
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def with_weight(*more: bytes, keep: TensorProto | None = None) -> bytes:
+    """A model whose weight is ``keep``, or one in /etc/passwd, with more fields behind it."""
+    model = outside("/etc/passwd")
+    tensor = keep or model.graph.initializer[0]
+    if keep is None:
+        tensor.ClearField("data_location")
+    content = tensor.SerializeToString() + b"".join(more)
+    del model.graph.initializer[:]
+    inner: bytes = model.graph.SerializeToString() + b"\x2a" + varint(len(content)) + content
+    model.ClearField("graph")
+    head: bytes = model.SerializeToString()
+    return head + b"\x3a" + varint(len(inner)) + inner
+
+
+LOCATION = b"\x70"  # the tag of data_location, a varint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        (),  # external_data without data_location
+        *((LOCATION + varint(value),) for value in (2, 2**31, 2**32, 2**32 + 1, 2**63, 2**64 - 1)),
+        *((LOCATION + varint(value),) for value in (2**64, 2**64 + 1)),
+        (LOCATION + b"\x81" + b"\x80" * 8 + b"\x02",),  # above 64 bits, which readers drop
+        (LOCATION + varint(0), LOCATION + varint(2**32 + 1)),
+        (LOCATION + varint(1), LOCATION + varint(0)),
+        (LOCATION + varint(0), LOCATION + varint(1)),  # the last one counts: /etc/passwd
+        (b"\x72\x01\x01",),  # packed
+        (b"\x75\x01\x00\x00\x00",),  # of four bytes
+        (b"\x71\x01" + b"\x00" * 7,),  # of eight
+    ],
+    ids=lambda fields: b" ".join(fields).hex() or "none",
+)
+@pytest.mark.parametrize("weights_apart", [False, True])
+def test_no_way_to_write_where_data_is_opens_another_file(
+    fields: tuple[bytes, ...], weights_apart: bool
+) -> None:
+    def read() -> None:
+        content = with_weight(*fields)
+        check_graph(content, weights_apart=weights_apart)
+        list(weights_of(content, memoryview(WEIGHT.tobytes())))
+
+    with pytest.raises(GraphRefused):
+        read()
+
+
+@pytest.mark.parametrize("dims", [[2**62, 0], [-1, -1], [-1, 0], [2**40, 2**40], [0, 2**63 - 1]])
+def test_dimensions_that_no_array_has_are_refused(dims: list[int]) -> None:
+    tensor = outside().graph.initializer[0]
+    del tensor.dims[:]
+    tensor.dims.extend(dims)
+    content = with_weight(keep=tensor)
+    check_graph(content, weights_apart=True)
+    with pytest.raises(GraphRefused):
         list(weights_of(content, memoryview(WEIGHT.tobytes())))
 
 

@@ -1,5 +1,7 @@
 """The artifact is served as it lies there, or converted to int8 once and kept in a cache."""
 
+import dataclasses
+import json
 import re
 import shutil
 import subprocess
@@ -10,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
-from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.manifest import CANARY, MODEL
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal
 from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions
@@ -138,6 +143,83 @@ def test_a_damaged_entry_and_what_a_killed_conversion_left_are_replaced(
     assert open_artifact(settings).fingerprint == whole.fingerprint
     assert converter.runs == 2
     assert not left.exists()
+
+
+def shifted(entry: Path) -> None:
+    """An entry whose embeddings have their components in another order, the canary's too."""
+    made = Artifact.open(entry)
+    model = onnx.load_from_string(made.read(MODEL))
+    output = model.graph.output[0].name
+    for node in model.graph.node:
+        node.output[:] = ["in_order" if name == output else name for name in node.output]
+    order = np.roll(np.arange(made.manifest.dim), 1)
+    model.graph.initializer.append(numpy_helper.from_array(order, "order"))
+    model.graph.node.append(helper.make_node("Gather", ["in_order", "order"], [output], axis=-1))
+    onnx.save(model, str(entry / MODEL))
+    canary = json.loads((entry / CANARY).read_text())
+    canary["embedding"] = [canary["embedding"][at] for at in order]
+    (entry / CANARY).write_text(json.dumps(canary))
+    seal(entry, made.manifest)
+
+
+def of_another_name(entry: Path) -> None:
+    seal(entry, dataclasses.replace(Artifact.open(entry).manifest, prompts={"query": "other: "}))
+
+
+@pytest.mark.parametrize("change", [shifted, of_another_name])
+def test_an_entry_that_does_not_say_what_its_source_says_is_replaced(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter, change: Callable[[Path], None]
+) -> None:
+    settings = settings_for(tiny_artifact, tmp_path)
+    entry = open_artifact(settings).path
+    change(entry)
+    replaced = LoadedModel.open(settings)
+    assert replaced.artifact is not None
+    assert converter.runs == 2
+    assert replaced.artifact.canary == tiny_artifact.canary
+    assert replaced.artifact.manifest.prompts == tiny_artifact.manifest.prompts
+    replaced.check_canary(replaced.run)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o702, 0o777, 0o1777])
+def test_a_cache_that_others_may_write_is_a_sentence_and_with_auto_a_warning(
+    tiny_artifact: Artifact,
+    tmp_path: Path,
+    converter: Converter,
+    caplog: pytest.LogCaptureFixture,
+    mode: int,
+) -> None:
+    open_artifact(settings_for(tiny_artifact, tmp_path))
+    tmp_path.chmod(mode)
+    with pytest.raises(Int8Unavailable, match=rf"others may write it \(owner .*, mode {mode:o}\)"):
+        open_artifact(settings_for(tiny_artifact, tmp_path))
+    served = open_artifact(settings_for(tiny_artifact, tmp_path, "auto"))
+    assert served.fingerprint == tiny_artifact.fingerprint
+    assert "others may write it" in caplog.text
+
+
+def test_the_log_says_that_a_start_converts(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    open_artifact(settings_for(tiny_artifact, tmp_path))
+    assert f"converting {tiny_artifact.path} to int8" in caplog.text
+    assert "converted to int8 in" in caplog.text
+    caplog.clear()
+    open_artifact(settings_for(tiny_artifact, tmp_path))
+    assert not caplog.text
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    (tmp_path / "other").write_text("mine")
+    settings = settings_for(tiny_artifact, tmp_path)
+    name = f"{tiny_artifact.fingerprint}-{served_artifact.CONVERSION}.lock"
+    (tmp_path / name).symlink_to(tmp_path / "other")
+    with pytest.raises(Int8Unavailable, match=r"\.lock is a link or no file; remove it"):
+        open_artifact(settings)
+    assert (tmp_path / "other").read_text() == "mine"
 
 
 def test_another_artifact_has_another_entry(
