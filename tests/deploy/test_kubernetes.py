@@ -300,6 +300,16 @@ def test_keda_takes_the_autoscalers_place_with_the_same_thresholds() -> None:
     )
 
 
+@pytest.mark.parametrize("layers", [("base", "keda"), ("overlays/gpu", "keda-gpu")])
+def test_keda_keeps_the_pods_of_a_loaded_service_where_prometheus_cannot_be_asked(
+    layers: tuple[str, str],
+) -> None:
+    """By itself KEDA would go to so many replicas, also from more."""
+    spec = only(build(*layers), "ScaledObject")["spec"]
+    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert spec["minReplicaCount"] <= spec["fallback"]["replicas"] <= spec["maxReplicaCount"]
+
+
 def test_keda_on_a_gpu_asks_the_queue_only_with_the_threshold_of_the_overlay() -> None:
     (metric,) = only(build("overlays/gpu"), "HorizontalPodAutoscaler")["spec"]["metrics"]
     resources = build("overlays/gpu", "keda-gpu")
