@@ -53,7 +53,9 @@ def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(
+    each_form: None, tiny_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A copy of the artifact, which a test may spoil: nothing is read of it after the start."""
     return Path(shutil.copytree(tiny_artifact.path, tmp_path_factory.mktemp("served") / "artifact"))
 
@@ -93,13 +95,12 @@ class Clients:
         self._url = url
         self._ended = threading.Event()
         self._turned = threading.Barrier(count + 1)
-        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+        self._threads = [threading.Thread(target=self._ask, args=(key,)) for _ in range(count)]
         for thread in self._threads:
             thread.start()
 
-    def _ask(self) -> None:
+    def _ask(self, key: str) -> None:
         with httpx.Client(base_url=self._url, trust_env=False, timeout=30) as client:
-            key = self.key
             while not self._ended.is_set():
                 self.statuses.append(embed(client, key))
                 if key != self.key:
