@@ -23,9 +23,10 @@ def each_form(request: pytest.FixtureRequest) -> Iterator[None]:
     """
     from tests.support.server_process import ServerProcess
 
-    ServerProcess.form = ("--http-processes", str(request.param)) if request.param > 1 else ()
+    before = ServerProcess.form
+    ServerProcess.form = ("--http-processes", str(request.param))
     yield
-    ServerProcess.form = ()
+    ServerProcess.form = before
 
 
 @pytest.fixture(scope="session")

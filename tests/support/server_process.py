@@ -20,10 +20,11 @@ STOP_TIMEOUT_SECONDS = 120
 class ServerProcess:
     """A running `s2sent serve`, or ``program`` in its place; ``log`` holds its lines so far.
 
-    ``form`` has the flags of the form that is tested: one process or several.
+    ``form`` has the flags of the form that is tested, one process or several; those of the
+    variable TEST_SERVER_FLAGS by default.
     """
 
-    form: ClassVar[tuple[str, ...]] = ()
+    form: ClassVar[tuple[str, ...]] = (*os.environ.get("TEST_SERVER_FLAGS", "").split(),)
 
     def __init__(
         self,

@@ -27,6 +27,9 @@ from s2sent.service.engine.types import Readiness, ServedModel
 from s2sent.service.errors import ServiceError
 from s2sent.service.lanes import LANES
 
+# The board may be so old: what it says is only a first look, and runs may follow fast.
+PUBLISH_SECONDS = 0.002
+
 
 class LinkServer:
     """The engine process's connections, by number of the HTTP process, and what they share.
@@ -98,10 +101,10 @@ class LinkServer:
         self.board.publish(tokens, seconds)
 
     def publish_soon(self) -> None:
-        """`publish` at the end of this turn of the event loop."""
+        """`publish` within PUBLISH_SECONDS."""
         if not self._publishes_soon:
             self._publishes_soon = True
-            asyncio.get_running_loop().call_soon(self.publish)
+            asyncio.get_running_loop().call_later(PUBLISH_SECONDS, self.publish)
 
 
 class _LinkedRequest(PendingRequest):
@@ -175,7 +178,8 @@ class HttpProcessConnection(FrameConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop all that the process waits for."""
         super().connection_lost(exc)
-        self._owner.connections.pop(self._process, None)
+        if self._owner.connections.get(self._process) is self:  # else its successor's
+            del self._owner.connections[self._process]
         for number in list(self._pending):
             self._drop(number)
         for call in self._calls:

@@ -8,7 +8,7 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.service.engine.inference.model import LoadedModel, open_encoder
 from s2sent.service.engine.link.board import NUMBERS
 from s2sent.service.engine.link.client import RemoteEngine, RemoteModel
-from s2sent.service.engine.link.server import model_payload
+from s2sent.service.engine.link.server import HttpProcessConnection, model_payload
 from s2sent.service.engine.types import OtherTexts, Readiness
 from s2sent.service.errors import DeadlineExceeded, NotReady, Overloaded, QuotaExceeded
 from tests.support.fake_model import PATIENCE_SECONDS, Harness, outcome, serving, vector
@@ -36,6 +36,18 @@ async def test_texts_of_a_process_that_is_gone_leave_the_queue() -> None:
         assert [type(await outcome(task)) for task in (held, waiting)] == [NotReady, NotReady]
         harness.encoder.gate.set()
         await harness.until(lambda: harness.encoder.batches == [["held"]])
+
+
+async def test_a_connection_that_ends_late_leaves_its_successor_alone() -> None:
+    async with serving() as harness:
+        engine = linked_engine(harness)
+        successor = HttpProcessConnection(
+            engine.server, 1, on_ready=lambda: None, on_samples=lambda _, asked: None
+        )
+        engine.server.add(1, successor)
+        engine.near.close()
+        await harness.until(lambda: engine.far._transport is None)
+        assert engine.server.connections == {1: successor}
 
 
 async def test_without_the_engine_process_every_request_is_answered_503_at_once() -> None:
