@@ -112,12 +112,7 @@ class Settings(BaseSettings):
     served_name: str | None = _setting(
         None, "Model", "Name of the model in answers; by default the artifact's own."
     )
-    device: Literal["cpu", "cuda", "tensorrt"] = _setting(
-        "cpu", "Model", "Where the encoder runs; tensorrt is a GPU too."
-    )
-    tensorrt_cache: Path | None = _setting(
-        None, "Model", "Folder that keeps TensorRT's engines; without it each start builds them."
-    )
+    device: Literal["cpu", "cuda"] = _setting("cpu", "Model", "Where the encoder runs.")
     precision: Literal["as_is", "int8", "auto"] = _setting(
         "as_is", "Model", "int8 converts the artifact at the start; auto: where that is possible."
     )
@@ -269,11 +264,6 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"max_queue_tokens is {self.max_queue_tokens}, below max_batch_tokens "
                 f"{self.max_batch_tokens}: a full batch could never wait. Raise max_queue_tokens."
-            )
-        if self.tensorrt_cache and self.device != "tensorrt":
-            raise ValueError(
-                f"tensorrt_cache is set and device is {self.device}, which builds no engines."
-                " Set device to tensorrt, or leave tensorrt_cache out."
             )
         if self.precision == "int8" and self.device != "cpu":
             raise ValueError(

@@ -39,7 +39,6 @@ class FieldDescription:
 
 # Bounds that depend on another setting, which `Settings` checks after all fields.
 _BOUNDS_BY_OTHERS = {
-    "tensorrt_cache": "only with device tensorrt",
     "precision": "int8 on a CPU only",
     "concurrent_runs": "on a GPU at most 1",
     "max_batch_tokens": "at least max_batch_texts",

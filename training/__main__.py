@@ -170,7 +170,7 @@ def export(
         bool, typer.Option(help="Accept attention that ONNX Runtime cannot fuse.")
     ] = False,
     standard_operators: Annotated[
-        bool, typer.Option(help="Fuse nothing, for TensorRT and other runtimes.")
+        bool, typer.Option(help="Fuse nothing, for other runtimes.")
     ] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:

@@ -21,7 +21,7 @@ class ExportOptions:
     max_seq_length: the tokens of a text that are read; None for what the checkpoint says.
     depths: the blocks after which the encoder can also stop, besides the last one.
     standard_operators: fuse nothing, so that the graph has only operators of the ONNX standard,
-        as TensorRT and other runtimes require.
+        as other runtimes require.
     """
 
     precision: Precision = "fp32"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from s2sent.model.artifact.manifest import TOKENIZER
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.runtime.providers import PROVIDERS, Device, TensorRTPlan
+from s2sent.model.runtime.providers import PROVIDERS, Device
 from s2sent.model.runtime.sessions import (
     memory_returning_options,
     open_sessions,
@@ -57,7 +57,6 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
-        tensorrt: TensorRTPlan | None = None,
     ) -> None:
         if not isinstance(artifact, Artifact):
             artifact = Artifact.open(Path(artifact))
@@ -72,7 +71,7 @@ class OnnxEncoder:
         threads = [intra_op_num_threads]
         if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
             threads.append(1)
-        sessions = open_sessions(artifact, device, threads=threads, tensorrt=tensorrt)
+        sessions = open_sessions(artifact, device, threads=threads)
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
         self._returning_memory = memory_returning_options()

@@ -24,7 +24,6 @@ from s2sent.model.runtime.providers import (
     PROVIDERS,
     Device,
     ProviderUnavailable,
-    TensorRTPlan,
     provider_options,
     require_artifact_fits,
 )
@@ -47,7 +46,6 @@ SILENT = 4
 UNWANTED_FUSIONS: dict[Device, list[str]] = {
     "cpu": ["SkipLayerNormFusion"],
     "cuda": [],
-    "tensorrt": [],
 }
 
 
@@ -56,7 +54,6 @@ def open_sessions(
     device: Device,
     *,
     threads: Sequence[int] = (0,),
-    tensorrt: TensorRTPlan | None = None,
 ) -> list[ort.InferenceSession]:
     """Open a session on ``device`` for each count of ``threads``; 0 is one thread for each core.
 
@@ -67,7 +64,7 @@ def open_sessions(
     _require_provider(device)
     require_artifact_fits(artifact.manifest, device)
     if device != "cpu":
-        return [_open_on_gpu(artifact, device, count, tensorrt) for count in threads]
+        return [_open_on_gpu(artifact, device, count) for count in threads]
     options = [_session_options(artifact, count) for count in threads]
     with closing(artifact.take_graph()) as graph:
         tables = _values(read_lookup_tables(graph.content))  # without a copy
@@ -141,7 +138,7 @@ def _open_on_cpu(
     for name, table in tables.items():
         options.add_initializer(name, table)
     options.add_external_initializers([*weights], [*weights.values()])
-    session = _create(artifact, graph, options, "cpu")
+    session = _create(graph, options, "cpu")
     # ONNX Runtime points into them and does not keep them alive.
     session._tables = [tables, weights]
     return session
@@ -160,18 +157,16 @@ def _values(arrays: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
     return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
 
-def _open_on_gpu(
-    artifact: Artifact, device: Device, threads: int, tensorrt: TensorRTPlan | None
-) -> ort.InferenceSession:
+def _open_on_gpu(artifact: Artifact, device: Device, threads: int) -> ort.InferenceSession:
     ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
     options = _session_options(artifact, threads)
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     with closing(artifact.take_graph()) as file:
-        graph = bytes(file.content)  # TensorRT would make a path part of its cache's file names
+        graph = bytes(file.content)
         weights = _values(_weights_apart(artifact, file.content))
     options.add_external_initializers([*weights], [*weights.values()])
     try:
-        session = _create(artifact, graph, options, device, tensorrt)
+        session = _create(graph, options, device)
     except Exception as error:  # ONNX Runtime raises classes of its own
         raise _not_started(device, str(error).strip().rstrip(".")) from error
     if session.get_providers()[0] != PROVIDERS[device][0]:
@@ -181,18 +176,14 @@ def _open_on_gpu(
 
 
 def _create(
-    artifact: Artifact,
-    graph: str | bytes,
-    options: ort.SessionOptions,
-    device: Device,
-    tensorrt: TensorRTPlan | None = None,
+    graph: str | bytes, options: ort.SessionOptions, device: Device
 ) -> ort.InferenceSession:
     """A session of ``graph``: its verified bytes, or the path of a sealed file that has them."""
     # With the fallback it would print what failed on stdout and open a session on the CPU.
     session = ort.InferenceSession(
         graph,
         options,
-        providers=provider_options(artifact, device, tensorrt),
+        providers=provider_options(device),
         enable_fallback=0,
         disabled_optimizers=UNWANTED_FUSIONS[device],
     )
@@ -201,10 +192,9 @@ def _create(
 
 
 def _not_started(device: Device, reason: str) -> ProviderUnavailable:
-    libraries = "CUDA, cuDNN and TensorRT" if device == "tensorrt" else "CUDA and cuDNN"
     return ProviderUnavailable(
         f"{PROVIDERS[device][0]} could not be started: {reason}. Check the driver and the libraries"
-        f" of {libraries}, or choose the device cpu."
+        " of CUDA and cuDNN, or choose the device cpu."
     )
 
 

@@ -18,9 +18,8 @@ from tests.deploy.test_images import tool
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
 PROFILES = {"cpu": "service", "gpu": "service-gpu"}
-# The image itself fixes these: where it listens, what is mounted where, what it runs on. It is not
-# TensorRT, without which the settings refuse a folder for its engines.
-FIXED_SETTINGS = {"host", "port", "artifact", "model", "device", "tensorrt_cache"}
+# The image itself fixes these: where it listens, what is mounted where, what it runs on.
+FIXED_SETTINGS = {"host", "port", "artifact", "model", "device"}
 ELSEWHERE = "192.0.2.1"
 
 

@@ -166,10 +166,6 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
             "max_queue_tokens: at least max_batch_tokens",
         ),
         ({"metrics_require_key": True}, "metrics_require_key: true only with API keys"),
-        (
-            {"device": "cuda", "tensorrt_cache": "/engines"},
-            "tensorrt_cache: only with device tensorrt",
-        ),
         ({"device": "cuda", "precision": "int8"}, "precision: int8 on a CPU only"),
         ({"device": "cuda", "concurrent_runs": 2}, "concurrent_runs: on a GPU at most 1"),
     ],
@@ -184,12 +180,11 @@ def test_settings_that_contradict_each_other_are_refused_and_the_table_says_so(
     assert bounds.split("; ")[-1] == condition
 
 
-@pytest.mark.parametrize("device", ["cuda", "tensorrt"])
-def test_a_gpu_is_fed_larger_batches_unless_told_otherwise(device: str) -> None:
-    on_cpu, on_gpu = load_settings(), load_settings(device=device)
+def test_a_gpu_is_fed_larger_batches_unless_told_otherwise() -> None:
+    on_cpu, on_gpu = load_settings(), load_settings(device="cuda")
     for name in ("max_batch_tokens", "max_batch_texts", "max_queue_tokens"):
         assert getattr(on_gpu, name) > getattr(on_cpu, name)
-    assert load_settings(device=device, max_batch_tokens=2048).max_batch_tokens == 2048
+    assert load_settings(device="cuda", max_batch_tokens=2048).max_batch_tokens == 2048
 
 
 @pytest.mark.parametrize("given", [0, 1])

@@ -13,7 +13,7 @@ import onnxruntime as ort
 import pytest
 
 REAL_SESSION = ort.InferenceSession
-GPU_PROVIDERS = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+GPU_PROVIDERS = ("CUDAExecutionProvider",)
 
 
 class FakeRuntime:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.runtime.providers import ProviderUnavailable, TensorRTPlan
+from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.service.engine.background import in_background
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.served_artifact import int8_obstacle, open_artifact
@@ -81,11 +81,6 @@ class LoadedModel:
             device=settings.device,
             intra_op_num_threads=parallelism.threads,
             concurrent_runs=parallelism.concurrent_runs,
-            tensorrt=TensorRTPlan(
-                max_batch_texts=settings.max_batch_texts,
-                max_batch_tokens=settings.max_batch_tokens,
-                cache=settings.tensorrt_cache,
-            ),
         )
         remark = ""
         if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):

@@ -236,7 +236,7 @@ def test_attention_in_half_precision_reads_lengths(tmp_path: Path, family: str) 
 def test_standard_operators_are_all_there_are_when_asked_for(
     checkpoint: Path, tmp_path: Path
 ) -> None:
-    """TensorRT and other runtimes know no operators of ONNX Runtime's own."""
+    """Other runtimes know no operators of ONNX Runtime's own."""
     options = ExportOptions(standard_operators=True)
     exported = export_checkpoint(checkpoint, tmp_path / "standard", options)
     assert exported.manifest.fused == {}

@@ -16,25 +16,12 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime import providers, sessions
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.model.runtime.lookup_tables import read_lookup_tables
-from s2sent.model.runtime.providers import Device, ProviderUnavailable, TensorRTPlan
+from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.model.runtime.sessions import open_sessions
-from s2sent.service.engine.inference.model import LoadedModel
-from s2sent.service.settings_loading import load_settings
 from tests.support.fake_runtime import FakeRuntime
 
-CPU, CUDA, TENSORRT = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA", "Tensorrt"))
+CPU, CUDA = (f"{name}ExecutionProvider" for name in ("CPU", "CUDA"))
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
-
-
-@pytest.fixture(scope="module")
-def standard_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """The tiny encoder, fp16, in operators of the ONNX standard."""
-    from s2sent.model.export.checkpoint import export_checkpoint
-    from s2sent.model.export.options import ExportOptions
-
-    target = tmp_path_factory.mktemp("standard") / "artifact"
-    options = ExportOptions(precision="fp16", standard_operators=True)
-    return export_checkpoint(tiny_checkpoint, target, options)
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +81,10 @@ def test_int8_products_are_served_where_they_do_not_overflow(
     assert open_sessions(int8(tiny_artifact), "cpu")
 
 
-@pytest.mark.parametrize(("device", "provider"), [("cuda", CUDA), ("tensorrt", TENSORRT)])
-def test_a_device_that_is_not_installed_is_refused_by_name(
-    tiny_artifact: Artifact, device: Device, provider: str
-) -> None:
+def test_a_device_that_is_not_installed_is_refused_by_name(tiny_artifact: Artifact) -> None:
     """ONNX Runtime itself would go on with the CPU."""
-    with pytest.raises(ProviderUnavailable, match=rf"not {provider}.*s2sent\[gpu\]"):
-        OnnxEncoder(tiny_artifact, device=device)
+    with pytest.raises(ProviderUnavailable, match=rf"not {CUDA}.*s2sent\[gpu\]"):
+        OnnxEncoder(tiny_artifact, device="cuda")
 
 
 def test_a_gpu_session_asks_for_cuda_first(
@@ -216,14 +200,11 @@ def test_a_silent_fallback_to_the_cpu_is_refused(
 
 
 def test_a_provider_that_fails_is_refused_in_one_sentence(
-    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TensorRT's raises where its libraries are missing."""
-    FakeRuntime(failure=RuntimeError("Please install TensorRT.\n")).install(monkeypatch)
-    with pytest.raises(
-        ProviderUnavailable, match=r": Please install TensorRT\. Check .*TensorRT, or"
-    ):
-        open_sessions(standard_artifact, "tensorrt")
+    FakeRuntime(failure=RuntimeError("No device was found.\n")).install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=r": No device was found\. Check .*cuDNN, or"):
+        open_sessions(tiny_artifact, "cuda")
 
 
 @pytest.mark.parametrize("operator", ["Attention", "Gemm", "LayerNormalization"])
@@ -276,74 +257,3 @@ def test_on_a_gpu_runs_of_several_threads_wait_for_each_other(
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
     assert len(runtime.session.bindings) == len(TEXTS) * 9
     assert runtime.session.most_at_once == 1
-
-
-def test_tensorrt_comes_before_cuda(
-    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runtime = FakeRuntime().install(monkeypatch)
-    assert OnnxEncoder(standard_artifact, device="tensorrt").provider == TENSORRT
-    assert list(runtime.session.providers) == [TENSORRT, CUDA, CPU]
-    assert runtime.session.providers[CUDA]["use_tf32"] == "0"
-
-
-def test_tensorrt_is_told_every_shape_a_batch_can_have(
-    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shape outside of the profile would build another engine while requests wait."""
-    runtime = FakeRuntime().install(monkeypatch)
-    plan = TensorRTPlan(max_batch_texts=512, max_batch_tokens=2048)
-    open_sessions(standard_artifact, "tensorrt", tensorrt=plan)
-    options = runtime.session.providers[TENSORRT]
-    longest = standard_artifact.manifest.max_seq_length
-    for name in standard_artifact.manifest.inputs:
-        assert f"{name}:1x1" in options["trt_profile_min_shapes"].split(",")
-        assert f"{name}:256x{longest // 8}" in options["trt_profile_opt_shapes"].split(",")
-        assert f"{name}:512x{longest}" in options["trt_profile_max_shapes"].split(",")
-
-
-@pytest.mark.parametrize(
-    ("precision", "half"), [("fp32", "0"), ("weight-int8", "0"), ("fp16", "1")]
-)
-def test_tensorrt_rounds_only_what_was_exported_in_half(
-    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, precision: str, half: str
-) -> None:
-    """The parity report of the manifest is of the precision that is served."""
-    runtime = FakeRuntime().install(monkeypatch)
-    manifest = replace(standard_artifact.manifest, precision=precision)
-    open_sessions(Artifact(standard_artifact.path, manifest), "tensorrt")
-    assert runtime.session.providers[TENSORRT]["trt_fp16_enable"] == half
-
-
-def test_tensorrt_refuses_operators_it_does_not_know(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would run the rest in pieces between them."""
-    FakeRuntime().install(monkeypatch)
-    with pytest.raises(ProviderUnavailable, match="has .*Attention.*--standard-operators"):
-        OnnxEncoder(tiny_artifact, device="tensorrt")
-
-
-def test_tensorrt_refuses_a_graph_that_can_stop_early(
-    stopping_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OpenVINO was seen to answer at full depth whatever was asked for; this one is not known."""
-    FakeRuntime().install(monkeypatch)
-    with pytest.raises(ProviderUnavailable, match="can stop at depth 3.*without --depths"):
-        OnnxEncoder(stopping_artifact, device="tensorrt")
-
-
-def test_settings_reach_the_session(
-    standard_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The largest batch is TensorRT's profile, and its cache keeps artifacts apart."""
-    runtime = FakeRuntime().install(monkeypatch)
-    folder = standard_artifact.path
-    settings = load_settings(
-        artifact=folder, device="tensorrt", tensorrt_cache=tmp_path, max_batch_texts=77
-    )
-    assert LoadedModel.open(settings).encoder.provider == TENSORRT
-    options = runtime.session.providers[TENSORRT]
-    assert ":77x" in options["trt_profile_max_shapes"]
-    assert options["trt_engine_cache_path"] == str(tmp_path)
-    assert options["trt_engine_cache_prefix"] == standard_artifact.fingerprint[:16]

@@ -82,7 +82,7 @@ def test_this_machine_has_at_least_one_core() -> None:
     [
         *((0, "cpu", 64, 1), (1, "cpu", 64, 1), (4, "cpu", 2, 4), (64, "cpu", 2, 64)),
         *((0, "cuda", 1, 1), (0, "cuda", 3, 1), (0, "cuda", 8, 6), (0, "cuda", 96, 12)),
-        *((1, "cuda", 16, 1), (0, "tensorrt", 16, 12), (2, "tensorrt", 16, 2)),
+        *((1, "cuda", 16, 1), (0, "cuda", 16, 12), (2, "cuda", 16, 2)),
     ],
 )
 def test_http_processes_are_as_many_as_asked_or_as_suit_the_device(
