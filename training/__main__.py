@@ -14,6 +14,7 @@ import typer
 
 import s2sent
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.network.bare import told_of_bare
 from s2sent.training.commands.chain import chain
 from s2sent.training.commands.corpora import caption_edits, docstrings
 from s2sent.training.commands.depths import depths
@@ -22,7 +23,7 @@ from s2sent.training.commands.frozen import frozen
 from s2sent.training.commands.options import Data, whole_numbers
 from s2sent.training.commands.overhead import overhead
 from s2sent.training.commands.reproduce import reproduce
-from s2sent.training.errors import failure
+from s2sent.training.errors import EncoderError, failure
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -175,6 +176,8 @@ def export(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
+    if told := told_of_bare(Path(checkpoint)):
+        raise EncoderError(told)  # before the libraries are loaded, which takes seconds
     from s2sent.model.export.checkpoint import export_checkpoint
     from s2sent.model.export.options import ExportOptions
     from s2sent.model.export.twins import export_twins

@@ -11,9 +11,9 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from s2sent.model.network.backbone_settings import SETTINGS_FILES
+from s2sent.model.network.bare import MODULES_FILE
 from s2sent.model.network.checkpoint import (
     HEAD,
-    MODULES_FILE,
     CheckpointError,
     read_json,
     read_modules,

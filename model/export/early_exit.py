@@ -59,6 +59,7 @@ def add_depth_input(
     block after each smaller depth reads, where that is not the last pooled block, packed or not.
     """
     graph = model.graph
+    _part_sums(graph)
     depths = sorted(exits)
     states = states or {depth: _state(graph, exits[depth][-1]) for depth in depths[:-1]}
     full = exits[depths[-1]]
@@ -91,6 +92,30 @@ def add_depth_input(
     graph.input.append(helper.make_tensor_value_info(DEPTH_INPUT, TensorProto.INT64, []))
     graph.initializer.append(helper.make_tensor(DEPTH_INPUT, TensorProto.INT64, [], [depths[-1]]))
     return model
+
+
+def _part_sums(graph: GraphProto) -> None:
+    """Part each norm that gives the sum it is of, a block's state, from that sum, in place.
+
+    A backbone that normalises ahead of its blocks has such norms where they are fused for a GPU,
+    and an exit passes on one value, the state.
+    """
+    nodes: list[NodeProto] = []
+    for node in graph.node:
+        if node.op_type != "SkipLayerNormalization" or len(node.output) < 4:
+            nodes.append(node)
+            continue
+        first, second, weight, shift, *bias = node.input
+        normed, *_, state = node.output
+        inner = f"{state}/without_bias" if bias else state
+        nodes.append(helper.make_node("Add", [first, second], [inner], inner))
+        if bias:
+            nodes.append(helper.make_node("Add", [inner, *bias], [state], state))
+        inputs = [state, weight, shift]
+        norm = helper.make_node("LayerNormalization", inputs, [normed], normed, axis=-1)
+        norm.attribute.extend(each for each in node.attribute if each.name == "epsilon")
+        nodes.append(norm)
+    replace_nodes(graph, nodes)
 
 
 def without_exits(model: ModelProto) -> ModelProto:

@@ -231,9 +231,8 @@ def _read_by(node: NodeProto) -> list[str]:
 def _sort(graph: GraphProto) -> None:
     """Put each node behind those that it reads, in place; a sorted graph stays as it is."""
     maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    maker.pop("", None)
     before = {
-        position: {maker[name] for name in _read_by(node) if name in maker}
+        position: {maker[name] for name in _read_by(node) if name and name in maker}
         for position, node in enumerate(graph.node)
     }
     if any(position <= max(read, default=-1) for position, read in before.items()):
@@ -279,7 +278,8 @@ def save(graph: ModelProto, path: str) -> None:
     The second has its weights, which ``graph`` then has no more. Raises `GraphError` for a graph
     that the specification does not allow.
     """
-    _sort(graph.graph)
+    for part in list(with_branches(graph.graph)):
+        _sort(part)
     try:
         if weight_bytes(graph) > LARGEST_GRAPH:
             onnx.save_model(graph, path, save_as_external_data=True, location=WEIGHTS_LOCATION)

@@ -34,7 +34,8 @@ from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
 from s2sent.model.export.written_graph import write_graph
 from s2sent.model.network.backbone_settings import read_config
-from s2sent.model.network.checkpoint import MODULES_FILE, CheckpointError
+from s2sent.model.network.bare import MODULES_FILE
+from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder

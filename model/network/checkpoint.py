@@ -19,6 +19,7 @@ from torch.nn.modules import activation
 
 from s2sent.model.artifact.errors import RESTORE
 from s2sent.model.artifact.manifest import MANIFEST
+from s2sent.model.network.bare import MODULES_FILE, told_of_bare
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.transformer import TemplateTransformer, TokenPooling
 
@@ -40,7 +41,6 @@ FORMER_NAMES = {  # what modules.json of older checkpoints has
         ("MaskPooling", TokenPooling),
     )
 }
-MODULES_FILE = "modules.json"  # where sentence-transformers lists the modules of a checkpoint
 SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none
 SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name")
 ADAPTER_FILE = "adapter_config.json"  # of peft
@@ -66,11 +66,8 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
             raise adapter_alone(checkpoint)
         if (checkpoint / MANIFEST).is_file():
             raise CheckpointError(f"{checkpoint} is an artifact. {RESTORE}")
-        if (checkpoint / "config.json").is_file():
-            raise CheckpointError(
-                f"{checkpoint / MODULES_FILE} cannot be read, as the folder holds a backbone alone:"
-                " train it with s2sent-train fit, a decoder with a template in [backbone]."
-            )
+        if told := told_of_bare(checkpoint):
+            raise CheckpointError(told)
     modules = [(_known_class(checkpoint, name), path) for name, path in module_entries(checkpoint)]
     _require_pipeline(checkpoint, [kind for kind, _ in modules])
     for kind, path in modules[1:]:

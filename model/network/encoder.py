@@ -232,7 +232,7 @@ def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> No
                 f"{checkpoint} pools the token that a template reads, and has none: "
                 "save the encoder again as it was built."
             )
-    elif not pooling.include_prompt:
+    elif not pooling.include_prompt and any(encoder.prompts.values()):
         raise CheckpointError(
             f"{checkpoint} leaves its prompt out of the pooling (include_prompt=False): an encoder "
             "here pools all tokens."

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import load_encoder
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.plain_checkpoint import saved
+from tests.support.tiny import tiny_backbone
 
 SHAPE: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 SHAPE |= {"num_attention_heads": 2, "max_position_embeddings": 64}
@@ -167,3 +170,47 @@ def test_the_integer_bert_is_exported_without_its_integers(tmp_path: Path) -> No
     served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", FEW))
     expected = SentenceTransformer(str(folder)).encode(TEXTS)
     np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
+
+
+def test_a_bare_backbone_is_told_how_to_get_a_pooling_before_torch_is_loaded(
+    tmp_path: Path,
+) -> None:
+    backbone = tiny_backbone(tmp_path / "backbone")
+    code = (
+        "import sys\nfrom s2sent.training.__main__ import main\n"
+        f"try: main(['export', {str(backbone)!r}, {str(tmp_path / 'artifact')!r}])\n"
+        "finally: print('torch' in sys.modules)"
+    )
+    run = subprocess.run(  # this interpreter
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert run.stdout.strip() == "False"
+    assert "holds a backbone alone" in run.stderr
+    assert f"SentenceTransformer('{backbone}').save(NEW_FOLDER)" in run.stderr
+    assert run.returncode != 0
+    with pytest.raises(CheckpointError, match="holds a backbone alone, and nothing says how"):
+        load_encoder(backbone)
+
+
+def test_a_prompt_that_is_left_out_of_the_pooling_may_be_no_prompt(tmp_path: Path) -> None:
+    """Without a prompt nothing is left out, and sentence-transformers pools all tokens too."""
+    folder = saved(tmp_path, "bert", 64, **SHAPE)
+    edit(folder / "1_Pooling/config.json", include_prompt=False)
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", FEW))
+    expected = SentenceTransformer(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
+    edit(folder / "config_sentence_transformers.json", prompts={"query": "find: "})
+    with pytest.raises(CheckpointError, match="include_prompt=False"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize("depths", [(1, 2), (2, 3)])
+def test_norms_ahead_of_the_blocks_stop_early_in_half_precision(
+    depths: tuple[int, ...], tmp_path: Path
+) -> None:
+    options = {**SHAPE, "num_hidden_layers": 4, "pad_token_id": 1}
+    folder = saved(tmp_path, "roberta-prelayernorm", 64, **options)
+    asked = replace(FEW, precision="fp16", depths=depths)
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", asked))
+    expected = SentenceTransformer(str(folder)).encode(TEXTS)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=5e-3)
