@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,7 @@ class Supervisor:
             if self._ending.is_set():
                 self.exit_code = self.exit_code or int(code != 0)
                 return
+            self._link.set_state(self._readiness())
             served, failed_starts = served or was_ready, 0 if was_ready else failed_starts + 1
             name, fields = name_of(process), {"fields": {"exit_code": code}}
             if failed_starts >= (MAX_FAILED_STARTS if served else 1):
@@ -210,7 +212,7 @@ class Supervisor:
         return readiness
 
     def _replace_stalled(self, now: float) -> None:
-        for process, connection in self._link.connections.items():
+        for process, connection in list(self._link.connections.items()):
             silent = now - connection.heard
             limit = max(self._settings.stall_timeout_seconds, 3 * BEAT_SECONDS)
             if process not in self._ready:
@@ -220,11 +222,11 @@ class Supervisor:
             if silent > limit and (child := self._children.get(process)):
                 logger.error("HTTP process %s did nothing for %.0f s", name_of(process), silent)
                 connection.close()
-                child.kill()
+                _kill(child)
 
     def _kill(self) -> None:
         for child in self._children.values():
-            child.kill()
+            _kill(child)
 
     # --- what HTTP processes ask ---
 
@@ -256,6 +258,11 @@ class Supervisor:
         self._grace_seconds = min(self._grace_seconds, FAILED_TIMEOUT_SECONDS)
         self._link.set_state(Readiness(False, reason), failed=True)
         self._ending.set()
+
+
+def _kill(child: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):  # it has ended, which is not known yet
+        child.kill()
 
 
 def _search_path() -> list[object]:
