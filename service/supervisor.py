@@ -176,7 +176,7 @@ class Supervisor:
             )
         self._children[process] = child
         try:
-            await child.communicate(_as_json(self._settings))
+            await child.communicate(settings_as_json(self._settings))
             return await child.wait()
         finally:
             del self._children[process]
@@ -270,7 +270,7 @@ def _search_path() -> list[object]:
     return [CODE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
-def _as_json(settings: Settings) -> bytes:
+def settings_as_json(settings: Settings) -> bytes:
     """All settings, secrets too: for the eyes of a process of the same user."""
 
     def plain(value: object) -> object:
