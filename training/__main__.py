@@ -176,6 +176,9 @@ def export(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
+    from s2sent.training.corpus import read_sentences
+
+    lines = read_sentences(sentences) if sentences else ()
     if told := told_of_bare(Path(checkpoint)):
         raise EncoderError(told)  # before the libraries are loaded, which takes seconds
     from s2sent.model.export.checkpoint import export_checkpoint
@@ -183,7 +186,6 @@ def export(
     from s2sent.model.export.twins import export_twins
     from s2sent.model.network.twins import is_twin_checkpoint
     from s2sent.training.backbones import PREFIX, origin, resolve
-    from s2sent.training.corpus import read_sentences
     from s2sent.training.files.record import read_record
 
     folder = Path(resolve(checkpoint))
@@ -192,7 +194,7 @@ def export(
         precision=precision,
         name=name,
         backbone=read_record(folder).get("backbone", known),
-        sentences=read_sentences(sentences) if sentences else (),
+        sentences=lines,
         max_seq_length=max_seq_length,
         depths=whole_numbers(depths, "block numbers"),
         allow_unfused_attention=allow_unfused_attention,
