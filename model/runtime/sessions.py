@@ -5,6 +5,7 @@ only logs it. Here both raise ProviderUnavailable.
 """
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -113,8 +114,9 @@ def _require_provider(device: Device) -> None:
     if PROVIDERS[device][0] not in available:
         raise ProviderUnavailable(
             f"ONNX Runtime {ort.__version__} here has {', '.join(available)}, not"
-            f" {PROVIDERS[device][0]}. Install s2sent[gpu] without s2sent[cpu] beside it, or choose"
-            " the device cpu."
+            f" {PROVIDERS[device][0]}. Run {sys.executable} -m pip uninstall onnxruntime and then"
+            f" {sys.executable} -m pip install 'onnxruntime-gpu[cuda,cudnn]', or choose the device"
+            " cpu."
         )
 
 

@@ -6,6 +6,7 @@ route and status. This module configures that, and adds the engine's stages to t
 """
 
 import importlib.util
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -37,7 +38,8 @@ def check_packages(settings: Settings) -> None:
     if settings.otlp_endpoint is not None and not all(map(importlib.util.find_spec, needed)):
         problem = (
             "otlp_endpoint is set, and the packages that send traces are not installed. "
-            "Install s2sent[otel] or unset S2SENT_OTLP_ENDPOINT."
+            f"Run {sys.executable} -m pip install opentelemetry-sdk"
+            " opentelemetry-exporter-otlp-proto-http, or unset S2SENT_OTLP_ENDPOINT."
         )
         raise SettingsError([problem])
 

@@ -125,8 +125,8 @@ def _said(artifact: Artifact, source: Artifact) -> Manifest:
 def _convert(source: Artifact, entry: Path) -> Artifact:
     if find_spec("onnx") is None:
         raise Int8Unavailable(
-            "conversion to int8 needs the package onnx, which is not installed. Install"
-            " s2sent[cpu], or set precision to as_is."
+            "conversion to int8 needs the package onnx, which is not installed. Run"
+            f" {sys.executable} -m pip install onnx, or set precision to as_is."
         )
     try:
         with _locked(entry) as lock:

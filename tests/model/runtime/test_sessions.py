@@ -83,7 +83,7 @@ def test_int8_products_are_served_where_they_do_not_overflow(
 
 def test_a_device_that_is_not_installed_is_refused_by_name(tiny_artifact: Artifact) -> None:
     """ONNX Runtime itself would go on with the CPU."""
-    with pytest.raises(ProviderUnavailable, match=rf"not {CUDA}.*s2sent\[gpu\]"):
+    with pytest.raises(ProviderUnavailable, match=rf"not {CUDA}.*-m pip install 'onnxruntime-gpu"):
         OnnxEncoder(tiny_artifact, device="cuda")
 
 
