@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
@@ -17,6 +17,7 @@ from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.service.access.auth import ApiKeys, RequireApiKey
 from s2sent.service.access.rate_limits import Limiter, RateLimiter
 from s2sent.service.api.embedding import Service
+from s2sent.service.api.exposition import Exposition
 from s2sent.service.api.openapi import EMBEDDING_HEADERS, INT8_HEADERS, RAW_HEADERS, describe
 from s2sent.service.api.routes import explain, native, openai, operations, tokenize
 from s2sent.service.engine.engine import Engine
@@ -112,7 +113,9 @@ def create_app(
         setting="max_unsent_bytes",
     )
     bodies = BodyReader(settings, metrics)
-    app.state.service = Service(settings, engine, metrics, bodies, answer_memory)
+    app.state.service = Service(
+        settings, engine, metrics, bodies, answer_memory, Exposition(metrics)
+    )
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]  # FastAPI's documented way
     limiter = limiter or RateLimiter(metrics)
     _add_middleware(app, settings, metrics, limiter, traced=tracer_provider is not None)
@@ -168,7 +171,8 @@ def _lifespan(
             await engine.drain(settings.drain_timeout_seconds)
             metrics.deferred.run()
             if tracer_provider:
-                await asyncio.to_thread(close_provider, tracer_provider)
+                with suppress(RuntimeError):  # no thread can be started: spans are lost
+                    await asyncio.to_thread(close_provider, tracer_provider)
 
     return lifespan
 

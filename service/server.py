@@ -29,7 +29,6 @@ from s2sent.service.http.connection import HttpConnection
 from s2sent.service.process import tune_garbage_collector
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
-from s2sent.service.threads import pool_of
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +110,6 @@ class Process:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve until `stop` or a fatal error."""
-        asyncio.get_running_loop().set_default_executor(pool_of(1, "default"))
         await self._server.serve(sockets=[listener])
         if unsent := self._unsent():
             logger.error("%d answers were not sent: their clients did not read them", unsent)

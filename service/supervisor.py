@@ -131,8 +131,10 @@ class Supervisor:
         while True:
             try:
                 code = await self._run(process, listener)
-            except OSError:  # no process, memory or descriptor is left for it
-                logger.exception("HTTP process %s could not be started", name_of(process))
+            except OSError as error:  # no process, memory or descriptor is left for it
+                reason = error.strerror
+                logger.error("HTTP process %s cannot be started: %s", name_of(process), reason)
+                await asyncio.sleep(BEAT_SECONDS)
                 code = 1
             was_ready = process in self._ready
             self._ready.discard(process)
@@ -161,28 +163,30 @@ class Supervisor:
             on_samples=lambda report, asked: self._reports.take(process, report, asked=asked),
         )
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=own)
-        with its:
-            if self._ending.is_set():  # the listener is closed
-                connection.close()
-                return 0
-            descriptors = listener.fileno(), its.fileno(), self._board_file
-            child = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", MODULE),
-                *map(str, (process, self._count, os.getpid(), *descriptors)),
-                stdin=asyncio.subprocess.PIPE,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, _search_path()))},
-                pass_fds=descriptors,
-                start_new_session=True,  # a terminal's Ctrl-C is for this process
-            )
-        self._children[process] = child
         try:
+            with its:
+                if self._ending.is_set():  # the listener is closed
+                    return 0
+                child = await self._spawn(process, listener.fileno(), its.fileno())
+            self._children[process] = child
             await child.communicate(settings_as_json(self._settings))
             return await child.wait()
         finally:
-            del self._children[process]
+            self._children.pop(process, None)
             connection.close()
             self._board.set_in_flight(process, 0)
             self._reports.end(process)
+
+    async def _spawn(self, process: int, *descriptors: int) -> asyncio.subprocess.Process:
+        descriptors = *descriptors, self._board_file
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", MODULE),
+            *map(str, (process, self._count, os.getpid(), *descriptors)),
+            stdin=asyncio.subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, _search_path()))},
+            pass_fds=descriptors,
+            start_new_session=True,  # a terminal's Ctrl-C is for this process
+        )
 
     async def _watch(self) -> None:
         """Tell all whether the service is ready, and replace processes that do nothing."""

@@ -41,6 +41,7 @@ class Service:
     metrics: Metrics
     bodies: BodyReader
     answer_memory: ByteBudget
+    exposition: Exposition
     started_at: int = field(default_factory=lambda: int(time.time()))  # seconds since the epoch
     _fingerprints: dict[int | None, str] = field(default_factory=dict)  # by depth
 
@@ -53,11 +54,6 @@ class Service:
     def model_name(self) -> str:
         """The model's name in answers."""
         return self.settings.served_name or self.manifest.name
-
-    @cached_property
-    def exposition(self) -> Exposition:
-        """The metrics as text."""
-        return Exposition(self.metrics)
 
     @cached_property
     def compute_type(self) -> str:

@@ -10,18 +10,20 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encode
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.threads import pool_of
 
 # Encoding takes some 10 ms of a core, which requests would wait for.
 FRESH_SECONDS = 1.0
 
 
 class Exposition:
-    """Encodes metrics in threads, on behalf of one event loop; each encoding serves for a while."""
+    """Encodes metrics in a thread, for one event loop; each encoding serves for a while."""
 
     def __init__(self, metrics: Metrics, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
         self._encoding = asyncio.Lock()
+        self._pool = pool_of(1, "metrics")
         self._latest: dict[str, tuple[float, bytes]] = {}  # time and text, by content type
 
     async def text(self, accept: str) -> tuple[bytes, str]:
@@ -34,7 +36,9 @@ class Exposition:
             made, text = self._latest.get(content_type, (-FRESH_SECONDS, b""))
             if (now := self._clock()) - made >= FRESH_SECONDS:
                 registry = await self._metrics.gathered()
-                text = await asyncio.to_thread(encode, registry)
+                text = await asyncio.get_running_loop().run_in_executor(
+                    self._pool, encode, registry
+                )
                 self._latest[content_type] = now, text
         return text, content_type
 

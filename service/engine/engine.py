@@ -20,6 +20,7 @@ from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
+from s2sent.service.engine.tokenization import start_threads_of
 from s2sent.service.engine.types import Readiness, ServedModel
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
@@ -73,6 +74,7 @@ class Engine(BaseEngine):
             self._model = model = await self._load()
             if self._admission.state != "starting":  # drained meanwhile
                 return
+            start_threads_of(model.tokenizer)
             self._workers = self._start_workers(model)
         except Exception:  # whatever it was, `state` tells it
             if self._admission.state == "starting":

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
 from s2sent.service.engine.admission import empty_input, refuse_empty
-from s2sent.service.engine.panics import PanicsAsErrors
+from s2sent.service.engine.panics import Panic, PanicsAsErrors
 from s2sent.service.engine.types import TextTokenizer
 from s2sent.service.errors import InvalidInput, ServiceError
-from s2sent.service.threads import pool_of
+from s2sent.service.threads import no_more_threads, pool_of
 
 Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")
@@ -96,6 +96,20 @@ class TokenizationThreads:
         """Let the threads end with what they are working on."""
         for pool in (self._token_ids, self._token_spans):
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def start_threads_of(tokenizer: TextTokenizer) -> None:
+    """Have the library start the threads between which it divides several texts.
+
+    It starts them with the first such texts, for the whole process. Raises NoMoreThreads.
+    """
+    try:
+        with PanicsAsErrors():
+            tokenizer.tokenize(["a", "b"])
+    except Panic as error:
+        if "ThreadPoolBuildError" not in str(error):
+            raise
+        raise no_more_threads("tokenizers") from None
 
 
 def decoded(tokenizer: TextTokenizer, ids: Sequence[int], *, skip_special_tokens: bool) -> str:

@@ -16,7 +16,14 @@ from s2sent.service.errors import NotReady
 from s2sent.service.http.body import INLINE_BYTES
 from s2sent.service.telemetry.logs import logging_to
 from s2sent.service.threads import NoMoreThreads, pool_of
-from tests.support.fake_model import LETHAL, FakeTokenizer, Harness, outcome, serving
+from tests.support.fake_model import (
+    LETHAL,
+    FakeTokenizer,
+    Harness,
+    PanicException,
+    outcome,
+    serving,
+)
 from tests.support.running_process import Running
 
 
@@ -110,6 +117,17 @@ async def test_an_inference_thread_that_cannot_be_replaced_at_all_ends_the_proce
         assert isinstance(await outcome(harness.send("late")), NotReady)
 
 
+async def test_a_tokenizer_whose_library_starts_no_threads_is_a_sentence() -> None:
+    class Panicking(FakeTokenizer):
+        def tokenize(self, texts: Any, **options: Any) -> Any:
+            raise PanicException("the pool has not been initialized: ThreadPoolBuildError")
+
+    harness = Harness(tokenizer=Panicking())
+    with pytest.raises(NoMoreThreads, match="'tokenizers'"):
+        await harness.start()
+    assert harness.engine.readiness().reason == "engine could not start"
+
+
 @pytest.mark.parametrize("name", ["warm-up", "inference"])
 async def test_a_limit_while_the_engine_starts_is_a_sentence(limit: Limit, name: str) -> None:
     harness = Harness()
@@ -119,7 +137,7 @@ async def test_a_limit_while_the_engine_starts_is_a_sentence(limit: Limit, name:
     assert harness.engine.readiness().reason == "engine could not start"
 
 
-@pytest.mark.parametrize("name", ["monitor", "open", "load", "tokenize", "read-body", "default"])
+@pytest.mark.parametrize("name", ["monitor", "open", "load", "tokenize", "read-body", "metrics"])
 def test_a_limit_while_the_process_starts_is_a_sentence(
     limit: Limit,
     name: str,

@@ -239,6 +239,9 @@ class Harness:
     async def queued(self, texts: int) -> None:
         """Waits until this many texts wait in the queue."""
         await self.until(lambda: self.value("queue_texts") == texts)
+        if isinstance(self.engine, LinkedEngine):  # and until the HTTP process can know
+            server = self.engine.server
+            await self.until(lambda: not server._publishes_soon)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -24,6 +24,7 @@ from s2sent.service.engine.link.frames import (
     request_payload,
     result_of,
 )
+from s2sent.service.engine.tokenization import start_threads_of
 from s2sent.service.engine.types import Readiness, ServedModel, TextTokenizer
 from s2sent.service.errors import failed_text
 from s2sent.service.lanes import Lane
@@ -266,8 +267,9 @@ class RemoteEngine(BaseEngine):
         connection.on_state = self._on_state
 
     async def start(self) -> None:
-        """Wait for the engine process's model, and open its tokenizer."""
+        """Wait for the engine process's model, and open its tokenizer; raises NoMoreThreads."""
         self._model = self._open_model(await self._connection.model)
+        start_threads_of(self._model.tokenizer)
         if self._admission.state == "starting":  # neither drained nor failed meanwhile
             self._admission.state = "serving"
             self._connection.send(Kind.READY)
