@@ -411,6 +411,24 @@ def test_a_process_that_cannot_start_is_a_sentence(tiny_artifact: Artifact) -> N
     server.process.stdout.close()
 
 
+@pytest.mark.parametrize("tries", [2, 3])
+def test_a_process_that_the_system_does_not_start_is_tried_again(
+    tiny_artifact: Artifact, tries: int
+) -> None:
+    """As at a limit of processes; after three tries without success all end."""
+    flags = ("--refused", f"3-{2 + tries}", "--http-processes", "2", "--log-requests", "false")
+    module = "tests.support.broken_http_process"
+    with running_server(tiny_artifact.path, *flags, module=module) as server:
+        children(server)[0].kill()
+        words = "cannot be started: Resource temporarily unavailable"
+        until(lambda: said(server, words) == tries)
+        if tries == 2:
+            until(lambda: is_ready(server))
+            assert server.stop() == 0
+        else:
+            assert server.process.wait(PATIENCE_SECONDS) == 1
+
+
 def test_twenty_kills_leave_no_descriptor_and_no_memory(tiny_artifact: Artifact) -> None:
     with running_server(tiny_artifact.path, "--http-processes", "2", *QUIET) as server:
         engine = psutil.Process(server.process.pid)
