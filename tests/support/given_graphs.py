@@ -4,12 +4,18 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import onnx
 import torch
 from optimum.exporters.onnx import main_export
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Transformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import (
+    Normalize,
+    Pooling,
+    StaticEmbedding,
+)
+from tokenizers import Tokenizer
 
 from tests.support.tiny import tiny_backbone
 
@@ -56,6 +62,18 @@ def _given_graph(
     else:
         _by_torch(encoder, graph)
     (folder / "model.safetensors").unlink()
+    return encoder
+
+
+def static_encoder(folder: Path, *, normalize: bool = True) -> SentenceTransformer:
+    """Save a tiny table of token vectors, as sentence-transformers does; returns the encoder."""
+    backbone = tiny_backbone(folder.with_name(f"{folder.name}-backbone"))
+    tokenizer = Tokenizer.from_file(str(backbone / "tokenizer.json"))
+    rows = np.random.default_rng(0).standard_normal((tokenizer.get_vocab_size(), 24))
+    static = StaticEmbedding(tokenizer, embedding_weights=rows.astype(np.float32))
+    modules = [static, Normalize()] if normalize else [static]
+    encoder: SentenceTransformer = SentenceTransformer(modules=modules, device="cpu")
+    encoder.save(str(folder))
     return encoder
 
 

@@ -2,6 +2,7 @@
 
 an artifact's folder          served as it is
 onnx/model.onnx in it         model.export.given_graph, without torch
+    a static table                the same
 anything else                 s2sent-train export, where torch is installed
 """
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 FORM = 1  # goes up when the export makes something else of the same model
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 FETCHED = [MODEL, f"{MODEL}_data", "*.json", "*/config.json"]  # never code, never pickles
+STATIC_WEIGHTS = ["*.safetensors", "*/*.safetensors"]
 _CODE = Path(s2sent.__file__).parents[1]  # where the exporter is that belongs to this code
 
 
@@ -71,7 +73,7 @@ def _key(model: str, folder: Path | None) -> str:
 
 def _command(model: str, folder: Path | None, entry: Path) -> list[str]:
     name = model.rstrip("/").rpartition("/")[2].removeprefix("pypi:")
-    if folder is not None and (folder / MODEL).is_file():
+    if folder is not None and ((folder / MODEL).is_file() or _is_static(folder)):
         return ["s2sent.model.export.given_graph", str(folder), str(entry), name]
     if importlib.util.find_spec("torch") is None:
         raise ModelUnavailable(
@@ -126,12 +128,15 @@ def _snapshot(model: str) -> Path | None:
         raise ModelUnavailable(f"{model} is no folder and no hub id. Correct the path.")
     name = model if "/" in model else f"sentence-transformers/{model}"
     kept = _kept_snapshot(name)
-    if kept is not None and (kept / MODEL).is_file():
+    if kept is not None and ((kept / MODEL).is_file() or _is_static(kept)):
         return kept
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=FETCHED))
+        fetched = Path(snapshot_download(name, allow_patterns=FETCHED))
+        if _is_static(fetched):
+            snapshot_download(name, allow_patterns=STATIC_WEIGHTS)
+        return fetched
     except ImportError:
         cure = "Install huggingface_hub, or give a folder"
     except (OSError, ValueError) as error:  # huggingface_hub's own are of these kinds
@@ -139,6 +144,14 @@ def _snapshot(model: str) -> Path | None:
     if kept is not None:
         return kept
     raise ModelUnavailable(f"{model} is no folder here and could not be fetched. {cure}.")
+
+
+def _is_static(folder: Path) -> bool:
+    """Whether it is a table of token vectors, as sentence-transformers and model2vec save one."""
+    try:
+        return ".StaticEmbedding" in (folder / "modules.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return False
 
 
 def _kept_snapshot(name: str) -> Path | None:

@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from s2sent.model.export.given_folder import GivenGraphError
+from safetensors.numpy import load_file, save_file
 
-from s2sent.model.export.given_graph import GivenGraphError, export_given_graph
+from s2sent.model.export.given_graph import export_given_graph
 from s2sent.model.export.parity import ParityError
 from s2sent.model.runtime.encoder import OnnxEncoder
-from tests.support.given_graphs import Exporter, given_graph
+from tests.support.given_graphs import Exporter, given_graph, static_encoder
 from tests.test_imports import BLOCK
 
 TEXTS = ["the dog runs", "a cat", "the man eats the food and the dog sleeps in the house"]
@@ -144,4 +146,54 @@ def test_a_damaged_file_is_a_sentence(given: Path, tmp_path: Path, cut: str) -> 
     folder = copied(given, tmp_path / "given")
     (folder / cut).write_bytes((folder / cut).read_bytes()[:100])
     with pytest.raises(GivenGraphError, match=r"cannot be (read|served)"):
+        export_given_graph(folder, tmp_path / "made")
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_static_embeddings_keep_their_vectors(tmp_path: Path, normalize: bool) -> None:
+    """A table and a mean: no special tokens, no attention, and nothing to pack."""
+    encoder = static_encoder(tmp_path / "given", normalize=normalize)
+    artifact = export_given_graph(tmp_path / "given", tmp_path / "made")
+    vectors = OnnxEncoder(artifact).encode(TEXTS, normalize=normalize)
+    assert np.abs(vectors - encoder.encode(TEXTS)).max() <= 1e-5
+    assert (artifact.manifest.dim, artifact.manifest.fused) == (24, {})
+
+
+def test_static_embeddings_of_model2vec_are_read(tmp_path: Path) -> None:
+    """Its file calls the table otherwise and may hold halves."""
+    encoder = static_encoder(tmp_path / "given")
+    weights = next((tmp_path / "given").rglob("model.safetensors"))
+    table = load_file(weights)["embedding.weight"]
+    save_file({"embeddings": table.astype(np.float16)}, weights)
+    artifact = export_given_graph(tmp_path / "given", tmp_path / "made")
+    vectors = OnnxEncoder(artifact).encode(TEXTS)
+    assert np.abs(vectors - encoder.encode(TEXTS)).max() <= 1e-3
+
+
+@pytest.mark.parametrize("content", [b"", b"half", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"{}"])
+def test_a_damaged_table_is_a_sentence(tmp_path: Path, content: bytes) -> None:
+    static_encoder(tmp_path / "given")
+    next((tmp_path / "given").rglob("model.safetensors")).write_bytes(content)
+    with pytest.raises(GivenGraphError, match=r"model\.safetensors cannot be read"):
+        export_given_graph(tmp_path / "given", tmp_path / "made")
+
+
+def test_a_table_beside_other_tensors_is_refused(tmp_path: Path) -> None:
+    """Such as the weights and the mapping of a vocabulary that was quantized."""
+    static_encoder(tmp_path / "given")
+    weights = next((tmp_path / "given").rglob("model.safetensors"))
+    save_file(load_file(weights) | {"mapping": np.zeros(3, np.int64)}, weights)
+    with pytest.raises(GivenGraphError, match="mapping.* instead of one table"):
+        export_given_graph(tmp_path / "given", tmp_path / "made")
+
+
+@pytest.mark.parametrize("lost", ["model_type", "num_attention_heads", "hidden_size"])
+def test_a_configuration_that_lacks_a_size_is_a_sentence(
+    given: Path, tmp_path: Path, lost: str
+) -> None:
+    folder = copied(given, tmp_path / "given")
+    config = json.loads((folder / "config.json").read_text())
+    del config[lost]
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(GivenGraphError, match=f"does not say {lost}"):
         export_given_graph(folder, tmp_path / "made")

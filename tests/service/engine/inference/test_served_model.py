@@ -12,7 +12,7 @@ import pytest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.service.engine.inference import served_model
 from s2sent.service.engine.inference.served_model import ModelUnavailable, artifact_of
-from tests.support.given_graphs import given_graph
+from tests.support.given_graphs import given_graph, static_encoder
 from tests.support.server_process import running_server
 
 TEXTS = ["the dog runs", "a cat"]
@@ -73,6 +73,16 @@ def test_an_artifact_is_served_as_it_is(tiny_artifact: Artifact, hub: Path) -> N
     assert artifact_of(str(tiny_artifact.path)) == tiny_artifact.path
     keep_in(hub, "me/artifact", tiny_artifact.path)
     assert artifact_of("me/artifact").parent.name == "snapshots"
+
+
+def test_static_embeddings_are_served_without_torch(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    static_encoder(tmp_path / "static")
+    keep_in(hub, "me/static", tmp_path / "static")
+    made = Artifact.open(artifact_of("me/static", tmp_path / "cache"))
+    assert made.manifest.backbone == {"architecture": "static"}
 
 
 def test_a_checkpoint_without_a_graph_is_exported_by_torch(
