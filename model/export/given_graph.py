@@ -22,15 +22,6 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
-from s2sent.model.export.given_folder import (
-    EXPORT,
-    POOLINGS,
-    GivenEncoder,
-    GivenGraphError,
-    read_encoder,
-    read_graph,
-    states_of,
-)
 
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, TOKENIZER, Manifest
@@ -40,6 +31,15 @@ from s2sent.model.export import graph
 from s2sent.model.export.cpu.long_attention import spare_scores
 from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
 from s2sent.model.export.cpu.packing import add_biases_in_products, pack
+from s2sent.model.export.given_folder import (
+    EXPORT,
+    POOLINGS,
+    GivenEncoder,
+    GivenGraphError,
+    read_encoder,
+    read_graph,
+    states_of,
+)
 from s2sent.model.export.parity import ParityError, check_parity, parity_sentences
 from s2sent.model.export.static_table import static_graph, static_tokenizer
 from s2sent.model.runtime.encoder import (

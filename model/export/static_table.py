@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from s2sent.model.export.given_folder import GivenGraphError
 
+from s2sent.model.export.given_folder import GivenGraphError
 from s2sent.model.export.graph import OPSET
 
 WEIGHTS = "model.safetensors"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from s2sent.model.export.given_folder import GivenGraphError
 from safetensors.numpy import load_file, save_file
 
+from s2sent.model.export.given_folder import GivenGraphError
 from s2sent.model.export.given_graph import export_given_graph
 from s2sent.model.export.parity import ParityError
 from s2sent.model.runtime.encoder import OnnxEncoder
