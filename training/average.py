@@ -15,6 +15,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
+from s2sent.model.network.bare import told_of_bare
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.twin_encoder import TwinEncoder
@@ -104,9 +105,14 @@ def _require_new(output: Path) -> None:
         raise ConfigError(f"{output} exists already: name a new folder, or delete it first.")
 
 
-def _load(folder: Path) -> SentenceTransformer:
+def _load(name: Path) -> SentenceTransformer:
+    folder = Path(resolve(str(name)))
+    if told_of_bare(folder):
+        raise EncoderError(
+            f"{name} holds a backbone alone: name a checkpoint that s2sent-train fit saved."
+        )
     try:
-        return load_checkpoint(Path(resolve(str(folder))))
+        return load_checkpoint(folder)
     except CheckpointError as error:
         raise EncoderError(str(error)) from error
 

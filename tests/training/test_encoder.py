@@ -135,6 +135,6 @@ def test_a_decoder_without_a_template_is_told_so_not_its_name_or_selector(
     with pytest.raises(EncoderError, match=r"^The tokenizer of .* Set template"):
         open_encoder(decoder)
     with pytest.raises(
-        CheckpointError, match=r"backbone alone: .* with a template in \[backbone\]"
+        CheckpointError, match=r"backbone alone, .* no padding token, train it .* and a template"
     ):
         load_encoder(decoder)

@@ -192,6 +192,23 @@ def test_a_bare_backbone_is_told_how_to_get_a_pooling_before_torch_is_loaded(
         load_encoder(backbone)
 
 
+@pytest.mark.parametrize("lacks", ["model.safetensors", "tokenizer.json", "model_type", "auto_map"])
+def test_no_pooling_is_offered_to_what_the_library_cannot_load_either(
+    lacks: str, tmp_path: Path
+) -> None:
+    backbone = tiny_backbone(tmp_path / "backbone")
+    config = json.loads((backbone / "config.json").read_text())
+    if lacks == "model_type":
+        config.pop(lacks)
+    elif lacks == "auto_map":  # code of its own in place of the library's
+        config[lacks] = {"AutoModel": "own.Model"}
+    else:
+        (backbone / lacks).unlink()
+    (backbone / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"modules.json cannot be read"):
+        load_encoder(backbone)
+
+
 def test_a_prompt_that_is_left_out_of_the_pooling_may_be_no_prompt(tmp_path: Path) -> None:
     """Without a prompt nothing is left out, and sentence-transformers pools all tokens too."""
     folder = saved(tmp_path, "bert", 64, **SHAPE)
