@@ -32,18 +32,6 @@ TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
-# Defaults for fields that manifests of earlier versions do not have.
-ADDED_FIELDS: dict[str, Any] = {
-    "depths": [],
-    "comparable_depths": [],
-    "by_depth": {},
-    "packed": False,
-    "template": None,
-    "towers": [],
-    "default_prompt_name": None,
-    "exact_without_vnni": False,
-}
-
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
 
 
@@ -183,7 +171,6 @@ class Manifest:
                 f" Use a matching version of s2sent. {REEXPORT}"
             )
         types = get_type_hints(cls)
-        fields = ADDED_FIELDS | fields
         if wrong := sorted(set(types) ^ set(fields)):
             raise MalformedManifest(
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"

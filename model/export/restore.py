@@ -26,8 +26,6 @@ from s2sent.model.artifact.manifest import MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import staged
 from s2sent.model.export.checkpoint import TRAINING_RECORD, encode
-from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
-from s2sent.model.export.cpu.packing import add_biases_in_products
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.int8.storage import fold_int8
 from s2sent.model.export.options import ExportOptions
@@ -162,9 +160,6 @@ def _weight_pairs(artifact: Artifact, like: ModelProto) -> Iterator[tuple[Array,
     """The weights that the same node of both graphs reads at the same place: ``like``'s first."""
     graph = onnx.load_from_string(artifact.read(MODEL))
     fold_int8(graph)
-    if artifact.manifest.packed:  # older ones have BiasGelu, and ONNX Runtime's attention
-        add_biases_in_products(graph.graph)
-        attend_by_standard_operator(graph)
     known, stored = _weights(like), _weights(graph)
     try:
         for node, other in zip(_nodes(like), _nodes(graph), strict=True):

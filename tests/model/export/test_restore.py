@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
@@ -17,9 +16,7 @@ from s2sent.model.artifact.manifest import CONFIG
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.template import Template
 from s2sent.model.artifact.writer import seal
-from s2sent.model.export import written_graph
 from s2sent.model.export.checkpoint import encode, export_checkpoint
-from s2sent.model.export.graph import with_branches
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.options import ExportOptions, Precision
 from s2sent.model.export.restore import RestoreError, restore_checkpoint
@@ -87,25 +84,6 @@ def test_weight_int8_gives_the_rounded_weights(tiny_checkpoint: Path, tmp_path: 
     artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
     encoder = restored(artifact, tmp_path / "restored")
     rounded = round_weights(load_encoder(tiny_checkpoint)).state_dict()
-    for name, value in encoder.state_dict().items():
-        if UNREAD not in name:
-            torch.testing.assert_close(value, rounded[name], rtol=1e-6, atol=0)
-
-
-def test_an_artifact_with_the_operators_of_before_is_known_too(
-    exits_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Exports of until November 2026 have BiasGelu and ONNX Runtime's attention."""
-    with monkeypatch.context() as patch:
-        for change in ("add_biases_in_products", "attend_by_standard_operator"):
-            patch.setattr(written_graph, change, lambda _graph: 0)
-        options = ExportOptions(precision="weight-int8", depths=(2, 3, 4))
-        before = export_checkpoint(exits_checkpoint, tmp_path / "artifact", options)
-    graph = onnx.load(str(before.onnx_path)).graph
-    operators = {node.op_type for part in with_branches(graph) for node in part.node}
-    assert {"BiasGelu", "MultiHeadAttention"} <= operators
-    encoder = restored(before, tmp_path / "restored")
-    rounded = round_weights(load_encoder(exits_checkpoint)).state_dict()
     for name, value in encoder.state_dict().items():
         if UNREAD not in name:
             torch.testing.assert_close(value, rounded[name], rtol=1e-6, atol=0)
