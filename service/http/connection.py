@@ -10,8 +10,8 @@ pyproject.toml pins uvicorn's minor version, because none of what is used here i
 ``cycle``, ``flow``, ``headers``, ``loop``, ``parser``, ``pipeline``, ``scope``, ``server_state``,
 ``timeout_keep_alive``, ``timeout_keep_alive_handler``, ``timeout_keep_alive_task``, ``transport``,
 ``url``; of `RequestResponseCycle` ``body``, ``disconnected``, ``keep_alive``, ``message_event``,
-``more_body``, ``response_complete``, ``response_started``; `FlowControl`; `STATUS_LINE`. A new
-version is read for these before the pin is moved.
+``more_body``, ``response_complete``, ``response_started``, ``transport``; `FlowControl`;
+`STATUS_LINE`. A new version is read for these before the pin is moved.
 """
 
 import asyncio
@@ -19,16 +19,13 @@ import logging
 
 import httptools
 from uvicorn._types import ASGI3Application
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from s2sent.service.errors import InternalError, ServiceError
 from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from s2sent.service.http.error_responses import error_response
 from s2sent.service.http.flow import OrderedFlow
+from s2sent.service.http.lingering import LingeringConnection
 from s2sent.service.http.malformed import (
     MAX_HEAD_BYTES,
     check_head,
@@ -47,15 +44,12 @@ logger = logging.getLogger(__name__)
 PARSED_BYTES = 8_192
 # Key of the service's Metrics in the ASGI lifespan state.
 METRICS_STATE = "metrics"
-# Closing a connection while the client still sends resets it, and the client may lose the answer;
-# the server reads on for this long.
-LINGER_SECONDS = 2.0
 # A head must be complete, and some of a waiting answer read, within this time, or within the
 # keep-alive timeout where that is shorter.
 PATIENCE_SECONDS = 75
 
 
-class HttpConnection(HttpToolsProtocol):
+class HttpConnection(LingeringConnection):
     """One client connection, for requests one after the other."""
 
     flow: OrderedFlow
@@ -83,6 +77,7 @@ class HttpConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # uvicorn does so after a clean close only
         if self._answering is not None:
             _give_up(self._answering)
+            self._forget_answered()
         self._stop_expecting()
         self._disconnect.fire()
         self._unparsed = b""
@@ -124,12 +119,6 @@ class HttpConnection(HttpToolsProtocol):
                 self._end_message()
         return b""
 
-    def _close_after(self, seconds: float) -> None:
-        """Close the connection if no head is complete by then; replaces the timeout before."""
-        self._unset_keepalive_if_required()
-        close = self.timeout_keep_alive_handler
-        self.timeout_keep_alive_task = self.loop.call_later(seconds, close)
-
     # --- answers that are not read ---
 
     def pause_writing(self) -> None:
@@ -141,13 +130,17 @@ class HttpConnection(HttpToolsProtocol):
         """Go on with the next request, while the answer of this one is read."""
         if self._answering is not None:  # an idle connection keeps nothing of a request
             self._answering.body = bytearray()
-            self._answering = None
+            self._forget_answered()
         super().on_response_complete()
         self._expect_reader()
         if self._unparsed and not self.transport.is_closing():
             self._parse()
             if not self.pipeline:
                 self.flow.resume_reading()
+
+    def _forget_answered(self) -> None:
+        self._answering.transport = self.transport  # type: ignore[union-attr]  # no cycle is left
+        self._answering = None
 
     def _expect_reader(self) -> None:
         """Close the connection when its client reads nothing for a while.
@@ -195,7 +188,8 @@ class HttpConnection(HttpToolsProtocol):
         method = self.parser.get_method()
         self._surplus -= len(method) + size + len("  HTTP/1.1\r\n\r\n")
         check_head(self.parser, self.url, self.headers)
-        if not self.parser.should_upgrade():
+        if not self.parser.should_upgrade() and not self._lingers:
+            self._receiving = True
             self._unset_keepalive_if_required()
             super().on_headers_complete()
 
@@ -217,11 +211,15 @@ class HttpConnection(HttpToolsProtocol):
     def _end_message(self) -> None:
         """Tell the application that its request's body is complete, if it is."""
         if self._ended:
-            self._ended, self._surplus = False, 0
+            self._ended = self._receiving = False
+            self._surplus = 0
             super().on_message_complete()
+            if self._lingers:
+                self.transport.close()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._answering = cycle
+        cycle.transport = self  # type: ignore[assignment]  # of which it needs what this has
         super()._start_asgi_task(cycle, app)
 
     # --- refusals ---
@@ -245,6 +243,8 @@ class HttpConnection(HttpToolsProtocol):
         If complete requests wait for their answers, the last of these ends the connection instead.
         """
         self._refused = True
+        if self._lingers:
+            return
         broken = self._unended()
         request_id = request_id_of(dict(self.headers or ()))  # none before the first byte
         fields = {"request_id": request_id, "status": error.status}
@@ -269,9 +269,8 @@ class HttpConnection(HttpToolsProtocol):
         if metrics:
             metrics.requests.labels("other", error.status).inc()
         self.transport.write(self._response(error, request_id))
-        self.transport.write_eof()
+        self._linger()
         self._expect_reader()
-        self._close_after(LINGER_SECONDS)
 
     def _unended(self) -> RequestResponseCycle | None:
         """The newest request, if its body has not ended and no answer to it has."""

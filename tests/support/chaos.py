@@ -148,7 +148,9 @@ def reconcile(tally: Tally, got: Counter[int], left: int, log: list[dict[str, An
     into a connection that was just being closed, and never read.
     """
     logged = {line["request_id"]: line["status"] for line in log if line["message"] == "request"}
-    tally.unanswered += [what for key, what in tally.broken.items() if key in logged]
+    tally.unanswered += [
+        f"{what} (the log has {logged[key]})" for key, what in tally.broken.items() if key in logged
+    ]
     served = Counter(logged.values())
     for status in PROBE_STATUSES:  # probes are not logged
         served.pop(status, None)

@@ -6,12 +6,13 @@ import json
 import logging
 import socket
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from s2sent.service.http.connection import LINGER_SECONDS
-from tests.support.connections import KEEP_ALIVE_SECONDS, all_of, served
+from s2sent.service.http.lingering import LINGER_SECONDS
+from tests.support.connections import KEEP_ALIVE_SECONDS, all_of, served, serving_app
 from tests.support.wire import request
 
 GET = request(path=b"/", method=b"GET")
@@ -187,6 +188,82 @@ async def test_a_request_hears_that_its_client_left_also_with_another_behind_it(
         writer.close()
         assert await asyncio.wait_for(heard.get(), 5) == "http.disconnect"
     assert heard.empty()  # the second request was not begun
+
+
+CLOSING: dict[str, tuple[bytes, Any]] = {
+    "asked by the client": (b"/", {"fields": b"Connection: close\r\n"}),
+    "by an old client": (b"/", {"version": b"HTTP/1.0"}),
+    "asked by the server": (b"/close", {}),
+    "behind another": (b"/close", {}),
+    "as the server ends": (b"/", {}),
+}
+
+
+async def early(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers before the body is read, and ends the connection if asked."""
+    fields = [(b"content-length", b"2")]
+    fields += [(b"connection", b"close")] * (scope["path"] == "/close")
+    await send({"type": "http.response.start", "status": 200, "headers": fields})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.mark.parametrize("kind", CLOSING)
+async def test_a_client_that_still_sends_its_body_gets_its_answer(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no reset, which would throw the answer away; its connection ends with the body."""
+    monkeypatch.setattr("s2sent.service.http.lingering.LINGER_SECONDS", 600)
+    path, options = CLOSING[kind]
+    sent = request(b"a" * 300_000, path, **options)
+    sent = GET + sent if kind == "behind another" else sent
+    async with serving_app(early, keep_alive_seconds=600) as (port, connections):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent[:1_000])
+        assert await reader.readuntil(b"ok")
+        if kind == "behind another":
+            assert await reader.readuntil(b"ok")
+        if kind == "as the server ends":
+            next(iter(connections)).shutdown()
+        for start in range(1_000, len(sent), 100_000):
+            await asyncio.sleep(0.05)  # a reset would be seen by now
+            writer.write(sent[start : start + 100_000])
+            await writer.drain()
+        assert await reader.read() == b""
+        while connections:
+            await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_what_follows_an_answer_that_closes_is_not_begun() -> None:
+    begun = 0
+
+    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal begun
+        begun += 1
+        await early(scope, receive, send)
+
+    async with served(counting, keep_alive_seconds=600) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        first = request(b"a" * 1_000, b"/close")
+        writer.write(first[:500])
+        assert await reader.readuntil(b"ok")
+        writer.write(first[500:] + GET + b"\0\0")
+        assert await reader.read() == b""
+        writer.close()
+    assert begun == 1
+
+
+async def test_a_body_that_does_not_end_is_not_awaited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("s2sent.service.http.lingering.LINGER_SECONDS", KEEP_ALIVE_SECONDS)
+    async with serving_app(early, keep_alive_seconds=600) as (port, connections):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(b"", b"/close", length=1_000))
+        assert (await reader.read()).endswith(b"ok")
+        while connections:
+            await asyncio.sleep(0.01)
+        writer.close()
 
 
 async def test_any_number_of_offered_upgrades_is_ignored(port: int) -> None:
