@@ -474,7 +474,7 @@ def test_a_second_signal_does_not_wait(tiny_artifact: Artifact) -> None:
         with socket.create_connection((host, port)) as held:
             head = "POST /embed HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
             held.sendall(f"{head}Content-Length: 9\r\n\r\n{{".encode())
-            time.sleep(0.2)
+            until(lambda: value(server, "requests_in_flight") == 2)  # and this question
             server.process.send_signal(signal.SIGTERM)
             until(lambda: any(line["message"] == "draining" for line in server.log))
             assert server.stop(signal.SIGTERM) == 1

@@ -105,6 +105,16 @@ async def running(engine: FakeEngine, **settings: object) -> AsyncIterator[Runni
         await running.stopped()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SOON_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def held_by_bodies(server: Running) -> int:
+    return server.process._app.state.service.bodies._memory.held  # type: ignore[no-any-return]
+
+
 def length_of(head: bytes) -> int:
     return int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
 
@@ -145,7 +155,7 @@ async def test_bodies_above_the_limit_are_refused_until_others_end(connect: Conn
     part, length = b'{"inputs": "' + b"a" * 400_000, 500_000
     async with running(FakeEngine(), max_held_body_bytes=LIMIT) as server:
         begun = [await connect(server, request(part, length=length)) for _ in range(2)]
-        await asyncio.sleep(0.2)
+        await until(lambda: held_by_bodies(server) == 2 * len(part))
         refused = await connect(server, request(part, length=length))
         head = await refused.head()
         assert head.startswith(b"HTTP/1.1 429 ")
@@ -153,7 +163,7 @@ async def test_bodies_above_the_limit_are_refused_until_others_end(connect: Conn
         short = await connect(server, SHORT)
         assert (await short.head()).startswith(b"HTTP/1.1 200 ")
         begun[0].writer.close()
-        await asyncio.sleep(0.2)
+        await until(lambda: held_by_bodies(server) == len(part))
         rest = b"a" * (length - len(part) - 2) + b'"}'
         begun[1].writer.write(rest)
         assert (await begun[1].head()).startswith(b"HTTP/1.1 200 ")
@@ -222,7 +232,7 @@ async def test_answers_that_nobody_reads_are_few_and_in_flight(connect: Connect)
         assert "\ns2sent_requests_in_flight 2.0\n" in metrics
         assert 's2sent_requests_rejected_total{reason="memory"} 1.0\n' in metrics
         unread.writer.close()
-        await asyncio.sleep(0.2)
+        await until(lambda: server.process._app.state.service.answer_memory.held == 0)
         again = await connect(server, LONG)
         head = await again.head()
         assert head.startswith(b"HTTP/1.1 200 ")
