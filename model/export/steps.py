@@ -36,7 +36,8 @@ def step(done: str, config: Any) -> Iterator[None]:
         if type(error).__module__.startswith("s2sent."):
             raise
         log.info("the graph cannot be %s: %s", done, printed.getvalue(), exc_info=error)
+        cure = CURES[done] if hasattr(config, "num_attention_heads") else ""  # nothing to fuse
         raise ExportError(
             f"the graph of this {config.model_type} cannot be {done} ({in_one_line(error)}):"
-            f" {CURES[done]}choose a backbone of a family in docs/encoders.md."
+            f" {cure}choose a backbone of a family in docs/encoders.md."
         ) from error

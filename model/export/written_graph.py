@@ -50,7 +50,7 @@ class WrittenGraph(NamedTuple):
 def write_graph(encoder: SentenceTransformer, path: Path, options: ExportOptions) -> WrittenGraph:
     """Trace, fuse and store the graph at ``path``."""
     require_one_branch(encoder)
-    require_traceable(backbone_config(encoder), options)
+    require_traceable(encoder[0].get_submodule("auto_model"), options)
     tokenizer = _served_tokenizer(encoder)
     path.parent.mkdir(parents=True)
     config = backbone_config(encoder)

@@ -3,7 +3,7 @@
 429 and 503 are tried again after their ``Retry-After`` (RFC 9110, section 10.2.3) within bounds, a
 broken connection, a cut answer or a 504 after a growing pause. A text that cannot be embedded is
 null in the answer; a request that is refused as a whole is halved until it is accepted, or one text
-is refused.
+is refused. Of a text above the service's limit of a body less is sent, where that is all it reads.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import socket
 import ssl
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,6 +30,7 @@ from s2sent.service.bulk.embedders.answers import (
     retry_after,
     shown,
 )
+from s2sent.service.bulk.embedders.server_url import KINDS, usable_url
 from s2sent.service.bulk.job import BulkError, Embedded, Options, Pending
 from s2sent.service.lanes import HEADER as PRIORITY
 
@@ -47,16 +47,16 @@ MAX_ANSWER_BYTES = 1 << 26
 TRY_LATER = (429, 503)
 BROKEN = (500, 502, 504)
 REFUSED_TEXT = (400, 413, 422, 424)
-KINDS: dict[str, type[http.client.HTTPConnection]] = {
-    "http": http.client.HTTPConnection,
-    "https": http.client.HTTPSConnection,
-}
 
 Sleep = Callable[[float], bool | None]  # for so many seconds; True where the run was closed
 
 
 class Refused(Exception):
     """The service does not embed these texts; the message is its own."""
+
+    def __init__(self, reason: str, status: int) -> None:
+        super().__init__(reason)
+        self.status = status
 
 
 class TryAgain(Exception):
@@ -82,7 +82,7 @@ class RemoteEmbedder:
         sleep: Sleep | None = None,
         tell: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
-        self._url = _usable_url(url)
+        self._url = usable_url(url)
         self._headers: dict[str, str | bytes] = {
             "Content-Type": "application/json",
             PRIORITY: "bulk",
@@ -160,7 +160,7 @@ class RemoteEmbedder:
             answer = self._ask(Embeddings, "POST", "/embed", body)
         except Refused as refused:
             if len(texts) == 1:
-                embedded.errors[first] = f"the service refused the text: {refused}"
+                self._embed_less(texts[0], first, embedded, refused)
                 return
             half = len(texts) // 2
             self._embed(texts[:half], first, embedded)
@@ -184,6 +184,15 @@ class RemoteEmbedder:
                 embedded.errors[at] = f"the service cannot embed the text ({reason})"
             else:
                 embedded.vectors[at] = row
+
+    def _embed_less(self, text: str, at: int, embedded: Embedded, refused: Refused) -> None:
+        """Embed the beginning of a text that is too large to send; what is cut must not be read."""
+        if refused.status == http.client.REQUEST_ENTITY_TOO_LARGE and len(text) > 1:
+            self._embed([text[: len(text) // 2]], at, embedded)
+            if embedded.truncated[at] or at in embedded.errors:
+                return
+            embedded.vectors[at], embedded.tokens[at] = 0, -1
+        embedded.errors[at] = f"the service refused the text: {str(refused).rstrip('.')}"
 
     def _ask(self, shape: type[Shape], method: str, path: str, body: bytes = b"") -> Shape:
         """One answer of status 200, however often it takes; raises Refused or BulkError."""
@@ -222,7 +231,7 @@ class RemoteEmbedder:
             return self._read(shape, path, content)
         reason = f"{status} {message(content)}".rstrip(" .")
         if status in REFUSED_TEXT and method == "POST":
-            raise Refused(message(content))
+            raise Refused(message(content), status)
         if status in TRY_LATER or status in BROKEN:
             raise TryAgain(reason, seconds if status in TRY_LATER else None)
         raise BulkError(f"{self._url.geturl()}{path} answered {reason}. {self._cure(status)}")
@@ -284,17 +293,3 @@ class RemoteEmbedder:
         self._own.connection = connection
         self._connections.append(connection)
         return connection
-
-
-def _usable_url(url: str) -> urllib.parse.SplitResult:
-    """A URL in its parts; raises BulkError for one that no request can be sent to."""
-    try:
-        parts = urllib.parse.urlsplit(url.rstrip("/"))
-        host, _port = (parts.hostname or "").encode("idna"), parts.port
-        rest = parts.query or parts.fragment or "@" in parts.netloc  # would not be sent
-        usable = parts.scheme in KINDS and host and parts.path.isascii() and not rest
-    except ValueError:  # of the port, of brackets, or of a host's name
-        usable = False
-    if not usable or " " in url or not url.isprintable():
-        raise BulkError(f"--server is {url!r}; write a URL as in http://127.0.0.1:8080.")
-    return parts

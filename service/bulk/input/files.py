@@ -95,13 +95,15 @@ def find_inputs(
             raise InputError(f"{pattern} is not there. Check the path.")
     if found.count(STDIN) > 1:
         raise InputError("- is given twice, and standard input can be read once. Give it once.")
-    files: dict[str, str] = {}
+    files: dict[tuple[int, ...], str] = {}
     for name in found:
-        path = name if name == STDIN else os.path.realpath(name)
-        if path in files:
+        with reading(lambda: name):  # noqa: B023  # called before the next one
+            stat = None if name == STDIN else os.stat(name)
+        which = (stat.st_dev, stat.st_ino) if stat else ()  # whatever links lead to it
+        if which in files:
             tell(f"{name} is named more than once, and is embedded once.")
         else:
-            files[path] = name
+            files[which] = name
     return list(files.values())
 
 

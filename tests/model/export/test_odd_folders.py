@@ -125,16 +125,27 @@ def test_pruned_heads_are_exported_with_standard_operators_alone(tmp_path: Path)
 BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 64}
 BART |= {f"{part}_attention_heads": 2 for part in ("encoder", "decoder")}
 BART |= {f"{part}_ffn_dim": 48 for part in ("encoder", "decoder")}
+DBRX: dict[str, Any] = {"d_model": 32, "n_heads": 2, "n_layers": 2, "max_seq_len": 64}
+DBRX |= {"ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 1}}
+DBRX |= {"attn_config": {"kv_n_heads": 1}}
 EXPERTS = DECODER | {"num_experts_per_tok": 1, "moe_intermediate_size": 16}
 NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "bart": (BART, "cannot be traced"),
     "cohere": (DECODER, "cannot be run"),
+    "dbrx": (DBRX, "chooses experts"),
     "longformer": (SHAPE | {"attention_window": [8, 8]}, "cannot be run"),
     "mamba": ({"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "cannot be optimised"),
     "mixtral": (EXPERTS | {"num_local_experts": 4}, "chooses experts"),
     "qwen2_moe": (EXPERTS | {"num_experts": 4}, "chooses experts"),
     "xmod": (SHAPE | {"languages": ["en_XX"], "default_language": "en_XX"}, "cannot be run"),
 }
+
+
+def test_experts_that_no_block_has_are_no_reason(tmp_path: Path) -> None:
+    folder = saved(tmp_path, "qwen2_moe", 64, **EXPERTS, num_experts=4, mlp_only_layers=[0, 1])
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", FEW))
+    expected = SentenceTransformer(str(folder)).encode(TEXTS, batch_size=1)
+    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore")  # as many as the libraries have
@@ -151,6 +162,7 @@ def test_what_a_library_raises_is_one_sentence_with_the_family_the_step_and_the_
     assert family in told
     assert step in told
     assert "choose a backbone" in told
+    assert "--standard-operators" not in told  # with which none of these can be exported either
     assert "\n" not in told
     assert (raised.value.__cause__ is not None) == step.startswith("cannot")
     kept = [record.exc_info for record in caplog.records if record.exc_info]

@@ -61,6 +61,27 @@ def test_a_row_of_nine_megabytes_is_cut(
     assert rest["truncated"].to_pylist() == [False, True, False]
 
 
+def test_a_text_above_the_limit_of_a_body_is_embedded_as_far_as_it_is_read(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    """The service sees less of it than is sent at first, and cuts it at the same token."""
+    texts = ["short", "word " * 4_000, "\x01" * 3_000, "a"]
+    write(tmp_path / "a.jsonl", texts)
+    with running_server(tiny_artifact.path, "--max-body-bytes", "4096") as server:
+        command = ["embed", str(tmp_path / "a.jsonl"), "-o", str(tmp_path / "out")]
+        command += ["--format", "npy", "--server", server.url, "--on-error", "null"]
+        result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    vectors = np.load(tmp_path / "out" / "embeddings.npy")
+    expected = OnnxEncoder(tiny_artifact).encode(texts)
+    assert np.isnan(vectors[2]).all()  # few tokens, of which the service may not see the last
+    np.testing.assert_allclose(vectors[[0, 1, 3]], expected[[0, 1, 3]], atol=1e-5)
+    rest = pq.read_table(tmp_path / "out" / "rows-000000.parquet").to_pydict()
+    assert rest["truncated"] == [False, True, None, False]
+    assert rest["error"][:2] + rest["error"][3:] == [None] * 3
+    assert "refused the text: The body is above the limit of 4096 bytes" in rest["error"][2]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_a_text_only_what_the_model_reads_is_kept(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"a.{kind}", ["x" * 100_000, "y" * 99, "z" * 100])

@@ -80,9 +80,7 @@ def test_a_service_that_is_gone_ends_the_run(service: FakeService) -> None:
 def test_a_refused_text_is_found_and_the_others_are_embedded(service: FakeService) -> None:
     texts = [*TEXTS[:10], "bad one", *TEXTS[10:], "bad two"]
     embedded, _ = embed(service, texts)
-    assert embedded.errors == dict.fromkeys(
-        (10, 21), "the service refused the text: A text is bad."
-    )
+    assert embedded.errors == dict.fromkeys((10, 21), "the service refused the text: A text is bad")
     for at in set(range(len(texts))) - {10, 21}:
         np.testing.assert_array_equal(embedded.vectors[at], vector_of(texts[at]))
 

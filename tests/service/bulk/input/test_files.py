@@ -236,7 +236,8 @@ def test_globs_are_sorted_and_nothing_found_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "again", ["four.txt", "fo*.txt", "./four.txt", "sub/../four.txt", "link.txt"]
+    "again",
+    ["four.txt", "fo*.txt", "./four.txt", "sub/../four.txt", "link.txt", "hard.txt", "h*.txt"],
 )
 def test_a_file_that_is_named_twice_is_there_once(
     tmp_path: Path, again: str, monkeypatch: pytest.MonkeyPatch
@@ -246,10 +247,11 @@ def test_a_file_that_is_named_twice_is_there_once(
     (tmp_path / "four.txt").write_text("x\n")
     (tmp_path / "other.txt").write_text("x\n")
     (tmp_path / "link.txt").symlink_to("four.txt")
+    (tmp_path / "hard.txt").hardlink_to(tmp_path / "four.txt")
     told: list[str] = []
     found = find_inputs(["four.txt", again, "other.txt"], tell=told.append)
     assert found == ["four.txt", "other.txt"]
-    name = again.replace("*", "ur")
+    name = {"fo*.txt": "four.txt", "h*.txt": "hard.txt"}.get(again, again)
     assert told == [f"{name} is named more than once, and is embedded once."]
 
 
