@@ -13,6 +13,10 @@ HUB_CLIENT = $(shell sed -n 's/^ENV HUB_CLIENT="\(.*\)"/\1/p' Dockerfile)
 OTHERS  := $(basename $(notdir $(wildcard benchmarks/peers/*.txt)))
 FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt))) javascript
 
+# One sentence where Python is too old; pip would say more, and later.
+OLD = This is Python %d.%d, and S2Sent needs 3.11 or later: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11
+VENV = $(PYTHON) -c 'import sys; v = sys.version_info[:2]; v < (3, 11) and sys.exit("$(OLD)" % v)' && $(PYTHON) -m venv
+
 .PHONY: fuzz soak serve train test test-bulk test-clients check fix bench peers audit sbom clean
 serve: $(SERVE)/installed       ## start the service with the embedded model; PORT=9000 for another port
 	$(SERVE)/bin/s2sent serve $(if $(PORT),--port $(PORT))
@@ -48,39 +52,39 @@ fuzz: $(DEV)/installed $(FUZZ)/installed ## 10,000 cases made from the OpenAPI d
 	$(DEV)/bin/python -m tests.fuzz
 
 $(SERVE)/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(SERVE)
-	$(SERVE)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu]'
+	@$(VENV) $(SERVE)
+	$(SERVE)/bin/pip install --constraint constraints.txt --editable '.[cpu]'
 	touch $@
 
 $(TRAIN)/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(TRAIN)
-	$(TRAIN)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train]'
+	@$(VENV) $(TRAIN)
+	$(TRAIN)/bin/pip install --constraint constraints.txt --editable '.[cpu,train]'
 	touch $@
 
 $(DEV)/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(DEV)
-	$(DEV)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,train,dev]'
+	@$(VENV) $(DEV)
+	$(DEV)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,dev]'
 	touch $@
 
 $(BULK)/installed: pyproject.toml constraints.txt tests/bulk/requirements.txt
-	$(PYTHON) -m venv $(BULK)
-	$(BULK)/bin/pip install --quiet --constraint constraints.txt --editable '.[cpu,ray]' \
+	@$(VENV) $(BULK)
+	$(BULK)/bin/pip install --constraint constraints.txt --editable '.[cpu,ray]' \
 	  --requirement tests/bulk/requirements.txt
 	touch $@
 
 $(FUZZ)/installed: tests/fuzz/requirements.txt
-	$(PYTHON) -m venv $(FUZZ)
-	$(FUZZ)/bin/pip install --quiet --requirement $<
+	@$(VENV) $(FUZZ)
+	$(FUZZ)/bin/pip install --requirement $<
 	touch $@
 
 $(AUDIT)/installed: deploy/requirements-audit.txt
-	$(PYTHON) -m venv $(AUDIT)
-	$(AUDIT)/bin/pip install --quiet --requirement $<
+	@$(VENV) $(AUDIT)
+	$(AUDIT)/bin/pip install --requirement $<
 	touch $@
 
 $(CLIENTS)/%/installed: tests/clients/requirements/%.txt
-	$(PYTHON) -m venv $(CLIENTS)/$*
-	$(CLIENTS)/$*/bin/pip install --quiet --requirement $<
+	@$(VENV) $(CLIENTS)/$*
+	$(CLIENTS)/$*/bin/pip install --requirement $<
 	touch $@
 
 $(CLIENTS)/javascript/installed: $(wildcard tests/clients/javascript/package*.json)
@@ -90,8 +94,8 @@ $(CLIENTS)/javascript/installed: $(wildcard tests/clients/javascript/package*.js
 	touch $@
 
 $(PEERS)/%/installed: benchmarks/peers/%.txt
-	$(PYTHON) -m venv $(PEERS)/$*
-	$(PEERS)/$*/bin/pip install --quiet --requirement $<
+	@$(VENV) $(PEERS)/$*
+	$(PEERS)/$*/bin/pip install --requirement $<
 	touch $@
 
 audit: $(AUDIT)/installed       ## look the images' packages up among known vulnerabilities
@@ -99,7 +103,7 @@ audit: $(AUDIT)/installed       ## look the images' packages up among known vuln
 	  $(patsubst %,--requirement %,$(wildcard deploy/requirements-?pu.txt))
 
 sbom: $(AUDIT)/installed        ## list what an image installs, with IMAGE=gpu the other
-	$(PYTHON) -m venv --clear --without-pip .venv/image
+	@$(VENV) --clear --without-pip .venv/image
 	$(AUDIT)/bin/pip --python .venv/image/bin/python install --quiet --require-hashes \
 	  --requirement deploy/requirements-$(IMAGE).txt
 	$(AUDIT)/bin/pip --python .venv/image/bin/python uninstall --quiet --yes $(HUB_CLIENT)

@@ -1,4 +1,4 @@
-"""The ``s2sent`` command: serve, embed, settings, hash-key, healthcheck.
+"""The ``s2sent`` command: serve, embed, info, settings, hash-key, healthcheck.
 
 The flags of ``serve`` are made from the fields of `service.settings.Settings`.
 """
@@ -153,6 +153,23 @@ app.command("embed")(embed)
 def settings_command() -> None:
     """Print every setting as a Markdown table, as it stands in docs/settings.md."""
     typer.echo(settings_table())
+
+
+@app.command()
+def info(artifact: Annotated[str, typer.Argument(help="The folder of an exported model.")]) -> None:
+    """Print what an artifact is: name, size, dimensions, depths, precisions, scores."""
+    from s2sent.model.artifact.errors import ArtifactError
+    from s2sent.model.artifact.facts import facts_of, scores_of
+    from s2sent.model.artifact.reader import Artifact
+
+    try:
+        manifest = Artifact.open(artifact).manifest
+    except ArtifactError as error:
+        _stop(str(error), code=1)
+    scores = scores_of(manifest) or [("scores", "not measured")]
+    heading = [("", ""), ("Spearman x 100", "")]
+    for name, value in [*facts_of(manifest), *heading, *scores]:
+        typer.echo(f"{name:14} {value}".rstrip())
 
 
 @app.command("hash-key")

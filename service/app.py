@@ -164,7 +164,8 @@ def _lifespan(
     async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Metrics]]:
         starting = asyncio.create_task(_start(engine, on_ready, on_fatal))
         try:
-            yield {METRICS_STATE: metrics}
+            with suppress(asyncio.CancelledError):  # a second signal: the loop ends without telling
+                yield {METRICS_STATE: metrics}
         finally:
             starting.cancel()
             await asyncio.wait((starting,))

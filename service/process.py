@@ -3,12 +3,18 @@
 Imports the standard library only: the tuning has to be in place before numpy is imported.
 """
 
+import asyncio
 import gc
 import os
+import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import NoReturn
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # Containers created, less those freed, before Python looks for reference cycles. Requests leave
 # none, whatever their answer, so this is for what nobody thought of: up to some 30 MB. A waiting
@@ -21,6 +27,8 @@ FLUSH_TIMEOUT_SECONDS = 1.0
 
 def tune_process() -> None:
     """Prepare the process for a fast start. Call it before anything heavy is imported."""
+    # Ctrl-C ends the process as SIGTERM does; Python's own handler raises wherever it is.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Most of what a start creates stays, and the collector would look through it some 200 times.
     # `tune_garbage_collector` enables it again.
     gc.disable()
@@ -37,6 +45,27 @@ def tune_garbage_collector() -> None:
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
     gc.enable()
+
+
+@contextmanager
+def stopped_by(on_signal: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call ``on_signal`` on the running event loop at each signal that asks for the end.
+
+    `asyncio.loop.add_signal_handler` leaves SIGINT with Python's own handler, which raises
+    KeyboardInterrupt in whatever comes after the loop; here signals get back what they had.
+    """
+    loop = asyncio.get_running_loop()
+
+    def hand_on(number: int, _frame: FrameType | None) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(on_signal, signal.Signals(number))
+
+    before = {number: signal.signal(number, hand_on) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def end_process(code: int) -> NoReturn:

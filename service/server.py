@@ -12,6 +12,7 @@ import errno
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
@@ -26,13 +27,11 @@ from s2sent.service.app import create_app, log_ready
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.http.connection import HttpConnection
-from s2sent.service.process import tune_garbage_collector
+from s2sent.service.process import stopped_by, tune_garbage_collector
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 # After the drain what is left are bodies that never end and answers whose clients do not read them;
 # the server waits so long for both.
@@ -97,15 +96,9 @@ class Process:
 
     async def run(self, listener: socket.socket) -> None:
         """Serve until a signal, `stop` or a fatal error."""
-        loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
-        log_listening(listener)
-        try:
+        with stopped_by(self._on_signal):
+            log_listening(listener)
             await self.serve(listener)
-        finally:
-            for number in STOP_SIGNALS:
-                loop.remove_signal_handler(number)
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
     async def serve(self, listener: socket.socket) -> None:
@@ -183,7 +176,8 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:  # the second for a name that no host can have
         known: dict[int | None, str] = {
-            errno.EADDRINUSE: "it is taken. Stop what uses it or set another --port.",
+            errno.EADDRINUSE: "it is taken. Stop what uses it, or set another port: --port 9000,"
+            " or make serve PORT=9000.",
             errno.EACCES: "this user may not. Use a --port above 1023.",
             errno.EADDRNOTAVAIL: "this machine does not have it. Set another --host.",
         }
@@ -208,6 +202,18 @@ def log_listening(listener: socket.socket) -> None:
     logger.info("listening", extra={"fields": {"host": host, "port": port}})
 
 
+def greet(settings: Settings, listener: socket.socket) -> None:
+    """Tell a person at a terminal where the service is; what is no terminal gets the log alone."""
+    if not sys.stdout.isatty():
+        return
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # compared, not bound
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    page = f", the playground {url}/playground" if settings.serves_playground else ""
+    sys.stdout.write(f"S2Sent is at {url}{page}. Ctrl-C ends it.\n")
+    sys.stdout.flush()
+
+
 def on_ready() -> None:
     """Tune the process for serving, and log that it is ready."""
     tune_garbage_collector()
@@ -220,6 +226,7 @@ def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     ``model`` is one that is being opened already.
     """
     with listen(settings.host, settings.port) as listener:
+        greet(settings, listener)
         process = Process(settings, model=model, on_ready=on_ready)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(process.run(listener))

@@ -36,10 +36,10 @@ from s2sent.service.engine.link.client import BEAT_SECONDS
 from s2sent.service.engine.link.server import HttpProcessConnection, LinkServer, model_payload
 from s2sent.service.engine.types import Readiness
 from s2sent.service.http.tracing import check_packages
-from s2sent.service.process import tune_garbage_collector
+from s2sent.service.process import stopped_by, tune_garbage_collector
 from s2sent.service.server import (
     SEND_TIMEOUT_SECONDS,
-    STOP_SIGNALS,
+    greet,
     listen_together,
     log_listening,
 )
@@ -86,10 +86,8 @@ class Supervisor:
         )
 
     async def run(self, listeners: list[socket.socket]) -> None:
-        """Serve until a signal or a fatal error."""
+        """Serve until `on_signal` is called or a fatal error."""
         loop = asyncio.get_running_loop()
-        for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
         log_listening(listeners[0])
         tending = [loop.create_task(self._tend(*each)) for each in enumerate(listeners)]
         others = [loop.create_task(self._start()), loop.create_task(self._watch())]
@@ -106,8 +104,6 @@ class Supervisor:
             task.cancel()
         await asyncio.wait(others)
         await self._engine.drain(0)
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
     async def _start(self) -> None:
@@ -246,7 +242,8 @@ class Supervisor:
 
     # --- the end ---
 
-    def _on_signal(self, number: signal.Signals) -> None:
+    def on_signal(self, number: signal.Signals) -> None:
+        """Finish what was accepted, and end; called again, end without waiting."""
         if self._ending.is_set():
             self.exit_code = 1
             self._kill()
@@ -294,10 +291,12 @@ def serve_processes(
     ApiKeys.of(settings)
     check_packages(settings)
     listeners = listen_together(settings.host, settings.port, processes)
+    greet(settings, listeners[0])
 
     async def run() -> int:
         supervisor = Supervisor(settings, processes, model)
-        await supervisor.run(listeners)
+        with stopped_by(supervisor.on_signal):
+            await supervisor.run(listeners)
         return supervisor.exit_code
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

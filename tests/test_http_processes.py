@@ -489,5 +489,5 @@ def test_an_address_in_use_is_one_sentence(tiny_artifact: Artifact, server: Serv
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"Cannot listen on 127.0.0.1:{port}: it is taken."
-        " Stop what uses it or set another --port.\n"
+        " Stop what uses it, or set another port: --port 9000, or make serve PORT=9000.\n"
     )

@@ -62,7 +62,7 @@ def test_texts_of_the_greatest_length_and_of_one_token_more_or_less(server: Serv
         response = server.client.post("/embed", json={"inputs": text, "details": True})
         assert response.headers["x-truncated"] == str(cut)
         assert response.json()["details"]["texts"] == [
-            {"tokens": min(length, most), "truncated": bool(cut)}
+            {"tokens": min(length, most), "unknown": 0, "truncated": bool(cut)}
         ]
         refused = server.client.post("/embed", json={"inputs": text, "truncate": False})
         assert refused.status_code == (422 if cut else 200)

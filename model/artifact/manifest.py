@@ -120,6 +120,15 @@ class Manifest:
         return self.max_seq_length - (self.template.length if self.template else 0)
 
     @property
+    def backbone_name(self) -> str:
+        """The model that the first of the runs began with, or else what was exported."""
+        name, record = self.backbone.get("name"), self.training
+        while record:
+            name = record.get("backbone", {}).get("name", name)
+            record = record.get("began_from") or next(iter(record.get("average_of", ())), {})
+        return str(name or "not named")
+
+    @property
     def full_depth(self) -> int | None:
         """The number of blocks; None where an old manifest does not have it."""
         return self.backbone.get("num_blocks")

@@ -85,7 +85,10 @@ def _require_free(target: Path, overwrite: bool, marker: str) -> None:
         raise ArtifactError(f"{target} is a link to nothing. Remove it or choose another folder.")
     if target.exists():
         if not overwrite:
-            raise ArtifactError(f"{target} exists. Choose another folder or allow overwriting.")
+            raise ArtifactError(
+                f"{target} exists. Choose another folder, or replace it with --overwrite"
+                " (overwrite=True in Python)."
+            )
         _require_replaceable(target, marker)
 
 

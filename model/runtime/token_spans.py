@@ -1,5 +1,6 @@
-"""Token spans: which bytes of a text each of its tokens covers."""
+"""Token spans: which bytes of a text each of its tokens covers; the token of what is unknown."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,19 @@ def spans_of(encoding: tokenizers.Encoding, framed: str, text: str, ahead: int) 
             first, last = (max(min(place, end) - ahead, 0) for place in (start, stop))
             spans.append(TokenSpan(id_, framed[start:stop], False, byte[first], byte[last]))
     return spans
+
+
+def unknown_id_of(tokenizer: tokenizers.Tokenizer, content: bytes) -> int | None:
+    """The token of what the vocabulary lacks, such as ``[UNK]``; None where it lacks nothing.
+
+    ``content`` is the tokenizer.json: of a Unigram model the library does not give the id.
+    """
+    name = getattr(tokenizer.model, "unk_token", None)
+    if name is not None:
+        known: int | None = tokenizer.token_to_id(name)
+        return known
+    given = re.search(rb'"unk_id"\s*:\s*(\d+)', content)
+    return int(given[1]) if given else None
 
 
 def _byte_offsets(text: str) -> Sequence[int]:

@@ -13,7 +13,7 @@ from typing import Literal
 import tokenizers
 
 from s2sent.model.artifact.template import Template
-from s2sent.model.runtime.token_spans import TokenSpan, spans_of
+from s2sent.model.runtime.token_spans import TokenSpan, spans_of, unknown_id_of
 from s2sent.model.runtime.windows import Windows, common_length
 
 TruncationDirection = Literal["left", "right"]
@@ -76,15 +76,13 @@ class Tokenizer:
 
         Raises ValueError where special tokens or template leave no room for a text.
         """
-        self._tokenizer = (
-            tokenizers.Tokenizer.from_buffer(source)
-            if isinstance(source, bytes)
-            else tokenizers.Tokenizer.from_file(str(source))
-        )
+        content = source if isinstance(source, bytes) else Path(source).read_bytes()
+        self._tokenizer = tokenizers.Tokenizer.from_buffer(content)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.max_seq_length = max_seq_length
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.unknown_id = unknown_id_of(self._tokenizer, content)
         self._template = template
         if template:
             self._tokenizer.encode_special_tokens = True

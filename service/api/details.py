@@ -14,6 +14,7 @@ class TextDetails(BaseModel):
     """What became of one text."""
 
     tokens: int = Field(description="Tokens embedded, special tokens included.")
+    unknown: int = Field(description="Those of them that stand for what the vocabulary lacks.")
     truncated: bool = Field(description="Whether the text was cut because it is too long.")
     windows: int | None = Field(
         None, description="Windows it was split into; only with long_texts mean_of_windows."
@@ -38,9 +39,11 @@ class DetailedEmbeddings(BaseModel):
 
 def details_as_json(request: Request, result: EmbedResult, errors: Errors) -> bytes:
     """A `Details` as JSON; only texts with an error have its fields."""
+    unknown = service_of(request).engine.unknown_id
+    rows = zip(result.tokens, result.token_ids, result.truncated, strict=True)
     texts: list[dict[str, object]] = [
-        {"tokens": tokens, "truncated": truncated}
-        for tokens, truncated in zip(result.tokens, result.truncated, strict=True)
+        {"tokens": tokens, "unknown": tokens and [*ids].count(unknown), "truncated": truncated}
+        for tokens, ids, truncated in rows
     ]
     for text, windows in zip(texts, result.windows or (), strict=False):
         text["windows"] = windows

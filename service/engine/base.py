@@ -77,6 +77,11 @@ class BaseEngine:
         return self._loaded.has_block_weights
 
     @property
+    def unknown_id(self) -> int | None:
+        """The token of what the vocabulary lacks; None where it lacks nothing."""
+        return self._loaded.tokenizer.unknown_id
+
+    @property
     def threads(self) -> int:
         """Threads of an exclusive run."""
         return self._parallelism.threads

@@ -70,6 +70,8 @@ class EmbeddingEngine(Protocol):
     @property
     def has_block_weights(self) -> bool: ...
     @property
+    def unknown_id(self) -> int | None: ...
+    @property
     def threads(self) -> int: ...
     @property
     def tokenizer_threads(self) -> int: ...
@@ -200,6 +202,7 @@ class TextTokenizer(Protocol):
     """
 
     vocab_size: int
+    unknown_id: int | None
 
     def tokenize(
         self,

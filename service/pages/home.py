@@ -5,6 +5,7 @@ from html import escape
 
 from fastapi import APIRouter, Request, Response
 
+from s2sent.model.artifact.facts import Facts, facts_of, scores_of
 from s2sent.service.api.embedding import Service, service_of
 from s2sent.service.api.responses import JSON
 from s2sent.service.api.routing import RequestRoute
@@ -16,8 +17,6 @@ router = APIRouter(include_in_schema=False, route_class=RequestRoute)
 
 HTML = "text/html"
 READING = ["GET", "HEAD"]
-
-Facts = list[tuple[str, str]]
 
 
 @router.api_route("/", methods=READING)
@@ -57,33 +56,12 @@ def home_page(service: Service) -> str:
 def _facts(service: Service) -> dict[str, Facts]:
     """What is shown, by heading; while the model is loaded only the state of the server."""
     try:
-        model = _model_facts(service)
+        model = [("name", service.model_name), *facts_of(service.manifest)[1:]]
     except NotReady as error:
         return {"Server": [("state", error.message)]}
-    quality = _quality_facts(service)
+    quality = scores_of(service.manifest)
     headings = {"Model": model, "Server": _server_facts(service)}
     return headings | ({"Quality, Spearman × 100": quality} if quality else {})
-
-
-def _model_facts(service: Service) -> Facts:
-    manifest = service.manifest
-    depths = ", ".join(map(str, manifest.depths))
-    return [
-        ("name", service.model_name),
-        ("backbone", str(manifest.backbone.get("name", "not named"))),
-        ("dimensions", str(manifest.dim)),
-        ("longest text", f"{manifest.max_seq_length} tokens"),
-        ("precision", manifest.precision),
-        ("depths", f"{depths} and all blocks" if depths else "all blocks only"),
-    ]
-
-
-def _quality_facts(service: Service) -> Facts:
-    manifest = service.manifest
-    if not manifest.scores and manifest.precision == "int8":
-        what = "not measured on this int8 conversion; those of the model before are not its own"
-        return [("scores", what)]
-    return [(task, f"{score:.2f}") for task, score in manifest.scores.items()]
 
 
 def _server_facts(service: Service) -> Facts:

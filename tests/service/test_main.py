@@ -104,6 +104,27 @@ def test_the_table_has_both_flags_of_a_switch() -> None:
     assert "| `--log-requests`, `--no-log-requests` |" in line
 
 
+def test_info_tells_what_an_artifact_is() -> None:
+    lines = run(app, ["info", "artifacts/default"]).output.splitlines()
+    told = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
+    manifest = json.loads(Path("artifacts/default/manifest.json").read_text())
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    assert told["name"] == manifest["name"]
+    assert told["backbone"] == "sentence-transformers/all-MiniLM-L6-v2"
+    assert float(told["size"].split()[0]) == round(size / 1e6, 1)
+    assert told["dimensions"] == str(manifest["dim"])
+    assert told["depths"] == "2, 3, 4, 5, all 6 blocks"
+    assert told["precision"] == "weight-int8; int8 with --precision int8"
+    assert {task: float(told[task]) for task in manifest["scores"]} == manifest["scores"]
+
+
+@pytest.mark.parametrize("folder", ["tests", "no/such/folder", ""])
+def test_info_of_what_is_no_artifact_is_a_sentence(folder: str) -> None:
+    result = run(app, ["info", folder])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_settings_prints_the_table() -> None:
     assert run(app, ["settings"]).output.strip() == settings_table()
 

@@ -68,6 +68,7 @@ class FakeEngine:
     errors: dict[int, ServiceError] = field(default_factory=dict)
     dim: int = DIM
     has_block_weights: bool = True
+    unknown_id: int | None = 3
     threads: int = 2
     tokenizer_threads: int = 3
     calls: list[Call] = field(default_factory=list)

@@ -59,6 +59,9 @@ class Info(BaseModel):
     provider: str = Field(description="ONNX Runtime's execution provider.")
     fingerprint: str = Field(description="SHA-256 of the artifact's manifest.")
     threads: int = Field(description="Threads of the encoder.")
+    unknown_id: int | None = Field(
+        description="The token of what the vocabulary lacks; null where it lacks nothing."
+    )
     warnings: list[str] = Field(description="What is probably set wrong, in a sentence each.")
     block_weights: bool = Field(description="Whether /explain gives the selector's block weights.")
 
@@ -169,6 +172,7 @@ def _info(service: Service) -> Info:
         provider=engine.provider,
         fingerprint=engine.artifact.fingerprint,
         threads=engine.threads,
+        unknown_id=engine.unknown_id,
         warnings=list(settings.warnings),
         block_weights=engine.has_block_weights,
     )

@@ -104,7 +104,7 @@ def test_what_appears_at_the_target_meanwhile_stays(tmp_path: Path) -> None:
             (tmp_path / "artifact").mkdir()
             (tmp_path / "artifact/thesis.txt").touch()
 
-    with pytest.raises(ArtifactError, match="artifact exists"):
+    with pytest.raises(ArtifactError, match=r"artifact exists\. .* replace it with --overwrite"):
         write_beside_another()
     assert [*tmp_path.iterdir()] == [tmp_path / "artifact"]
     assert (tmp_path / "artifact/thesis.txt").is_file()

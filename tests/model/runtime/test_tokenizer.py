@@ -9,6 +9,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from s2sent.model.artifact.template import Template
+from s2sent.model.runtime.token_spans import unknown_id_of
 from s2sent.model.runtime.tokenizer import (
     MAX_CHARACTERS_PER_TOKEN,
     InputTooLong,
@@ -49,6 +50,23 @@ def ids(tokenizer: Tokenizer, *texts: str | list[int], **options: Any) -> list[l
 def test_special_tokens_frame_each_text_and_order_is_kept(tokenizer: Tokenizer) -> None:
     """One row per text, in the order given, without padding."""
     assert ids(tokenizer, "a b", "ax", "") == [[CLS, A, B, SEP], [CLS, A, 9, SEP], [CLS, SEP]]
+
+
+@pytest.mark.parametrize(
+    ("model", "unknown"),
+    [
+        (models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"), 0),  # noqa: S106  # a word
+        (models.Unigram([("<s>", 0.0), ("<unk>", 0.0), ("a", -1.0)], unk_id=1), 1),
+        (models.Unigram([('"unk_id": 2', 0.0), ("a", -1.0)], unk_id=0), 0),
+        (models.BPE({"<unk>": 0, "a": 1}, [], unk_token="<unk>"), 0),  # noqa: S106  # a word
+        (models.BPE({"a": 0}, []), None),
+    ],
+    ids=["wordpiece", "unigram", "unigram, odd piece", "bpe", "bpe without"],
+)
+def test_the_token_of_what_the_vocabulary_lacks_is_known(model: Any, unknown: int | None) -> None:
+    content = tokenizers.Tokenizer(model).to_str(pretty=True).encode()
+    made: Any = tokenizers.Tokenizer.from_str(content.decode())
+    assert unknown_id_of(made, content) == unknown
 
 
 def test_a_long_text_keeps_its_start_or_its_end(tokenizer: Tokenizer) -> None:

@@ -63,8 +63,8 @@ async def test_details_tell_the_tokens_of_each_text_and_whether_it_was_cut() -> 
     assert answer["details"] == {
         "model_fingerprint": response.headers["x-model-fingerprint"],
         "texts": [
-            {"tokens": 4, "truncated": False},
-            {"tokens": MAX_TOKENS + 2, "truncated": True},
+            {"tokens": 4, "unknown": 1, "truncated": False},
+            {"tokens": MAX_TOKENS + 2, "unknown": 1, "truncated": True},
         ],
     }
     assert openai.json()["details"] == answer["details"]

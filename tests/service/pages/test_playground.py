@@ -138,12 +138,17 @@ async def test_programs_get_json_from_the_start_page(accept: str) -> None:
 async def test_the_start_page_tells_what_the_server_is() -> None:
     engine = FakeEngine()
     engine.artifact.manifest.scores["STS12"] = 73.074
+    began_with = {"name": "sentence-transformers/all-MiniLM-L6-v2"}
+    first = {"backbone": began_with}
+    last = {"backbone": {"name": "runs/2"}, "began_from": {"average_of": [first, first]}}
+    engine.artifact.manifest.training.update(last)
     client = client_of(engine)
     await client.post("/embed", json={"inputs": "a"})
     response = await client.get("/", headers=BROWSER)
     assert response.headers["content-type"].startswith("text/html")
     facts = dict(re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', response.text))
     assert facts["name"] == "tiny-s2sent"
+    assert facts["backbone"] == "sentence-transformers/all-MiniLM-L6-v2"
     assert facts["device"] == "CPU, 2 threads"
     assert (facts["state"], facts["requests now"]) == ("ready", "0")
     assert facts["STS12"] == "73.07"
