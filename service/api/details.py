@@ -39,7 +39,8 @@ class DetailedEmbeddings(BaseModel):
 
 def details_as_json(request: Request, result: EmbedResult, errors: Errors) -> bytes:
     """A `Details` as JSON; only texts with an error have its fields."""
-    unknown = service_of(request).engine.unknown_id
+    id_ = service_of(request).engine.unknown_id
+    unknown = -1 if id_ is None else id_  # which no token has
     rows = zip(result.tokens, result.token_ids, result.truncated, strict=True)
     texts: list[dict[str, object]] = [
         {"tokens": tokens, "unknown": tokens and [*ids].count(unknown), "truncated": truncated}

@@ -59,7 +59,7 @@ class FakeTokenizer:
     """One token per character; texts above 32 are cut. ``gate`` can hold a call."""
 
     vocab_size = 0x110000
-    unknown_id = ord("\ufffd")
+    unknown_id: int | None = ord("\ufffd")
 
     def __init__(self) -> None:
         self.calls = 0
