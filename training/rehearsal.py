@@ -4,9 +4,12 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.training.loop.unfinished import require_free
@@ -50,53 +53,96 @@ class FirstSteps(TrainerCallback):
         return statistics.median(seconds[1:] or seconds)
 
 
-def rehearse(recipe: Recipe, data: Path, output: Path, *, cache: Path | None = None) -> str:
-    """Train the first steps of a run of `training.train.train` and describe the run.
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a run would take, from its first steps."""
 
-    Nothing stays but what goes into ``cache``. Raises what `train` raises before its first step.
+    recipe: Recipe
+    prepared: Prepared
+    first: FirstSteps
+
+    @property
+    def steps(self) -> int:
+        """The steps of the whole run."""
+        return int(self.prepared.trainer.state.max_steps)
+
+    @property
+    def scores(self) -> int:
+        """How often dev is scored: also at the start, and of what is saved."""
+        return -(-self.steps // self.recipe.training.eval_every) + 2
+
+    @property
+    def seconds(self) -> float:
+        """Of training and scoring dev."""
+        return self.steps * self.first.step + self.scores * self.first.dev
+
+    @property
+    def checkpoint(self) -> int:
+        """Bytes of the checkpoint."""
+        return self._bytes(self.prepared.encoder.parameters())
+
+    @property
+    def unfinished(self) -> int:
+        """The most bytes on disk until the run is done: two states."""
+        trained = (each for each in self.prepared.encoder.parameters() if each.requires_grad)
+        return 2 * COPIES_IN_A_STATE * self._bytes(trained)
+
+    def _bytes(self, weights: Iterable[Tensor]) -> int:
+        return sum(each.numel() * each.element_size() for each in weights)
+
+    @property
+    def pace(self) -> str:
+        """The seconds of a step, and of a score of dev."""
+        return (
+            f"{self.first.step:.3g} s a step, the median of the first {len(self.first.times) - 1},"
+            f" and {self.first.dev:.3g} s for each of {self.scores:,} scores of"
+            f" {len(self.prepared.dev.gold):,} pairs of STS-B dev"
+        )
+
+
+def take_first_steps(
+    recipe: Recipe, data: Path, name: str, *, cache: Path | None = None
+) -> Rehearsal:
+    """Train the first steps of a run; nothing stays but what goes into ``cache``.
+
+    Raises what `training.train.train` raises before its first step.
     """
-    require_free(output, partial_of(output), resume=False)
     with tempfile.TemporaryDirectory() as scratch:
-        ready = prepare(recipe, data, Path(scratch, output.name), cache=cache)
+        ready = prepare(recipe, data, Path(scratch, name), cache=cache)
         first = FirstSteps()
         ready.trainer.add_callback(first)  # type: ignore[no-untyped-call]  # transformers is partly typed
         ready.trainer.train()
-    lines = (_what(recipe, ready), _time(recipe, ready, first), _disk(ready, output))
-    return "\n".join(lines)
+    return Rehearsal(recipe, ready, first)
 
 
-def _what(recipe: Recipe, ready: Prepared) -> str:
+def rehearse(recipe: Recipe, data: Path, output: Path, *, cache: Path | None = None) -> str:
+    """Describe a run of `training.train.train`, whose first steps are trained.
+
+    Raises what `take_first_steps` does, and where ``output`` exists.
+    """
+    require_free(output, partial_of(output), resume=False)
+    found = take_first_steps(recipe, data, output.name, cache=cache)
+    return (
+        f"{_what(found)}\nabout {found.seconds / 60:,.1f} min: {found.pace}\n"
+        f"{found.checkpoint / 1e6:,.1f} MB for {output}, and at most"
+        f" {found.unfinished / 1e6:,.1f} MB for {partial_of(output)} until it is done;"
+        f" {free_megabytes(output)} MB are free"
+    )
+
+
+def free_megabytes(path: Path) -> str:
+    """The free space of the disk on which a file or folder would be."""
+    folder = next(each for each in path.absolute().parents if each.is_dir())
+    return f"{shutil.disk_usage(folder).free / 1e6:,.0f}"
+
+
+def _what(found: Rehearsal) -> str:
+    recipe, ready = found.recipe, found.prepared
     every = [*ready.encoder.parameters()]
     trained = sum(each.numel() for each in every if each.requires_grad)
     rows = ", ".join(f"{count:,} of {source}" for source, count in ready.corpus.counts.items())
     return (
         f"trains {trained:,} of {sum(each.numel() for each in every):,} parameters of"
         f" {recipe.backbone.name} with the objective {recipe.objective.name}\n"
-        f"on {rows}: {ready.trainer.state.max_steps:,} steps of {recipe.training.batch_size} rows"
-    )
-
-
-def _time(recipe: Recipe, ready: Prepared, first: FirstSteps) -> str:
-    steps = ready.trainer.state.max_steps
-    scores = -(-steps // recipe.training.eval_every) + 2  # the start and what is saved, too
-    minutes = (steps * first.step + scores * first.dev) / 60
-    return (
-        f"about {minutes:,.1f} min: {first.step:.3g} s a step, the median of the first"
-        f" {len(first.times) - 1}, and {first.dev:.3g} s for each of {scores:,} scores of"
-        f" {len(ready.dev.gold):,} pairs of STS-B dev"
-    )
-
-
-def _disk(ready: Prepared, output: Path) -> str:
-    def megabytes(trained_only: bool) -> float:
-        weights = ready.encoder.parameters()
-        taken = (each for each in weights if each.requires_grad or not trained_only)
-        return sum(each.numel() * each.element_size() for each in taken) / 1e6
-
-    state = COPIES_IN_A_STATE * megabytes(trained_only=True)
-    folder = next(each for each in output.absolute().parents if each.is_dir())
-    return (
-        f"{megabytes(trained_only=False):,.1f} MB for {output}, and at most {2 * state:,.1f} MB for"
-        f" {partial_of(output)} until it is done; {shutil.disk_usage(folder).free / 1e6:,.0f} MB"
-        " are free"
+        f"on {rows}: {found.steps:,} steps of {recipe.training.batch_size} rows"
     )

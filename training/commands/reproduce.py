@@ -9,6 +9,7 @@ from s2sent.training.commands.options import Data, whole_numbers
 
 Names = list[str] | None
 Steps = Annotated[int | None, typer.Option(min=0, help="Of each run; the budget's by default.")]
+PAPER_CORPUS = "wiki1m_for_simcse.txt"
 Budget = Literal["smoke", "short", "full"]
 
 
@@ -19,11 +20,19 @@ def reproduce(
     table: Annotated[Names, typer.Option(help="The paper's: 2, 3, 4; or jtcse, sfp.")] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
     control: Annotated[Names, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
-    budget: Annotated[Budget, typer.Option(help="How long each run is.")] = "short",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="With the paper's settings; Tables 2 to 4 by default.")
+    ] = False,
+    budget: Annotated[
+        Budget | None, typer.Option(help="How long each run is; short by default.")
+    ] = None,
     objective: Annotated[Names, typer.Option(help="simcse, prompt, prompt-mean.")] = None,
     seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
     steps: Steps = None,
-    corpus: Annotated[str, typer.Option(help="A source of single texts.")] = "wikisplit",
+    corpus: Annotated[
+        str,
+        typer.Option(help=f"A source of single texts; wikisplit, or {PAPER_CORPUS} with --paper."),
+    ] = "",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     depths: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
@@ -35,12 +44,16 @@ def reproduce(
     Without --table, --figure and --control it is all of the paper's. --table jtcse is
     twin encoders beside their controls; --table sfp is heads on a frozen decoder, then low-rank
     updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
-    --control x4 trains early exits. Give the same command again after an interruption: it goes on.
+    --control x4 trains early exits. --paper trains on a million sentences once and says before how
+    long that takes; runs are shared by all processes that are given the same command. Give it again
+    after an interruption: it goes on.
     """
     from s2sent.training.evaluation.results.output import require_writable
     from s2sent.training.experiments import reproduce as experiments
     from s2sent.training.experiments.engine import Series
 
+    if paper and budget:
+        raise typer.BadParameter("--paper sets how long runs are: leave --budget out.")
     asked = [f"table {name}" for name in table or []]
     asked += [f"figure {number}" for number in figure or []]
     asked += [f"control {name.lower()}" for name in control or []]
@@ -48,11 +61,11 @@ def reproduce(
         data=data,
         output=output,
         backbone=backbone,
-        budget=budget,
+        budget="paper" if paper else budget or "short",
         objectives=tuple(objective or ["simcse"]),
         seeds=tuple(whole_numbers(seeds, "seeds")),
         steps=steps,
-        corpus=corpus,
+        corpus=corpus or (PAPER_CORPUS if paper else "wikisplit"),
         keep=keep,
         arms=tuple(arm or ()),
         depths=tuple(whole_numbers(depths, "depths")),

@@ -205,7 +205,16 @@ def read_results(file: Path) -> list[dict[str, Any]]:
 
 def size_of(backbone: str) -> tuple[int, int]:
     """The number of blocks of a backbone and its width. Raises `EncoderError`."""
+    width = width_of(backbone)
+    return int(_config_of(backbone).num_hidden_layers), width
+
+
+def family_of(backbone: str) -> str:
+    """The ``model_type`` of a backbone, such as "bert"."""
+    return str(_config_of(backbone).model_type)
+
+
+def _config_of(backbone: str) -> Any:
     from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
 
-    width = width_of(backbone)
-    return int(read_config(Path(backbone)).num_hidden_layers), width
+    return read_config(Path(backbone))

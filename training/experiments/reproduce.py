@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from s2sent.training.experiments.arms.configurations import OBJECTIVES
-from s2sent.training.experiments.arms.paper_experiments import OTHERS, chosen
+from s2sent.training.errors import ConfigError
+from s2sent.training.experiments.arms.configurations import OBJECTIVES, PAPER
+from s2sent.training.experiments.arms.paper_experiments import OTHERS, as_printed, chosen
 from s2sent.training.experiments.engine import Series, require_known
 
 
@@ -17,6 +18,10 @@ def reproduce(asked: Sequence[str], series: Series, *, only_tables: bool = False
     """
     others = [name for name in OTHERS if name in asked]
     keys = [name for name in asked if name not in others]
+    if series.budget == PAPER:
+        if others:
+            raise ConfigError(f"--paper runs what the paper has: leave {others[0]} out.")
+        as_printed(keys)
     chosen(keys)
     require_known(series.objectives, [*OBJECTIVES], "objective")
     for own in [*([name] for name in others), *([keys] if keys or not others else [])]:
@@ -44,7 +49,8 @@ def _run(series: Series, *, only_tables: bool) -> Path:
 
 def _command(keys: Sequence[str], series: Series) -> str:
     """The command that builds the tables again."""
-    names = [part for key in keys for part in f"--{key}".split()]
+    names = ["--paper"] if series.budget == PAPER else []
+    names += [part for key in keys for part in f"--{key}".split()]
     objectives = [("--objective", name) for name in series.objectives if name != "simcse"]
     options = [*names, *(part for pair in objectives for part in pair)]
     options += ["--backbone", series.backbone, "--data", str(series.data)]

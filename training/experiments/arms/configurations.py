@@ -8,7 +8,7 @@ used there (``weight_norm = "none"``), which makes 1d and 2d the same.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from s2sent.training.errors import ConfigError
@@ -30,6 +30,10 @@ OBJECTIVES: dict[str, Table] = {
         "training": {"learning_rate": 1e-5},
     },
 }
+# PromptBERT's templates for a family of backbones; its others are those of the objective.
+TEMPLATES = {
+    "roberta": ["This sentence : ' {} ' means [MASK].", "The sentence : ' {} ' means [MASK]."],
+}
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Budget:
     selector_rate: float = 0.0  # the selector's learning rate; 0 means the backbone's
 
 
+PAPER = "paper"  # the budget of `reproduce --paper`
+PAPER_TRAINING = {"steps": 0, "eval_every": 125, "precision": "bf16"}
+PAPER_SEEDS = (1, 2, 3, 4, 5, 6, 7)
 BUDGETS = {
     "smoke": Budget({"steps": 4, "batch_size": 8, "eval_every": 2}, (1,), limit=200),
     # For a backbone that is tuned already; long enough, and the gate's rate high enough, for fusion
@@ -52,19 +59,31 @@ BUDGETS = {
         selector_rate=3e-3,
     ),
     # The paper's protocol: one pass over the corpus, dev scored every 125 steps.
-    "full": Budget({"steps": 0, "eval_every": 125, "precision": "bf16"}, (1, 2, 3, 4, 5, 6, 7)),
+    "full": Budget(PAPER_TRAINING, PAPER_SEEDS),
+    PAPER: Budget(PAPER_TRAINING, PAPER_SEEDS, limit=1_000_000),
+}
+
+
+PRESETS = {  # beside the default one
+    "paper": "the paper's equations literally (preset paper)",
+    "official": "the authors' code (preset official)",
 }
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration: its name, its label in tables, and its part of the recipe."""
+    """One configuration: its name, its label in tables, and its part of the recipe.
+
+    ``printed`` is the name under which the paper's numbers are, where it is another.
+    """
 
     name: str
     label: str
     selector: Table | None = None  # None trains the backbone alone
     backbone: Table = field(default_factory=dict)
     selector_rate: int = 1  # the selector's learning rate over the backbone's
+    objective: Table = field(default_factory=dict)
+    printed: str = ""
 
     def recipe(
         self,
@@ -75,8 +94,12 @@ class Configuration:
         seed: int,
         steps: int | None = None,
         corpus: str = "wikisplit",
+        family: str = "bert",
     ) -> Recipe:
-        """The recipe of one run; ``steps`` replaces the budget's. Raises `ConfigError`."""
+        """The recipe of one run; ``steps`` replaces the budget's. Raises `ConfigError`.
+
+        ``family`` is the backbone's ``model_type``, which chooses the templates of a prompt.
+        """
         group, size = OBJECTIVES[objective], BUDGETS[budget]
         training = {**group["training"], **size.training}
         if size.selector_rate and self.selector is not None:
@@ -85,16 +108,29 @@ class Configuration:
             training["selector_learning_rate"] = self.selector_rate * training["learning_rate"]
         if steps is not None:
             training["steps"] = steps
-        table = {
+        table: dict[str, Any] = {
             "seed": seed,
             "backbone": {"name": backbone, **group.get("backbone", {}), **self.backbone},
             "corpus": [{"source": corpus, "limit": size.limit}],
-            "objective": dict(group["objective"]),
+            "objective": {**group["objective"], **self.objective},
             "training": training,
         }
+        if table["objective"]["name"] == "prompt" and family in TEMPLATES:
+            table["objective"]["templates"] = TEMPLATES[family]
         if self.selector is not None:
             table["selector"] = dict(self.selector)
         return recipe_from(table, self.name)
+
+    def with_preset(self, preset: str) -> "Configuration":
+        """The same with a preset of the selector, and m = 4 and r = 12."""
+        return replace(
+            self,
+            name=f"{self.name}-{preset}",
+            label=f"{self.label}, {PRESETS[preset]}",
+            selector={"num_frequencies": 4, "reduction": 12, **(self.selector or {})}
+            | {"preset": preset},
+            printed=self.name,
+        )
 
 
 def average(num_blocks: int) -> Configuration:
@@ -151,15 +187,18 @@ AT_LAST = Configuration(  # the default model's
     {"num_blocks": 3, "weight_norm": "softmax_logits", "initial_bias": 3},
     selector_rate=100,
 )
-CLS = Configuration("cls-last1", "CLS, the backbone alone", None, {"pooling": "cls"})
-CLS_S2SENT = Configuration("cls-last3-2d", "CLS, Last3 2D", S2SENT.selector, {"pooling": "cls"})
+CLS_WITHOUT_HEAD = Configuration("cls-last1", "CLS, the backbone alone", None, {"pooling": "cls"})
+CLS_S2SENT_WITHOUT_HEAD = Configuration(
+    "cls-last3-2d", "CLS, Last3 2D", S2SENT.selector, {"pooling": "cls"}
+)
+# SimCSE's mlp_only_train: a Linear + tanh over CLS in training, left out in evaluation.
+CLS, CLS_S2SENT = (
+    replace(each, name=f"{each.name}-mlp", objective={"projection": True})
+    for each in (CLS_WITHOUT_HEAD, CLS_S2SENT_WITHOUT_HEAD)
+)
 STATIC_BLOCKS = select(3, static="blocks")
 STATIC_FEATURES = select(3, static="features")
-AUTHORS_CODE = Configuration(
-    "last3-2d-official",
-    "Last3 2D as in the authors' code",
-    {"preset": "official", "num_blocks": 3, "num_frequencies": 4, "reduction": 12},
-)
+AUTHORS_CODE = S2SENT.with_preset("official")
 
 DEPTHS = (1, 3, 6, 9, 12)  # n of Fig. 6
 FREQUENCIES = (1, 2, 4, 8, 16)  # m of Fig. 6

@@ -22,10 +22,16 @@ from s2sent.training.evaluation.sts import distinct, read_sentence_pairs
 from s2sent.training.experiments.arms.configurations import (
     BUDGETS,
     OBJECTIVES,
+    PAPER,
     Configuration,
     misfit,
 )
-from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, Experiment, chosen
+from s2sent.training.experiments.arms.paper_experiments import (
+    EXPERIMENTS,
+    Experiment,
+    as_printed,
+    chosen,
+)
 from s2sent.training.experiments.arms.paper_tables import (
     difference,
     read_result_lines,
@@ -35,10 +41,12 @@ from s2sent.training.experiments.engine import (
     Run,
     Series,
     Train,
+    family_of,
     require_known,
     run_missing,
     size_of,
 )
+from s2sent.training.experiments.plan import plan
 from s2sent.training.experiments.score import (
     SHUFFLED_TASK,
     drift,
@@ -66,9 +74,12 @@ def reproduce_paper(
     `TrainingError` for an unknown key, for what cannot be run, and for an interrupted run.
     """
     require_known(series.objectives, [*OBJECTIVES], "objective")
-    experiments = chosen(series.keys or list(EXPERIMENTS))
+    in_print = series.budget == PAPER
+    experiments = as_printed(series.keys) if in_print else chosen(series.keys or [*EXPERIMENTS])
     if not only_tables:
         runs = runs_of(experiments, series)
+        if in_print and (told := plan(runs, series.data, keep=series.keep)):
+            log.info(told)
         run_missing(runs, series.data, keep=series.keep, train=train)
     return write_tables(experiments, series.folder, series.objectives, series.command)
 
@@ -100,7 +111,8 @@ def cells_of(
 
     Beside them is what is left out, with reasons.
     """
-    blocks, width = size_of(resolve(series.backbone))
+    folder = resolve(series.backbone)
+    (blocks, width), family = size_of(folder), family_of(folder)
     found: dict[tuple[str, str, int], tuple[Recipe, bool]] = {}
     left_out: dict[str, str] = {}
     for seed in series.seeds or BUDGETS[series.budget].seeds:
@@ -115,11 +127,14 @@ def cells_of(
                         continue
                     key = objective, name, seed
                     transfer = experiment.transfer or (key in found and found[key][1])
-                    found[key] = _recipe(series, configuration, objective, seed), transfer
+                    recipe = _recipe(series, configuration, objective, seed, family)
+                    found[key] = recipe, transfer
     return found, left_out
 
 
-def _recipe(series: Series, configuration: Configuration, objective: str, seed: int) -> Recipe:
+def _recipe(
+    series: Series, configuration: Configuration, objective: str, seed: int, family: str
+) -> Recipe:
     return configuration.recipe(
         objective=objective,
         backbone=series.backbone,
@@ -127,6 +142,7 @@ def _recipe(series: Series, configuration: Configuration, objective: str, seed: 
         seed=seed,
         steps=series.steps,
         corpus=series.corpus,
+        family=family,
     )
 
 

@@ -1,7 +1,7 @@
 """The paper's tables and figures, and our controls beside them, as lists of configurations."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from s2sent.training.errors import ConfigError
 from s2sent.training.experiments.arms import configurations as known
@@ -129,8 +129,20 @@ _EVERY = (
         (
             *_rows(known.CLS, {"CLS, off": known.CLS, "CLS, on": known.CLS_S2SENT}),
             *_rows(LAST1, {"mean, off": LAST1, "mean, on": S2SENT}),
+            *_rows(
+                known.CLS_WITHOUT_HEAD,
+                {
+                    "CLS trained without SimCSE's head, off": known.CLS_WITHOUT_HEAD,
+                    "CLS trained without SimCSE's head, on": known.CLS_S2SENT_WITHOUT_HEAD,
+                },
+                ours=True,
+            ),
         ),
-        ("Tests are against the same pooling without the selector.",),
+        (
+            "Tests are against the same pooling without the selector.",
+            "CLS is trained with SimCSE's head, a Linear + tanh that evaluation leaves out "
+            "(mlp_only_train).",
+        ),
         objectives=("simcse",),
     ),
     Experiment(
@@ -231,6 +243,38 @@ _EVERY = (
 )
 EXPERIMENTS = {experiment.key: experiment for experiment in _EVERY}
 OTHERS = ("table jtcse", "table sfp", "control x4")  # with runs of their own
+
+
+PAPER_TABLES = ("table 2", "table 3", "table 4")
+
+
+def as_printed(keys: Sequence[str]) -> list[Experiment]:
+    """The paper's tables, or those with these keys, without our rows; Last3 2D by each preset.
+
+    Raises `ConfigError` for an unknown key, and for one that has no row of the paper's.
+    """
+    found = []
+    for experiment in chosen(keys or PAPER_TABLES):
+        rows = [row for row in experiment.rows if not row.ours]
+        if not rows:
+            raise ConfigError(f"--paper runs what the paper has: leave {experiment.key} out.")
+        if experiment.key in PAPER_TABLES:
+            rows = [each for row in rows for each in _by_preset(row)]
+        found.append(replace(experiment, rows=tuple(rows)))
+    return found
+
+
+def _by_preset(row: TableRow) -> list[TableRow]:
+    """A row of Last3 2D for each preset of the selector; another one as it is."""
+    if row.configuration not in (S2SENT, known.CLS_S2SENT):
+        return [row]
+    others = [
+        replace(
+            row, configuration=row.configuration.with_preset(preset), label=f"{row.label}, {label}"
+        )
+        for preset, label in known.PRESETS.items()
+    ]
+    return [replace(row, label=f"{row.label}, preset default"), *others]
 
 
 def chosen(keys: Sequence[str]) -> list[Experiment]:

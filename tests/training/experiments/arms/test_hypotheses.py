@@ -38,9 +38,9 @@ def test_what_is_said_of_frequencies_reduction_and_pooling_flip_with_the_numbers
     assert verdict({**reductions, **ends, "last3-2d-r48": around(79)}, "(d)") == "does not hold"
     assert verdict({**reductions, **ends, "last3-2d-r8": around(79)}, "(d)") == "does not hold"
 
-    pooled = {"cls-last1": around(76.2), "cls-last3-2d": around(66.9)}
+    pooled = {"cls-last1-mlp": around(76.2), "cls-last3-2d-mlp": around(66.9)}
     assert verdict(pooled, "(e)") == "holds"
-    assert verdict({**pooled, "cls-last3-2d": around(76.0)}, "(e)") == "does not hold"
+    assert verdict({**pooled, "cls-last3-2d-mlp": around(76.0)}, "(e)") == "does not hold"
 
 
 def test_what_is_said_of_blocks_and_frequencies_flips_with_the_numbers() -> None:

@@ -1,6 +1,7 @@
 """Running the paper's experiments: what has a result is skipped, what does not fit is refused."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -22,7 +23,7 @@ from s2sent.training.files.locks import locked
 from s2sent.training.files.record import source_sha256, write_json
 from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone
-from tests.support.tiny_data import tiny_data
+from tests.support.tiny_data import SENTENCES, tiny_data
 from tests.support.tiny_tasks import tiny_tasks
 
 
@@ -80,7 +81,8 @@ def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
 def test_a_run_that_has_its_result_is_skipped_and_its_checkpoint_is_gone(series: Series) -> None:
     stand_in = StandIn()
     go(["table 3"], series, stand_in)
-    names = ["cls-last1.seed1", "last1.seed1", "cls-last3-2d.seed1", "last3-2d.seed1"]
+    cells = ["cls-last1-mlp", "last1", "cls-last1", "cls-last3-2d-mlp", "last3-2d", "cls-last3-2d"]
+    names = [f"{cell}.seed1" for cell in cells]
     assert stand_in.trained == names
     go(["figure 5", "table 3"], series, stand_in)
     more = ["last3-2d-m0.seed1", "last3-2d-m1.seed1", "last3-2d-m8.seed1"]
@@ -120,9 +122,9 @@ def test_a_result_without_transfer_is_run_again_for_table_4(series: Series) -> N
     stand_in = StandIn()
     go(["table 3"], series, stand_in)
     go(["table 4"], series, stand_in)
-    assert stand_in.trained[4:] == ["last1.seed1", "last3-2d.seed1"]
+    assert stand_in.trained[6:] == ["last1.seed1", "last3-2d.seed1"]
     go(["table 3", "table 4"], series, stand_in)
-    assert len(stand_in.trained) == 6
+    assert len(stand_in.trained) == 8
 
 
 def test_a_result_of_another_recipe_is_refused_before_anything_runs(series: Series) -> None:
@@ -204,6 +206,36 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     _succeed(command)
     _succeed([*command, "--only-tables"])
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")} == before
+
+
+@pytest.mark.usefixtures("few_folds")
+def test_the_papers_settings_are_one_word_and_what_they_take_is_told_first(
+    tmp_path: Path, backbone: Path, caplog: pytest.LogCaptureFixture, refusal: Callable[..., str]
+) -> None:
+    data = tiny_tasks(tiny_data(tmp_path / "data"))
+    (data / "corpus" / "own.txt").write_text("\n".join(SENTENCES[:64]))
+    command = ["reproduce", "--paper", "--table", "4", "--seeds", "1", "--corpus", "own.txt"]
+    command += ["--data", str(data), "--output", str(tmp_path), "--backbone", str(backbone)]
+    with caplog.at_level("INFO", "s2sent.training"):
+        _succeed(command)
+    told = re.search(
+        r"simcse: 4 runs are missing, of 1 steps of 64 rows each\. One after another they take"
+        r" about [\d.]+ h \([\d.]+ min a run: .*\), and the scores on the tests beside that\. Each"
+        r" process needs up to [\d,]+ MB of disk at a time; [\d,]+ MB are free\.",
+        caplog.text,
+    )
+    assert told
+    assert told.start() < caplog.text.index(" training ")
+    table = (tmp_path / backbone.name / "tables.md").read_text()
+    assert "Made by `s2sent-train reproduce --paper --table 4 " in table
+    assert re.search(r"^\| Last1 base \| 1 \|.* / 85.71 \|", table, re.M)
+    for preset in ("preset default", ".* .preset paper.", ".* .preset official."):
+        assert re.search(rf"^\| Last3 2D, {preset} \| 1 \|.* / 86.27 \|", table, re.M)
+    caplog.clear()
+    _succeed([*command, "--only-tables"])
+    assert "missing" not in caplog.text
+    assert "leave --budget out" in refusal(*command, "--budget", "full")
+    assert "leave table sfp out" in refusal(*command, "--table", "sfp")
 
 
 def _succeed(command: list[str]) -> None:

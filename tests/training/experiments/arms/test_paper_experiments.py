@@ -1,6 +1,7 @@
 """The experiments as data: every cell can be built, and equal cells are one."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -13,9 +14,15 @@ from s2sent.training.evaluation.results.published import (
     best_sts_rows,
     transfer_rows,
 )
-from s2sent.training.experiments.arms.configurations import BUDGETS, Configuration, misfit
-from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, chosen
-from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.experiments.arms.configurations import (
+    BUDGETS,
+    TEMPLATES,
+    Configuration,
+    misfit,
+)
+from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, as_printed, chosen
+from s2sent.training.recipe.objectives import PromptBERT, SimCSE
+from s2sent.training.recipe.recipe import Recipe, TrainingConfig
 
 CONFIGURATIONS = {
     name: configuration
@@ -134,6 +141,62 @@ def test_more_blocks_than_there_are_is_said_in_a_sentence() -> None:
     narrow = misfit(CONFIGURATIONS["last3-2d-r48"], blocks=6, width=32)
     assert narrow is not None
     assert "at most the width 32" in narrow
+
+
+def test_as_printed_the_tables_have_the_papers_rows_and_last3_2d_by_each_preset() -> None:
+    tables = {experiment.key: experiment for experiment in as_printed([])}
+    assert list(tables) == ["table 2", "table 3", "table 4"]
+    of_2, of_3, of_4 = (list(table.configurations) for table in tables.values())
+    presets = ["last3-2d", "last3-2d-paper", "last3-2d-official"]
+    assert of_2 == ["last1", "last1-1d", "last3-avg", "last3-1d", *presets] + [
+        "last6-avg",
+        "last6-1d",
+        "last6-2d",
+    ]
+    cls = [f"cls-{name.replace('2d', '2d-mlp')}" for name in presets]
+    assert sorted(of_3) == sorted(["cls-last1-mlp", "last1", *cls, *presets])
+    assert of_4 == ["last1", *presets]
+    for table in tables.values():
+        for configuration in table.configurations.values():
+            assert (configuration.printed or configuration.name) in TABLE_2["BERT", "simcse"] | (
+                TABLE_3["BERT", "simcse"]
+            )
+
+
+@pytest.mark.parametrize("backbone", ["bert", "roberta"])
+@pytest.mark.parametrize("objective", ["simcse", "prompt", "prompt-mean"])
+def test_the_papers_budget_is_the_papers_protocol(backbone: str, objective: str) -> None:
+    """A million sentences once, 64 a batch, 32 tokens, temperature 0.05, N = 3, m = 4, r = 12."""
+    cells = {n: c for e in as_printed([]) for n, c in e.configurations.items()}
+    for name in ("last3-2d", "last3-2d-paper", "last3-2d-official"):
+        made = cells[name].recipe(
+            objective=objective, backbone="b", budget="paper", seed=1, family=backbone
+        )
+        assert made.corpus[0].limit == 1_000_000
+        assert replace(made.training, learning_rate=3e-5) == TrainingConfig(precision="bf16")
+        assert made.training.learning_rate == (3e-5 if objective == "simcse" else 1e-5)
+        assert getattr(made.objective, "temperature", None) == 0.05
+        config = made.selector_config(768)
+        assert config is not None
+        assert (config.num_blocks, config.num_frequencies, config.reduction) == (3, 4, 12)
+        assert made.backbone.pooling == ("mask" if objective == "prompt" else "mean")
+        if isinstance(made.objective, PromptBERT):
+            ours = PromptBERT().templates if backbone == "bert" else TEMPLATES["roberta"]
+            assert made.objective.templates == ours
+    assert BUDGETS["paper"].seeds == (1, 2, 3, 4, 5, 6, 7)
+
+
+def test_cls_is_trained_with_simcses_head_as_in_the_paper() -> None:
+    for row in EXPERIMENTS["table 3"].rows:
+        made = recipe(row.configuration).objective
+        assert isinstance(made, SimCSE)
+        headed = made.projection
+        assert headed == (row.label.startswith("CLS") and not row.ours), row.label
+
+
+def test_what_the_paper_does_not_have_is_no_part_of_it() -> None:
+    with pytest.raises(ConfigError, match="--paper runs what the paper has: leave control x1 out"):
+        as_printed(["table 2", "control x1"])
 
 
 def test_an_experiment_that_is_not_there_is_refused() -> None:
