@@ -18,6 +18,7 @@ from s2sent.service.engine.inference.batcher import Batcher
 from s2sent.service.engine.inference.fair_queue import BatchLimits, PendingRequest
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.inference.parallelism import Parallelism
+from s2sent.service.engine.inference.start_step import state_while_starting
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
 from s2sent.service.engine.tokenization import start_threads_of
@@ -119,6 +120,8 @@ class Engine(BaseEngine):
         """Whether traffic should be sent here. Cheap, and never waits for inference."""
         if self._admission.state == "failed":
             return Readiness(False, self._failure)
+        if self._admission.state == "starting":
+            return Readiness(False, state_while_starting())
         if self._admission.state != "serving" or self._workers is None:
             return Readiness(False, self._admission.state)
         fault = self._workers.fault_now(self._settings.stall_timeout_seconds)

@@ -21,6 +21,7 @@ import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
+from s2sent.service.engine.inference.start_step import start_step
 from s2sent.service.lock_files import open_lock_file
 from s2sent.service.settings import Settings
 
@@ -134,9 +135,9 @@ def _convert(source: Artifact, entry: Path) -> Artifact:
                 return made
             for left in entry.parent.glob(f".{entry.name}.*/"):  # by a conversion that was killed
                 shutil.rmtree(left)
-            logger.info("converting %s to int8; the result is kept in %s", source.path, entry)
             since = time.monotonic()
-            _run_converter(source, entry, lock)
+            with start_step(f"converting {source.path} to int8, kept in {entry}"):
+                _run_converter(source, entry, lock)
             logger.info("converted to int8 in %.1f s", time.monotonic() - since)
             made = _cached(entry, source)
     except OSError as error:

@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import importlib.util
 import json
-import logging
 import os
 import re
 import subprocess
@@ -22,8 +21,7 @@ from pathlib import Path
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MANIFEST, MODEL
-
-logger = logging.getLogger(__name__)
+from s2sent.service.engine.inference.start_step import start_step
 
 FORM = 1  # goes up when the export makes something else of the same model
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -50,8 +48,8 @@ def artifact_of(model: str, cache: Path | None = None) -> Path:
         return entry
     with _locked(entry):
         if not (entry / MANIFEST).is_file():  # made by another process meanwhile
-            logger.info("exporting %s to %s", model, entry)
-            _run(_command(model, folder, entry), model)
+            with start_step(f"exporting {model} to {entry}"):
+                _run(_command(model, folder, entry), model)
     return entry
 
 
@@ -133,9 +131,10 @@ def _snapshot(model: str) -> Path | None:
     try:
         from huggingface_hub import snapshot_download
 
-        fetched = Path(snapshot_download(name, allow_patterns=FETCHED))
-        if _is_static(fetched):
-            snapshot_download(name, allow_patterns=STATIC_WEIGHTS)
+        with start_step(f"fetching {name} from the hub"):
+            fetched = Path(snapshot_download(name, allow_patterns=FETCHED))
+            if _is_static(fetched):
+                snapshot_download(name, allow_patterns=STATIC_WEIGHTS)
         return fetched
     except ImportError:
         cure = "Install huggingface_hub, or give a folder"

@@ -276,7 +276,8 @@ class RemoteEngine(BaseEngine):
 
     def readiness(self) -> Readiness:
         """Whether traffic should be sent to the service, of which this process is a part."""
-        if self._admission.state in ("starting", "draining"):
+        starts_last = self._admission.state == "starting" and self._readiness.ready
+        if starts_last or self._admission.state == "draining":
             return Readiness(False, self._admission.state)
         return self._readiness
 

@@ -22,6 +22,7 @@ from s2sent.service.engine.engine import Engine
 from s2sent.service.engine.inference import workers as worker
 from s2sent.service.engine.inference.fair_queue import PendingRequest
 from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
+from s2sent.service.engine.inference.start_step import start_step
 from s2sent.service.engine.panics import Panic
 from s2sent.service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
 from s2sent.service.engine.types import EmbedResult, OtherTexts
@@ -282,6 +283,8 @@ async def test_request_above_the_concurrency_limit_gets_429() -> None:
 async def test_nothing_is_taken_before_the_start() -> None:
     harness = Harness()
     assert harness.engine.readiness().reason == "starting"
+    with start_step("fetching a model"):
+        assert harness.engine.readiness().reason == "starting (fetching a model)"
     assert isinstance(await outcome(harness.send("early")), NotReady)
     assert harness.value("requests_rejected_total", reason="not_ready") == 1
     assert await harness.engine.drain(0)

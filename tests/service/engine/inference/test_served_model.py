@@ -92,6 +92,15 @@ def test_a_checkpoint_without_a_graph_is_exported_by_torch(
     assert Artifact.open(made).manifest.selector is not None
 
 
+def test_a_checkpoint_in_the_hubs_cache_is_exported_too_without_a_connection(
+    tiny_checkpoint: Path, hub: Path, tmp_path: Path
+) -> None:
+    keep_in(hub, "me/trained", tiny_checkpoint)
+    made = Artifact.open(artifact_of("me/trained", tmp_path / "cache"))
+    assert made.manifest.selector is not None
+    assert made.manifest.name == "trained"
+
+
 def test_without_torch_the_two_commands_that_help_are_named(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
