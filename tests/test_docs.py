@@ -317,7 +317,7 @@ def test_every_optimisation_that_is_listed_is_where_it_is_said_to_be() -> None:
 
 
 def test_every_block_of_yaml_is_yaml() -> None:
-    assert [type(yaml.safe_load(block)) for block in yaml_blocks()] == [dict] * 3
+    assert [type(yaml.safe_load(block)) for block in yaml_blocks()] == [dict] * 4
 
 
 def test_every_page_that_the_code_names_exists() -> None:

@@ -216,6 +216,7 @@ class HttpProcessConnection(FrameConnection):
         if self._pending.pop(number, None) is None:  # dropped
             return
         if isinstance(error, ServiceError):
+            self._owner.engine.drop(request)  # its other texts may wait
             self.send(Kind.FAILED, number, error_payload(error))
         else:
             self.send(Kind.ROWS, number, *result_payload(request))

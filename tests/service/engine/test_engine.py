@@ -392,6 +392,14 @@ async def test_failed_request_stops_running_its_other_texts() -> None:
     assert list(map(len, harness.encoder.batches)) == [8, 4, 2, 1]
 
 
+async def test_nothing_waits_in_an_engine_whose_threads_are_lost() -> None:
+    async with serving() as harness:
+        for others in ("", "", "", "abcdefghijklmnop"):
+            assert isinstance(await outcome(harness.send(LETHAL, *others)), NotReady)
+        await harness.until(lambda: harness.value("queue_tokens") == 0)
+        assert not harness.engine.readiness().ready
+
+
 async def test_output_of_the_wrong_shape_fails_the_batch() -> None:
     async with serving() as harness:
         assert isinstance(await outcome(harness.send("a", MISSHAPEN)), InferenceFailed)
