@@ -1,5 +1,6 @@
 """The public names of `s2sent`; the programs of docs/library.md and the README, as they stand."""
 
+import json
 import os
 import re
 import subprocess
@@ -47,22 +48,37 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# Each program in a module of its own, so that none needs a name of another; libraries load once.
+ONE_AFTER_ANOTHER = """
+import contextlib, io, json, sys
+last_lines = []
+for program in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(program, program, "exec"), {"__name__": "__main__"})
+    last_lines.append(printed.getvalue().splitlines()[-1])
+json.dump(last_lines, sys.stdout)
+"""
+
+
 @pytest.fixture(scope="module")
 def printed(folder: Path) -> list[str]:
-    """What each program of docs/library.md prints, run one after another in one folder."""
+    """The last line that each program of docs/library.md prints, in one folder and process."""
     hub = {
         "HF_HUB_CACHE": str(folder / "hub"),
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"),
     }
-    found = []
-    for program in programs_of(PAGE):
-        command = [sys.executable, "-W", "ignore", "-c", program]
-        done = subprocess.run(
-            command, cwd=folder, env=environment(hub), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{program}\n{done.stderr}"
-        found.append(done.stdout.splitlines()[-1])
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", ONE_AFTER_ANOTHER],
+        cwd=folder,
+        env=environment(hub),
+        input=json.dumps(programs_of(PAGE)),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: list[str] = json.loads(done.stdout)
     return found
 
 

@@ -27,20 +27,6 @@ BACKBONES: tuple[type[Module], ...] = (Transformer, TemplateTransformer)
 POOLINGS: tuple[type[Module], ...] = (Pooling, TokenPooling)
 HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the pooling
 KNOWN: tuple[type[Module], ...] = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
-FORMER_NAMES = {  # what modules.json of older checkpoints has
-    f"{package}.{name}": kind
-    for package in (
-        "s2sent.model.network.transformer",
-        "model.network.transformer",
-        "model.network.prompt",
-        "training.prompts",
-    )
-    for name, kind in (
-        ("TemplateTransformer", TemplateTransformer),
-        ("TokenPooling", TokenPooling),
-        ("MaskPooling", TokenPooling),
-    )
-}
 SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none
 SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name")
 ADAPTER_FILE = "adapter_config.json"  # of peft
@@ -240,8 +226,6 @@ def _require_inside(checkpoint: Path, path: str) -> None:
 def _known_class(checkpoint: Path, name: str) -> type[Module]:
     """The class that ``name`` in modules.json means, never imported from the checkpoint."""
     package, _, class_name = name.rpartition(".")
-    if name in FORMER_NAMES:
-        return FORMER_NAMES[name]
     for kind in KNOWN:
         is_library = kind.__module__.startswith("sentence_transformers.")
         same_package = package == kind.__module__

@@ -30,8 +30,6 @@ from s2sent.model.network.encoder import (
 )
 from s2sent.model.network.twin_encoder import TOWERS, TwinEncoder
 
-FORMER_NAMES = ("s2sent.model.network.twins.TwinEncoder", "model.network.twins.TwinEncoder")
-
 
 def join_towers(
     tower_a: SentenceTransformer, tower_b: SentenceTransformer, *, normalize: bool
@@ -67,8 +65,8 @@ def load_twin_encoder(checkpoint: str | Path) -> SentenceTransformer:
     """
     checkpoint = Path(checkpoint)
     names = [name for name, _ in module_entries(checkpoint)]
-    known = (f"{TwinEncoder.__module__}.{TwinEncoder.__name__}", *FORMER_NAMES)
-    if names[0] not in known or [n.rpartition(".")[2] for n in names[1:]] not in (
+    known = f"{TwinEncoder.__module__}.{TwinEncoder.__name__}"
+    if names[0] != known or [n.rpartition(".")[2] for n in names[1:]] not in (
         [],
         [Normalize.__name__],
     ):
