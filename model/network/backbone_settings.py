@@ -62,7 +62,7 @@ OF_TEXTS: dict[str, Any] = {
     "method_output_name": ("last_hidden_state",),
     "format": ("auto", "structured", "flat"),  # of messages, where there is a chat template
 }
-OF_TEMPLATES = ("templates", "read", "clean_up", "full_stop")  # of a TemplateTransformer
+OF_TEMPLATES = ("templates", "read", "clean_up")  # of a TemplateTransformer
 ALLOWED: dict[str, Any] = {
     "do_lower_case": bool,
     "max_seq_length": ANYTHING,

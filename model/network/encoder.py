@@ -263,7 +263,7 @@ def max_positions(transformer: Any) -> int | None:
 
 
 def _align(encoder: SentenceTransformer) -> None:
-    """Let the selector pool what the pipeline pools; older checkpoints with a template differ."""
+    """Let the selector pool what the pipeline pools."""
     if (selector := find_selector(encoder)) is not None:
         selector.config = replace(
             selector.config, pooling=cast(PoolingMode, pooling_modes(encoder)[0])

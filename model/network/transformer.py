@@ -61,13 +61,11 @@ class TemplateTransformer(Transformer):
         *,
         templates: Sequence[str],
         read: Read = "mask",
-        clean_up: CleanUp | None = None,
-        full_stop: bool = True,
+        clean_up: CleanUp = "none",
         **kwargs: Any,
     ) -> None:
-        """``full_stop`` is what older checkpoints have for ``clean_up``."""
         super().__init__(model_name_or_path, **kwargs)
-        self._set_templates(templates, read, clean_up or ("full_stop" if full_stop else "none"))
+        self._set_templates(templates, read, clean_up)
 
     @classmethod
     def from_transformer(
@@ -261,8 +259,7 @@ class TokenPooling(Module):
 
     config_keys = ["width"]
 
-    def __init__(self, width: int, mask_token_id: int | None = None) -> None:
-        """``mask_token_id`` is in older checkpoints and without effect."""
+    def __init__(self, width: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # the library leaves it untyped
         self.width = width
 

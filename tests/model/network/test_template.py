@@ -18,7 +18,6 @@ from s2sent.model.network.encoder import (
     build_encoder,
     build_prompt_encoder,
     find_template,
-    get_selector,
     load_encoder,
 )
 from s2sent.model.network.selector_config import SelectorConfig
@@ -277,33 +276,6 @@ def test_a_checkpoint_keeps_templates_full_stop_and_length(
     assert transformer.templates == templates
     assert transformer.max_seq_length == 20
     assert transformer.clean_up == "none"
-
-
-@pytest.mark.parametrize("package", ["model.network.prompt", "training.prompts"])
-def test_a_checkpoint_from_before_the_classes_moved_loads(
-    prompt_encoder_of: Callable[..., Any], tmp_path: Path, package: str
-) -> None:
-    """Its modules.json and settings have former names, its selector the mean."""
-    encoder = prompt_encoder_of("bert", SELECTOR)
-    encoder.save(str(tmp_path), create_model_card=False)
-    modules = tmp_path / "modules.json"
-    text = modules.read_text().replace(".TokenPooling", ".MaskPooling")
-    assert text.count('"modeling_s2sent_template.') == 2
-    modules.write_text(text.replace('"modeling_s2sent_template.', f'"{package}.'))
-    kinds = [entry["type"] for entry in json.loads(modules.read_text())]
-    assert kinds == [
-        f"{package}.TemplateTransformer",
-        "modeling_s2sent.S2SentSelector",
-        f"{package}.MaskPooling",
-    ]
-    former = {"read": None, "clean_up": None, "full_stop": False}
-    rewrite(tmp_path / "sentence_bert_config.json", former)
-    rewrite(tmp_path / "1_S2SentSelector" / "config.json", {"pooling": "mean"})
-    rewrite(tmp_path / "2_TokenPooling" / "config.json", {"mask_token_id": 4})
-    loaded = load_encoder(tmp_path)
-    plain = prompt_encoder_of("bert", SELECTOR, clean_up="none")
-    np.testing.assert_array_equal(loaded.encode(TEXTS), plain.encode(TEXTS))
-    assert get_selector(loaded).config.pooling == "token"
 
 
 def rewrite(file: Path, changes: dict[str, Any]) -> None:
