@@ -3,13 +3,14 @@
 an artifact's folder          served as it is
 onnx/model.onnx in it         model.export.given_graph, without torch
     a static table                the same
-anything else                 s2sent-train export, where torch is installed
+else, or where that refuses   s2sent-train export, where torch is installed
 """
 
 import fcntl
 import hashlib
 import importlib.util
 import json
+import logging
 import os
 import re
 import subprocess
@@ -22,6 +23,8 @@ import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MANIFEST, MODEL
 from s2sent.service.engine.inference.start_step import start_step
+
+logger = logging.getLogger(__name__)
 
 FORM = 1  # goes up when the export makes something else of the same model
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -40,7 +43,7 @@ def artifact_of(model: str, cache: Path | None = None) -> Path:
     It is made where the cache (by default `cache_folder`) has none for the files of the model as
     they are now. Raises ModelUnavailable.
     """
-    folder = Path(model) if Path(model).exists() else _snapshot(model)
+    folder = Path(model).absolute() if Path(model).exists() else _snapshot(model)
     if folder is not None and (folder / MANIFEST).is_file():
         return folder
     entry = (cache or cache_folder()) / _key(model, folder)
@@ -49,7 +52,7 @@ def artifact_of(model: str, cache: Path | None = None) -> Path:
     with _locked(entry):
         if not (entry / MANIFEST).is_file():  # made by another process meanwhile
             with start_step(f"exporting {model} to {entry}"):
-                _run(_command(model, folder, entry), model)
+                _make(model, folder, entry)
     return entry
 
 
@@ -69,17 +72,27 @@ def _key(model: str, folder: Path | None) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-.')[-40:]}-{digest[:16]}"
 
 
-def _command(model: str, folder: Path | None, entry: Path) -> list[str]:
+def _make(model: str, folder: Path | None, entry: Path) -> None:
+    """Make the artifact of its own graph or table, else, where torch is installed, export it."""
     name = model.rstrip("/").rpartition("/")[2].removeprefix("pypi:")
+    has_torch = importlib.util.find_spec("torch") is not None
     if folder is not None and ((folder / MODEL).is_file() or _is_static(folder)):
-        return ["s2sent.model.export.given_graph", str(folder), str(entry), name]
-    if importlib.util.find_spec("torch") is None:
+        try:
+            _run(["s2sent.model.export.given_graph", str(folder), str(entry), name], model)
+            return
+        except ModelUnavailable as refusal:
+            if not has_torch:
+                raise
+            logger.info("%s It is exported by torch instead.", refusal)
+    elif not has_torch:
         raise ModelUnavailable(
             f"{model} has no {MODEL}, so it has to be exported, and torch is not installed. Run"
             f" `make train`, then `.venv/train/bin/s2sent-train export {model} runs/{name}` and"
             f" serve it with --artifact runs/{name}."
         )
-    return ["s2sent.training", "export", str(folder or model), str(entry), "--name", name]
+    # Of a hub's model the folder has no weights: export fetches them by its name.
+    source = str(folder) if Path(model).exists() else model
+    _run(["s2sent.training", "export", source, str(entry), "--name", name], model)
 
 
 def _run(command: list[str], model: str) -> None:

@@ -123,7 +123,39 @@ def test_a_model_that_is_nowhere_is_a_sentence(
         artifact_of(model, tmp_path / "cache")
 
 
-def test_what_the_export_says_is_told(given: Path, tmp_path: Path) -> None:
+def test_a_graph_that_is_refused_gives_way_to_the_export_by_torch(
+    tiny_checkpoint: Path, given: Path, tmp_path: Path
+) -> None:
+    """Of a checkpoint with modules that are not read without torch."""
+    folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "mine"))
+    shutil.copytree(given / "onnx", folder / "onnx")
+    made = artifact_of(str(folder), tmp_path / "cache")
+    assert Artifact.open(made).manifest.selector is not None
+
+
+def test_a_hubs_model_without_a_graph_is_exported_by_its_name(
+    given: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fetched of it has no weights."""
+    keep_in(hub, "me/mine", given)
+    shutil.rmtree(next(hub.rglob("onnx")))
+    ran: list[list[str]] = []
+    monkeypatch.setattr(served_model, "_run", lambda command, _: ran.append(command))
+    entry = artifact_of("me/mine", tmp_path / "cache")
+    assert ran == [["s2sent.training", "export", "me/mine", str(entry), "--name", "mine"]]
+
+
+def test_a_folder_is_found_from_where_it_is_named(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(given.parent)
+    assert Artifact.open(artifact_of(given.name, tmp_path / "cache")).manifest.name == given.name
+
+
+def test_what_the_export_says_is_told(
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     folder = Path(shutil.copytree(given, tmp_path / "mine"))
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "max"}')
     with pytest.raises(ModelUnavailable, match="could not be exported: .* pools by max"):
