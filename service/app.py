@@ -89,8 +89,6 @@ def create_app(
     failed for good. Raises SettingsError when tracing is enabled and its packages are not
     installed, and when the file of API keys cannot be used.
     """
-    for warning in settings.warnings:
-        logger.warning(warning)
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
     engine = engine or Engine(settings, metrics, model=model, on_fatal=on_fatal)

@@ -97,7 +97,7 @@ class Process:
     async def run(self, listener: socket.socket) -> None:
         """Serve until a signal, `stop` or a fatal error."""
         with stopped_by(self._on_signal):
-            log_listening(listener)
+            log_start(self._settings, listener)
             await self.serve(listener)
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
@@ -196,8 +196,10 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     return [listen(host, port, reuse_port=True) for _ in range(count)]
 
 
-def log_listening(listener: socket.socket) -> None:
-    """Log the address of a socket."""
+def log_start(settings: Settings, listener: socket.socket) -> None:
+    """Log what the settings warn of, and the address of a socket: once for a service."""
+    for warning in settings.warnings:
+        logger.warning(warning)
     host, port = listener.getsockname()[:2]
     logger.info("listening", extra={"fields": {"host": host, "port": port}})
 

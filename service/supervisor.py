@@ -41,7 +41,7 @@ from s2sent.service.server import (
     SEND_TIMEOUT_SECONDS,
     greet,
     listen_together,
-    log_listening,
+    log_start,
 )
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -88,7 +88,7 @@ class Supervisor:
     async def run(self, listeners: list[socket.socket]) -> None:
         """Serve until `on_signal` is called or a fatal error."""
         loop = asyncio.get_running_loop()
-        log_listening(listeners[0])
+        log_start(self._settings, listeners[0])
         tending = [loop.create_task(self._tend(*each)) for each in enumerate(listeners)]
         others = [loop.create_task(self._start()), loop.create_task(self._watch())]
         await self._ending.wait()

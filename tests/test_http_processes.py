@@ -261,6 +261,21 @@ def test_log_lines_are_whole_and_name_their_process(tiny_artifact: Artifact) -> 
     assert server.log[-1]["exit_code"] == 0
 
 
+@pytest.mark.parametrize("form", [(), SEVERAL], ids=["one-process", "http-processes"])
+def test_a_warning_is_logged_once(tiny_artifact: Artifact, form: tuple[str, ...]) -> None:
+    server = ServerProcess(tiny_artifact.path, *form, variables={"S2SENT_API_KEYS": ""})
+    try:
+        server.wait_until_ready()
+        assert len(server.client.get("/info").json()["warnings"]) == 1
+    finally:
+        server.client.close()
+        assert server.stop() == 0
+        assert server.process.stdout
+        server.process.stdout.close()
+    (warning,) = [line for line in server.log if line["level"] == "warning"]
+    assert "S2SENT_API_KEYS is empty" in warning["message"]
+
+
 # --- when one ends ---
 
 

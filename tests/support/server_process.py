@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +21,7 @@ class ServerProcess:
     """A running `s2sent serve`, or ``program`` in its place; ``log`` holds its lines so far.
 
     ``form`` has the flags of the form that is tested, one process or several; those of the
-    variable TEST_SERVER_FLAGS by default.
+    variable TEST_SERVER_FLAGS by default. ``variables`` are added to its environment.
     """
 
     form: ClassVar[tuple[str, ...]] = (*os.environ.get("TEST_SERVER_FLAGS", "").split(),)
@@ -33,11 +33,13 @@ class ServerProcess:
         module: str = "s2sent.service",
         program: Sequence[str] = (),
         cwd: Path | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         command = [sys.executable, "-m", module, *(["serve"] if module == "s2sent.service" else [])]
         command = [*(program or command), "--artifact", str(artifact)]
         unwanted = ("S2SENT_", "PYTHONPATH") if program else "S2SENT_"  # another installation's
         environment = {k: v for k, v in os.environ.items() if not k.startswith(unwanted)}
+        environment |= variables or {}
         self.process = subprocess.Popen(
             [*command, "--port", "0", *self.form, *flags],
             stdout=subprocess.PIPE,
