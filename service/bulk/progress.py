@@ -11,12 +11,13 @@ from typing import IO, Any, TextIO
 
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
+from rich.text import Text
 
 INTERVAL_SECONDS = 1.0
 BAR_WIDTH = 20
-BESIDE_TEXT = BAR_WIDTH + len("  0:00:00  ")
+BESIDE_TEXT = BAR_WIDTH + len("  100:00:00")  # of hours
 
 
 @dataclass
@@ -140,6 +141,14 @@ class BarConsole(Console):
         _silence(self.file)
 
 
+class Elapsed(ProgressColumn):
+    """The time since the start; rich's own column writes days out and would take the bar's room."""
+
+    def render(self, task: Task) -> Text:
+        """As hours, minutes and seconds."""
+        return Text(_duration(int(task.elapsed or 0)), style="progress.elapsed")
+
+
 @dataclass
 class BarProgress(Progress):
     """A bar on standard error."""
@@ -150,7 +159,7 @@ class BarProgress(Progress):
 
     def begin(self, *, rows: int, rows_before: int, parts: int, parts_before: int) -> None:
         """Show the bar."""
-        columns = (BarColumn(BAR_WIDTH), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (BarColumn(BAR_WIDTH), TextColumn("{task.description}"), Elapsed())
         self._bar = Bar(*columns, console=self.console)
         self._task = self._bar.add_task("", total=rows, completed=rows_before)
         self._bar.start()

@@ -64,18 +64,22 @@ def test_lines_are_json_and_the_last_has_every_row(tmp_path: Path) -> None:
     assert json.loads(written.getvalue().splitlines()[-1])["rows"] == 2
 
 
+@pytest.mark.parametrize("hours", [0, 25, 300])
 @pytest.mark.parametrize("width", [80, 120, 200])
-def test_the_bar_keeps_its_width_and_the_line_its_end(width: int) -> None:
+def test_the_bar_keeps_its_width_and_the_line_its_end(width: int, hours: int) -> None:
     written = io.StringIO()
     console = type(BarProgress().console)(file=written, width=width, force_terminal=True)
     shown = BarProgress(console=console, clock=iter([0.0, *[100.0] * 9]).__next__)
     shown.begin(rows=20_000_000, rows_before=0, parts=2_000, parts_before=0)
+    assert shown._bar
+    shown._bar.tasks[0].start_time = shown._bar.get_time() - 3600 * hours - 100
     shown.add(rows=1_234_567, tokens=123_456_789, truncated=54_321, failed=999)
     shown.end()
     line = Text.from_ansi(written.getvalue()).plain.rstrip().splitlines()[-1]
     assert sum(letter in "━╸╺" for letter in line) >= 20
     assert "1,234,567/20,0" in line
     assert " left" in line
+    assert f" {hours}:0" in line[-10:]
     assert ("tokens/s" in line) == (width == 200)
     assert len(line) <= width
 
