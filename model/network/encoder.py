@@ -134,20 +134,24 @@ def load_encoder(
     )
     with loading(checkpoint):
         modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
-    require_matching_tokenizer(checkpoint, transformer)
-    require_length(checkpoint, transformer)
-    _cut_at(transformer)
+        require_matching_tokenizer(checkpoint, transformer)
+        require_length(checkpoint, transformer)
+        _cut_at(transformer)
+        encoder = _assembled(checkpoint, [transformer, *modules])
+        _require_known_pooling(encoder, checkpoint)
+        _align(encoder)
+        require_vectors(checkpoint, encoder)
+    return encoder
+
+
+def _assembled(checkpoint: Path, modules: Sequence[nn.Module]) -> SentenceTransformer:
     settings = read_settings(checkpoint)
     try:
-        encoder = assemble([transformer, *modules], **settings)
+        return assemble(modules, **settings)
     except (TypeError, ValueError) as error:  # of prompts and similarities that there are not
         raise CheckpointError(
             f"{checkpoint / SETTINGS_FILE} cannot be used ({first_line(error)}): correct it."
         ) from error
-    _require_known_pooling(encoder, checkpoint)
-    _align(encoder)
-    require_vectors(checkpoint, encoder)
-    return encoder
 
 
 def find_template(encoder: SentenceTransformer) -> Template | None:

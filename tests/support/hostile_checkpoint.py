@@ -37,7 +37,9 @@ def plain_checkpoint(folder: Path) -> Path:
 def with_pickle(folder: Path, trace: Path) -> Path:
     """The folder with a pickle in place of its weights, which makes ``trace`` if it is opened."""
     (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Payload(trace)))
+    (folder / "pytorch_model.bin").write_bytes(
+        pickle.dumps(Payload(trace), protocol=2)
+    )  # torch's own
     return folder
 
 

@@ -150,7 +150,7 @@ def _snapshot(model: str) -> Path | None:
                 snapshot_download(name, allow_patterns=STATIC_WEIGHTS)
         return fetched
     except ImportError:
-        cure = "Install huggingface_hub, or give a folder"
+        cure = f"Run {sys.executable} -m pip install huggingface_hub, or give a folder"
     except (OSError, ValueError) as error:  # huggingface_hub's own are of these kinds
         cure = f"Check the name or the connection ({str(error).strip().splitlines()[0]})"
     if kept is not None:

@@ -224,6 +224,24 @@ def test_an_activation_that_is_no_name_is_a_sentence(checkpoint: Path, activatio
         load_encoder(checkpoint)
 
 
+def test_a_pickle_of_a_head_is_not_opened(checkpoint: Path, tmp_path: Path) -> None:
+    """Nor does the sentence say how to open it, as torch's own does."""
+    dense_behind(checkpoint, "torch.nn.modules.activation.Tanh")
+    with_pickle(checkpoint / "2_Dense", tmp_path / "trace")
+    with pytest.raises(CheckpointError, match="pickled weights .* not opened: fetch it") as raised:
+        load_encoder(checkpoint)
+    assert "weights_only" not in str(raised.value)
+    assert not (tmp_path / "trace").exists()
+
+
+@pytest.mark.parametrize("name", [1.5, ["a"], {"a": 1}])
+def test_a_dense_of_something_that_is_no_name_is_a_sentence(checkpoint: Path, name: object) -> None:
+    dense_behind(checkpoint, "torch.nn.modules.activation.Tanh")
+    edit_json(checkpoint / "2_Dense" / "config.json", module_output_name=name)
+    with pytest.raises(CheckpointError, match="is a Dense from or to"):
+        load_encoder(checkpoint)
+
+
 def dense_behind(checkpoint: Path, activation: Any) -> None:
     from sentence_transformers.base.modules import Dense
 
