@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import weakref
 from typing import Any
 
@@ -189,3 +190,40 @@ def test_two_colons_listen_for_ipv6_and_ipv4(host: str, met: list[str]) -> None:
 def test_an_unusable_host_is_one_sentence(host: str, reason: str) -> None:
     with pytest.raises(CannotListen, match=f"^Cannot listen on {host}:0: {reason}. Set another"):
         listen(host, 0)
+
+
+@pytest.mark.parametrize("long_requests", [1, 2, 4, 8])
+async def test_a_short_request_on_the_wire_waits_for_a_text_or_two_of_each_long_one(
+    long_requests: int, tiny_artifact: Artifact
+) -> None:
+    harness = Harness(
+        artifact=tiny_artifact, tokenizer=FakeTokenizer(), max_queue_tokens=100_000, threads=1
+    )
+    running = Running(harness.engine, max_client_batch_size=1_000)
+    await harness.until(lambda: harness.engine.readiness().ready)
+    harness.encoder.entered = threading.Semaphore(0)  # without the warm-up
+    held = await harness.hold()
+
+    def post(texts: list[str]) -> asyncio.Task[httpx.Response]:
+        body = {"inputs": texts}
+        return asyncio.create_task(
+            running.client.post("/embed", json=body, headers={"x-priority": "bulk"}, timeout=60)
+        )
+
+    long = [post([f"long {one} {text:03}" for text in range(200)]) for one in range(long_requests)]
+    await harness.queued(200 * long_requests)
+    for _ in range(5):  # the long ones are under way
+        harness.encoder.let_one_run()
+        await harness.encoder.until_entered()
+    waiting = int(harness.value("queue_texts"))
+    short = post(["short text"])
+    await harness.queued(waiting + 1)
+    begun = len(harness.encoder.batches)
+    harness.encoder.gate.set()
+    answers = await asyncio.gather(short, *long)
+    assert [answer.status_code for answer in answers] == [200] * (1 + long_requests)
+    await held
+    at = next(at for at, batch in enumerate(harness.encoder.batches) if "short text" in batch)
+    assert sum(map(len, harness.encoder.batches[begun:at])) <= 2 * 8
+    running.process.stop()
+    assert await running.stopped() == 0
