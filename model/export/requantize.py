@@ -21,7 +21,6 @@ from s2sent.model.artifact.manifest import MODEL
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
-from s2sent.model.export.cpu.packing import join_projections
 from s2sent.model.export.early_exit import without_exits
 from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from s2sent.model.export.int8.products import multiply_as_int8
@@ -96,7 +95,6 @@ def _convert_graph(
     ]
     model = onnx.load_from_string(source.read(MODEL))
     fold_int8(model)
-    join_projections(model.graph)
     if not multiply_as_int8(model.graph, measure_tokens(without_exits(model), batches)):
         raise ConversionError(f"{source.path} has no product that int8 suits. Serve it as it is.")
     return model

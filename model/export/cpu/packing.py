@@ -17,7 +17,7 @@ the CPU would have to wait for the GPU's token count. docs/artifact.md has the g
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
@@ -74,46 +74,6 @@ def pack(graph: GraphProto) -> bool:
     replace_nodes(graph, nodes)
     drop_unread(graph)
     return True
-
-
-def join_projections(graph: GraphProto) -> int:
-    """Make query, key and value one product where a packed encoder has three; returns how often.
-
-    Exports before joint products have three. Values stay the same. Matrices are stored in
-    ``graph``, also those of products within its branches.
-    """
-    tensors = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    joined = 0
-    for part in with_branches(graph):
-        makers = {name: node for node in part.node for name in node.output}
-        nodes: list[NodeProto] = []
-        for node in part.node:
-            products = _projections(node, makers)
-            if products:
-                states, result = products[0].input[0], node.output[0]
-                weight, bias = f"{result}/joint_weight", f"{result}/joint_bias"
-                for name, place in ((weight, 1), (bias, 2)):
-                    whole = np.concatenate([tensors[each.input[place]] for each in products], -1)
-                    graph.initializer.append(numpy_helper.from_array(whole, name))
-                separate = {*node.input[:3], *(product.output[0] for product in products)}
-                nodes = [each for each in nodes if separate.isdisjoint(each.output)]
-                nodes += _project(states, weight, bias, result, node.input[:3])
-                joined += 1
-            nodes.append(node)
-        replace_nodes(part, nodes)
-    drop_unread(graph)
-    return joined
-
-
-def _projections(node: NodeProto, makers: Mapping[str, NodeProto]) -> list[NodeProto]:
-    """The products of query, key and value of an attention that has three of the same tokens."""
-    is_attention = node.op_type in ("Attention", "MultiHeadAttention")
-    if not is_attention or not {*node.input[:3]} <= {*makers}:
-        return []  # or an attention in a branch of its own, whose products are joined already
-    unpacked = [makers[name] for name in node.input[:3]]
-    products = [makers[each.input[0]] for each in unpacked]
-    kinds = {(each.op_type, each.input[0], len(each.attribute)) for each in products}
-    return products if [*kinds] == [("Gemm", products[0].input[0], 0)] else []
 
 
 def add_biases_in_products(graph: GraphProto) -> int:

@@ -1,6 +1,5 @@
 """An artifact is given products of int8 without its checkpoint, or stays what it was."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MODEL
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions, Precision
@@ -22,7 +20,6 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.__main__ import main
 from tests.support.operators_run import operators_run
-from tests.support.separate_projections import separate_projections
 from tests.support.tiny import tiny_backbone
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
@@ -112,33 +109,6 @@ def test_a_product_of_tokens_that_are_padded_still_stays_in_float32(tmp_path: Pa
     assert operators.count("MatMulIntegerToFloat") == 4 * 4
     before, after = (OnnxEncoder(artifact).encode(TEXTS) for artifact in (source, made))
     assert ((before * after).sum(axis=1) > 0.99).all()
-
-
-def test_an_artifact_of_three_products_is_given_the_joint_one(
-    tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    """The products of query, key and value, as earlier exports left them; vectors stay the same."""
-    options = ExportOptions(depths=(3,))
-    source = export_checkpoint(tiny_checkpoint, tmp_path / "joint", options)
-    model = onnx.load_from_string(source.read(MODEL))
-    assert separate_projections(model.graph) == 4
-    with staged(tmp_path / "separate") as folder:
-        shutil.copytree(source.path, folder, dirs_exist_ok=True)
-        onnx.save(model, folder / MODEL)
-        seal(folder, source.manifest)
-    separate = Artifact.open(tmp_path / "separate")
-    made = [
-        convert_to_int8(artifact, tmp_path / f"{artifact.path.name}-int8")
-        for artifact in (source, separate)
-    ]
-    graphs = [onnx.load_from_string(artifact.read(MODEL)).graph for artifact in made]
-    for depth in (3, 4):
-        expected, found = (operators_run(graph, depth) for graph in graphs)
-        assert found == expected
-        at = None if depth == 4 else depth
-        rows = [OnnxEncoder(artifact).encode(TEXTS, depth=at) for artifact in (*made, separate)]
-        assert np.array_equal(rows[0], rows[1])
-        assert ((rows[1] * rows[2]).sum(axis=1) > 0.99).all()
 
 
 def test_the_command_prints_what_came_out(
