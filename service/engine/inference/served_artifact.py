@@ -97,18 +97,24 @@ def _require_private(folder: Path) -> None:
         found = folder.stat()
     except OSError:  # it is made with the first entry, or the error is told then
         return
-    if found.st_uid not in (0, os.geteuid()) or found.st_mode & OTHERS_MAY_WRITE:
+    if _others_may_write(found):
         raise _unwritable(
             folder,
             f"others may write it (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o})",
         )
 
 
+def _others_may_write(found: os.stat_result) -> bool:
+    return found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & OTHERS_MAY_WRITE)
+
+
 def _cached(entry: Path, source: Artifact) -> Artifact | None:
-    """What is in the cache, None where that is nothing, damaged or of another artifact."""
+    """What is in the cache, None where that is nothing, damaged or of another artifact or user."""
     try:
+        if any(_others_may_write(part.stat()) for part in (entry, *entry.rglob("*"))):
+            return None
         made = Artifact.open(entry, keep_graph=True)
-    except ArtifactError:
+    except (ArtifactError, OSError):
         return None
     if made.manifest.precision == "int8" and _said(made, source) == _said(source, source):
         return made
@@ -176,6 +182,7 @@ def _run_converter(source: Artifact, entry: Path, lock: int) -> None:
         capture_output=True,
         text=True,
         pass_fds=(lock,),
+        umask=0o077,
         check=False,
     )
     if done.returncode:

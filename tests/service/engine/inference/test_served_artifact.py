@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -196,6 +197,28 @@ def test_a_cache_that_others_may_write_is_a_sentence_and_with_auto_a_warning(
     served = open_artifact(settings_for(tiny_artifact, tmp_path, "auto"))
     assert served.fingerprint == tiny_artifact.fingerprint
     assert "others may write it" in caplog.text
+
+
+@pytest.mark.parametrize("part", [".", "onnx", "onnx/model.onnx", "manifest.json"])
+def test_an_entry_that_others_may_write_is_replaced(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter, part: str
+) -> None:
+    entry = open_artifact(settings_for(tiny_artifact, tmp_path)).path
+    (entry / part).chmod(0o777)
+    assert open_artifact(settings_for(tiny_artifact, tmp_path)).path == entry
+    assert converter.runs == 2
+    assert not [found for found in entry.rglob("*") if found.stat().st_mode & 0o022]
+
+
+def test_what_is_converted_is_private_whatever_the_umask(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        entry = open_artifact(settings_for(tiny_artifact, tmp_path)).path
+    finally:
+        os.umask(before)
+    assert not [found for found in (entry, *entry.rglob("*")) if found.stat().st_mode & 0o022]
 
 
 def test_the_log_says_that_a_start_converts(
