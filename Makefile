@@ -3,6 +3,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 SERVE   := .venv/serve
 TRAIN   := .venv/train
 DEV     := .venv/dev
+NEWER   := .venv/transformers-5
 CLIENTS := .venv/clients
 PEERS   := .venv/peers
 FUZZ    := .venv/fuzz
@@ -17,7 +18,7 @@ FAMILIES ?= $(basename $(notdir $(wildcard tests/clients/requirements/*.txt))) j
 OLD = This is Python %d.%d, and S2Sent needs 3.11 or later: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11
 VENV = $(PYTHON) -c 'import sys; v = sys.version_info[:2]; v < (3, 11) and sys.exit("$(OLD)" % v)' && $(PYTHON) -m venv
 
-.PHONY: fuzz soak serve train test test-bulk test-clients check fix bench peers audit sbom clean
+.PHONY: fuzz soak serve train test test-transformers5 test-bulk test-clients check fix bench peers audit sbom clean
 serve: $(SERVE)/installed       ## start the service with the embedded model; PORT=9000 for another port
 	$(SERVE)/bin/s2sent serve $(if $(PORT),--port $(PORT))
 
@@ -25,6 +26,15 @@ train: $(TRAIN)/installed        ## install what training and export need, s2sen
 
 test: $(DEV)/installed          ## run every test, two files at a time
 	$(DEV)/bin/python -m pytest -n 2 --dist loadfile
+
+# Each release exports its own models and those of the other.
+test-transformers5: $(DEV)/installed $(NEWER)/installed ## exports under transformers 5 beside 4.57
+	$(DEV)/bin/python -m tests.support.saved_models build/saved-by-4
+	$(NEWER)/bin/python -m tests.support.saved_models build/saved-by-5
+	TEST_SAVED_MODELS=$(CURDIR)/build/saved-by-4 $(NEWER)/bin/python -m pytest -n 2 --dist loadfile \
+	  tests/model/export/test_releases.py tests/model/export/packed tests/training/test_encoder.py
+	TEST_SAVED_MODELS=$(CURDIR)/build/saved-by-5 $(DEV)/bin/python -m pytest \
+	  tests/model/export/test_releases.py -k elsewhere
 
 test-clients: $(DEV)/installed $(FAMILIES:%=$(CLIENTS)/%/installed) ## real client libraries
 	$(DEV)/bin/python -m tests.clients $(FAMILIES)
@@ -58,12 +68,20 @@ $(SERVE)/installed: pyproject.toml constraints.txt
 
 $(TRAIN)/installed: pyproject.toml constraints.txt
 	@$(VENV) $(TRAIN)
-	$(TRAIN)/bin/pip install --constraint constraints.txt --editable '.[cpu,train]'
+	$(TRAIN)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,optimum]'
 	touch $@
 
 $(DEV)/installed: pyproject.toml constraints.txt
 	@$(VENV) $(DEV)
-	$(DEV)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,dev]'
+	$(DEV)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,optimum,dev]'
+	touch $@
+
+$(NEWER)/installed: pyproject.toml constraints.txt tests/model/transformers_5.txt
+	@$(VENV) $(NEWER)
+	grep -vE '^(transformers|sentence-transformers|huggingface_hub|tokenizers)==' constraints.txt \
+	  >$(NEWER)/constraints.txt
+	$(NEWER)/bin/pip install --constraint $(NEWER)/constraints.txt --editable '.[cpu,train]' \
+	  --requirement tests/model/transformers_5.txt
 	touch $@
 
 $(BULK)/installed: pyproject.toml constraints.txt tests/bulk/requirements.txt

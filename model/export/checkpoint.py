@@ -1,6 +1,6 @@
 """Export of a checkpoint to an artifact: trace, fuse, round, compare with torch, seal.
 
-    load_encoder -> PooledEncoder -> optimum trace -> split -> fuse
+    load_encoder -> PooledEncoder -> trace -> split -> fuse
         -> pack [-> int8 products] [-> int8 storage], or fp16
         -> join [-> early exits] -> parity with torch, at every depth -> sealed folder
 
@@ -24,6 +24,7 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export import by_optimum
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
@@ -44,7 +45,7 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 
 CANARY_TEXT = "A canary sings while the air is good."
-_PACKAGES = ("torch", "transformers", "sentence-transformers", "optimum-onnx", "onnxruntime")
+_PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime")
 POOLING_FLAGS = {  # in 1_Pooling/config.json, by the pooling's name
     "pooling_mode_cls_token": "cls",
     "pooling_mode_mean_tokens": "mean",
@@ -157,7 +158,7 @@ def _describe(
         parity={},
         fused=written.fused,
         packed=written.packed,
-        versions={name: version(name) for name in _PACKAGES},
+        versions=_versions(),
         files={},
         depths=tuple(sorted(set(options.depths))),
         template=find_template(encoder),
@@ -165,6 +166,11 @@ def _describe(
         comparable_depths=_comparable_depths(training, options.depths, config.num_hidden_layers),
         exact_without_vnni=options.precision == "int8",
     )
+
+
+def _versions() -> dict[str, str]:
+    optimum = ("optimum-onnx",) if by_optimum.is_installed() else ()
+    return {name: version(name) for name in (*_PACKAGES, *optimum)}
 
 
 def _comparable_depths(

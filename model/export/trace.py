@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -11,12 +11,11 @@ from typing import Any, Self
 
 import onnx
 import torch
-from optimum.exporters.onnx import export as export_onnx
-from optimum.exporters.onnx.config import TextEncoderOnnxConfig
-from optimum.utils import NormalizedTextConfig
 from sentence_transformers import SentenceTransformer
+from torch import Tensor, nn
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
+from s2sent.model.export import by_optimum
 from s2sent.model.export.graph import OPSET
 from s2sent.model.export.packed.pooled import PooledPacked
 from s2sent.model.network.pooled import PooledEncoder
@@ -24,6 +23,7 @@ from s2sent.model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _TRACED_TOKENS = 8  # of the longest row of a packed trace, behind a decoder's prefix
+_ROWS = {0: "batch"}
 NORMALIZED_OUTPUT = "sentence_embedding"
 
 
@@ -107,12 +107,20 @@ def _trace_encoder(
     encoder: SentenceTransformer, depths: Sequence[int], path: Path
 ) -> TracedEncoder:
     network: Any = PooledEncoder(encoder, depths).eval()
-    network.config = config = backbone_config(encoder)  # optimum asks for it
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
     traced = TracedEncoder.named(network, inputs)
     blocks = [*map(_block, network.blocks)]
-    onnx_config = _PooledEncoderConfig(config, inputs, traced.outputs, blocks)
-    export_onnx(network, onnx_config, path, opset=OPSET)
+    if by_optimum.is_installed():
+        names: Any = {"inputs": inputs, "vectors": traced.outputs, "blocks": blocks}
+        by_optimum.write_trace(network, backbone_config(encoder), path, **names, opset=OPSET)
+    else:
+        network.backbone.set_attn_implementation("eager")  # which ONNX Runtime's optimiser knows
+        rows = torch.ones(2, 2 * _TRACED_TOKENS, dtype=torch.int64)
+        given = dict.fromkeys(inputs, rows)
+        if "token_type_ids" in given:
+            given["token_type_ids"] = torch.zeros_like(rows)  # the only type there may be
+        axes = dict.fromkeys(blocks, {0: "batch", 1: "length"})
+        _write_trace(network, given, path, dict.fromkeys(traced.outputs, _ROWS) | axes)
     return traced
 
 
@@ -122,21 +130,33 @@ def _trace_packed(network: PooledPacked, path: Path) -> TracedEncoder:
     rows = torch.zeros(2, network.packed.num_prefix + _TRACED_TOKENS, dtype=torch.int64)
     mask = torch.ones_like(rows)
     mask[1, -1] = 0
-    # The tracer knows no shapes of ONNX Runtime's operators, and computes no padding ahead.
-    warnings.filterwarnings("ignore", "The shape inference of|Constant folding", UserWarning)
+    states = dict.fromkeys(traced.states.values(), {1: "tokens"})
+    outputs = dict.fromkeys(vectors, _ROWS) | states
+    _write_trace(network, dict(zip(traced.inputs, (rows, mask), strict=True)), path, outputs)
+    return traced
+
+
+def _write_trace(
+    network: nn.Module,
+    given: Mapping[str, Tensor],
+    path: Path,
+    outputs: Mapping[str, dict[int, str]],
+) -> None:
+    """Write the graph by torch's exporter, of inputs ``given``; ``outputs`` have dynamic axes."""
+    # It knows no shapes of ONNX Runtime's operators, computes no padding ahead, and warns of
+    # negative places, which no row here has.
+    ours = "The shape inference of|Constant folding|Exporting aten::index"
+    warnings.filterwarnings("ignore", ours, UserWarning)
     torch.onnx.export(
         network,
-        (rows, mask),
-        path,
-        input_names=[*traced.inputs],
-        output_names=[*vectors, *traced.states.values()],
-        dynamic_axes={name: {0: "batch", 1: "length"} for name in traced.inputs}
-        | {name: {0: "batch"} for name in vectors}
-        | {name: {1: "tokens"} for name in traced.states.values()},
+        kwargs=dict(given),
+        f=path,
+        input_names=[*given],
+        output_names=[*outputs],
+        dynamic_axes={name: {0: "batch", 1: "length"} for name in given} | dict(outputs),
         opset_version=OPSET,
         dynamo=False,
     )
-    return traced
 
 
 def backbone_config(encoder: SentenceTransformer) -> Any:
@@ -147,33 +167,3 @@ def backbone_config(encoder: SentenceTransformer) -> Any:
 
 def _block(number: int) -> str:
     return f"block_{number}"
-
-
-class _PooledEncoderConfig(TextEncoderOnnxConfig):  # type: ignore[misc]  # optimum is untyped
-    """Names and dynamic axes of the traced graph, in optimum's form."""
-
-    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
-
-    def __init__(
-        self, config: Any, inputs: Sequence[str], vectors: Sequence[str], blocks: Sequence[str]
-    ) -> None:
-        super().__init__(config)
-        self._names = inputs
-        self._vectors = vectors
-        self._blocks = blocks
-
-    @property
-    def inputs(self) -> dict[str, dict[int, str]]:
-        return {name: {0: "batch", 1: "length"} for name in self._names}
-
-    def generate_dummy_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As optimum makes them, but all tokens are of the type 0, which may be the only one."""
-        made: dict[str, Any] = super().generate_dummy_inputs(*args, **kwargs)
-        if "token_type_ids" in made:
-            made["token_type_ids"][...] = 0  # of torch, or of numpy
-        return made
-
-    @property
-    def outputs(self) -> dict[str, dict[int, str]]:
-        vectors = {name: {0: "batch"} for name in self._vectors}
-        return vectors | {name: {0: "batch", 1: "length"} for name in self._blocks}

@@ -23,6 +23,9 @@ from s2sent.model.network.transformers_5 import readable
 
 POOLER = "pooler"  # no pooling here reads it, and many checkpoints have none
 NAMED = 3  # of the weights that are missing
+# Whose last block's states transformers 4 gives as the block leaves them; transformers 5 only with
+# tie_last_hidden_states = false, and otherwise behind the backbone's last norm.
+LAST_BLOCK_UNNORMED = ("modernbert", "roberta-prelayernorm")
 
 
 def load_transformer(
@@ -91,6 +94,8 @@ def _checked(kind: Any, folder: Path) -> Any:
         def _load_config(self, *args: Any, **kwargs: Any) -> Any:
             config, is_adapter = super()._load_config(*args, **kwargs)
             require_torch_attention(config)
+            if config.model_type in LAST_BLOCK_UNNORMED:
+                config.tie_last_hidden_states = False
             return config, is_adapter
 
         def _load_model(self, *args: Any, **kwargs: Any) -> Any:

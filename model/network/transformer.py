@@ -37,7 +37,8 @@ CAUSAL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "opt")
 
 def is_causal(config: Any) -> bool:
     """Whether a backbone of this configuration reads from left to right only."""
-    return config.model_type in CAUSAL_TYPES
+    sees_both_sides = getattr(config, "is_causal", None) is False  # as transformers 5 reads it
+    return config.model_type in CAUSAL_TYPES and not sees_both_sides
 
 
 class TemplateTransformer(Transformer):

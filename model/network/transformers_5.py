@@ -23,6 +23,7 @@ from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
 from s2sent.model.network.checkpoint import CheckpointError
 
+IS_4 = transformers.__version__.partition(".")[0] == "4"  # the release that runs here
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer_config.json"
 LOCAL_THETA = {  # where a family keeps the base of its blocks that see a window only
@@ -44,12 +45,13 @@ def readable(source: str, subfolder: str = "") -> Iterator[str]:
     files and exists within this context. Raises `CheckpointError` for a setting without an equal.
     """
     folder = Path(source, subfolder)
+    files = ((CONFIG_FILE, _translated), (TOKENIZER_FILE, _tokenizer)) if IS_4 else ()
     changed = {
         name: new
-        for name, translate in ((CONFIG_FILE, _translated), (TOKENIZER_FILE, _tokenizer))
+        for name, translate in files
         if (old := _read(folder / name)) and (new := translate(old, folder)) != old
     }
-    if not changed or transformers.__version__.partition(".")[0] != "4":
+    if not changed:
         yield source
         return
     with TemporaryDirectory() as scratch:

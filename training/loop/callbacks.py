@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: progress on the terminal and in the log, the last step, signals."""
+"""Callbacks of the trainer: progress on the terminal and in the log, settings, last step, signals."""
 
 import logging
 import signal
@@ -17,6 +17,24 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from s2sent.training.loop.processes import num_processes
 
 log = logging.getLogger(__name__)
+
+
+class SettingsKept(TrainerCallback):
+    """Leaves the backbone's settings as it was built with them.
+
+    Before training the library writes the tokenizer's ids of padding, beginning and end into them.
+    RoBERTa-like backbones count positions from the padding id: loaded again they would read other
+    ones.
+    """
+
+    def __init__(self, config: Any) -> None:
+        names = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
+        self.config = config
+        self.kept = {name: getattr(config, name) for name in names if hasattr(config, name)}
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        for name, value in self.kept.items():
+            setattr(self.config, name, value)
 
 
 class Progress(TrainerCallback):

@@ -5,6 +5,7 @@ Under torchrun the processes share each batch.
 
 import atexit
 import logging
+import os
 import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +29,7 @@ from s2sent.training.corpus import Corpus
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.sts import SentencePairs
 from s2sent.training.loop.batches import LengthBatches
-from s2sent.training.loop.callbacks import Progress, Saves
+from s2sent.training.loop.callbacks import Progress, Saves, SettingsKept
 from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, fitting
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.tokens import TokenisedTexts
@@ -71,13 +72,6 @@ class Trainer(SentenceTransformerTrainer):
     _best: Weights = {}
     _logged: tuple[float, int] | None = None  # the sum of losses, and the step, at the last log
     texts: TokenisedTexts
-
-    def _align_special_tokens(self) -> None:
-        """Leave the backbone's settings as it was built with them.
-
-        The library writes the tokenizer's ids of padding, beginning and end into them. RoBERTa-like
-        backbones count positions from the padding id: loaded again they would read other ones.
-        """
 
     def add_model_card_callback(self, default_args_dict: dict[str, Any]) -> None:
         """Make no model card: `training.json` is the record, and a card would query a hub."""
@@ -197,13 +191,14 @@ def new_trainer(
     Raises `ConfigError`.
     """
     encoder.max_seq_length = fitting(encoder, recipe.training.max_seq_length)
+    progress = Progress(DEV_METRIC, recipe.training.batch_size)
     trainer: Trainer = Trainer(
         model=encoder,
         args=on_one_device(_arguments(recipe, encoder, partial, reporting)),
         train_dataset=family_of(recipe).columns(corpus, recipe),
         loss=loss,
         evaluator=dev_evaluator(recipe, dev),
-        callbacks=[Progress(DEV_METRIC, recipe.training.batch_size), Saves(save_minutes)],
+        callbacks=[progress, SettingsKept(encoder.config), Saves(save_minutes)],
     )
     if torch.distributed.is_initialized():  # its threads must end before the interpreter does
         atexit.register(trainer.accelerator.state.destroy_process_group)
@@ -255,8 +250,16 @@ def _arguments(
         logging_nan_inf_filter=False,  # it would wait for the device in every step
         disable_tqdm=True,
         report_to=[*reporting.trackers],
-        logging_dir=str(reporting.folder),
+        **_folder_of_trackers(reporting.folder),
     )
+
+
+def _folder_of_trackers(folder: Path) -> dict[str, Any]:
+    """Where trackers write: an argument of transformers 4, a variable that transformers 5 reads."""
+    if hasattr(SentenceTransformerTrainingArguments, "logging_dir"):
+        return {"logging_dir": str(folder)}
+    os.environ["TENSORBOARD_LOGGING_DIR"] = str(folder)
+    return {}
 
 
 def on_one_device(

@@ -49,9 +49,8 @@ class PackedDecoder(nn.Module):
             torch.tensor([prefix]), use_cache=True, output_hidden_states=True, return_dict=True
         )
         self.prefix_states = list(outputs.hidden_states)
-        for block in range(len(self.prefix_states) - 1):
-            keys, values = outputs.past_key_values[block][:2]
-            self.past.append((_beside(keys), _beside(values)))
+        for layer in outputs.past_key_values.layers:
+            self.past.append((_beside(layer.keys), _beside(layer.values)))
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor

@@ -19,8 +19,8 @@ class _Shared(NamedTuple):
     """The windows of a run, and the rotation of blocks that see whole texts or windows."""
 
     windows: Windows
-    whole: Rotation
-    local: Rotation
+    whole: Rotation | None
+    local: Rotation | None
 
 
 class PackedModernBert(PackedEncoder):
@@ -33,21 +33,31 @@ class PackedModernBert(PackedEncoder):
         config.reference_compile = False  # a compiled embedding cannot be traced
         self.backbone = backbone
         self.reach = config.local_attention // 2
+        self.is_local = [_is_local(layer) for layer in backbone.layers]
 
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         states: Tensor = self.backbone.embeddings(input_ids=ids)
         return states
 
     def share(self, rows: PackedRows) -> _Shared:
-        layers, states = self.backbone.layers, rows.positions.float()
-        by_kind = {_is_local(layer): layer.attn.rotary_emb for layer in layers}
-        whole = by_kind[False](states, position_ids=rows.positions)
-        local = by_kind.get(True, by_kind[False])(states, position_ids=rows.positions)
-        return _Shared(Windows.of(rows, self.reach), whole, local)
+        return _Shared(
+            Windows.of(rows, self.reach), self._rotation(rows, False), self._rotation(rows, True)
+        )
+
+    def _rotation(self, rows: PackedRows, local: bool) -> Rotation | None:
+        """Of the blocks that see windows, or of those that see whole texts; None without any."""
+        if local not in self.is_local:
+            return None
+        layer, states = self.backbone.layers[self.is_local.index(local)], rows.positions.float()
+        if hasattr(layer.attn, "rotary_emb"):  # transformers 4
+            rotation: Rotation = layer.attn.rotary_emb(states, position_ids=rows.positions)
+        else:
+            rotation = self.backbone.rotary_emb(states, rows.positions, layer.attention_type)
+        return rotation
 
     def block(self, number: int, states: Tensor, rows: PackedRows, shared: _Shared) -> Tensor:
         layer = self.backbone.layers[number]
-        attention, is_local = layer.attn, _is_local(layer)
+        attention, is_local = layer.attn, self.is_local[number]
         rotation = shared.local if is_local else shared.whole
         joint = self._rotated(attention.Wqkv(layer.attn_norm(states)), rotation)
         scale = attention.head_dim**-0.5
@@ -61,7 +71,7 @@ class PackedModernBert(PackedEncoder):
         result: Tensor = states + layer.mlp(layer.mlp_norm(states))
         return result
 
-    def _rotated(self, joint: Tensor, rotation: Rotation) -> Tensor:
+    def _rotated(self, joint: Tensor, rotation: Any) -> Tensor:
         """``joint`` [1, T, 3 W] with query and key rotated (RoFormer, arXiv 2104.09864)."""
         width = int(joint.shape[-1])  # a number in the graph, whose shapes follow from it
         split = joint.reshape(-1, 3, self.heads, width // 3 // self.heads)
@@ -77,4 +87,7 @@ class PackedModernBert(PackedEncoder):
 
 
 def _is_local(layer: Any) -> bool:
+    kind = getattr(layer, "attention_type", None)  # of transformers 5
+    if kind is not None:
+        return bool(kind == "sliding_attention")
     return bool(layer.attn.local_attention != (-1, -1))

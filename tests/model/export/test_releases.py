@@ -1,0 +1,34 @@
+"""Every family of docs/encoders.md: the artifact gives what sentence-transformers gives.
+
+With TEST_SAVED_MODELS, a folder that `tests.support.saved_models` wrote under another release of
+transformers, its models are exported too, and compared with what that release gives.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.options import ExportOptions
+from s2sent.model.export.parity import parity_sentences
+from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.saved_models import FAMILIES, TEXTS, VECTORS, save_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+ELSEWHERE = os.environ.get("TEST_SAVED_MODELS", "")
+SAVED = ("here", "elsewhere") if ELSEWHERE else ("here",)
+
+
+@pytest.mark.parametrize("saved", SAVED)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_gives_the_vectors_of_the_library_that_saved_it(
+    family: str, saved: str, tmp_path: Path
+) -> None:
+    here = saved == "here"
+    folder = save_model(tmp_path / family, family) if here else Path(ELSEWHERE, family)
+    few = ExportOptions(sentences=parity_sentences()[:8])
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", few))
+    expected = np.load(folder / VECTORS)
+    assert (served.encode(TEXTS) * expected).sum(1).min() >= 0.9999
