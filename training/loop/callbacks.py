@@ -1,4 +1,4 @@
-"""Callbacks of the trainer: progress on the terminal and in the log, settings, last step, signals."""
+"""Callbacks of the trainer: progress on the terminal and in the log, the last step, signals."""
 
 import logging
 import signal

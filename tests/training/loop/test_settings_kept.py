@@ -18,7 +18,7 @@ from tests.support.tiny import tiny_backbone, tiny_decoder
 from tests.support.tiny_recipes import QUICK, with_objective
 
 # What training writes itself: its record, and a last module that makes lengths 1.
-WRITTEN = {"modules.json", RECORD_FILE}
+WRITTEN = {"modules.json", RECORD_FILE, "3_Normalize/config.json"}
 
 
 def other_ids(folder: Path, **ids: int) -> Path:
