@@ -172,9 +172,14 @@ def require_directions(*matrices: NDArray[np.floating]) -> None:
             )
 
 
+def read_tasks(folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> dict[str, SentencePairs]:
+    """The pairs of similarity tasks of ``folder``, by task. Raises `DataError`."""
+    return {task: read_sentence_pairs(folder / TASKS[task]) for task in tasks}
+
+
 def score(encode: Encode, folder: Path, tasks: Sequence[str] = tuple(TASKS)) -> dict[str, float]:
     """Score an encoder on similarity tasks of ``folder``; task name to Spearman x 100."""
-    read = {task: read_sentence_pairs(folder / TASKS[task]) for task in tasks}
+    read = read_tasks(folder, tasks)
     texts = distinct(*(pairs.first + pairs.second for pairs in read.values()))
     embeddings = encode(texts)
     row = {text: index for index, text in enumerate(texts)}

@@ -84,7 +84,7 @@ def score_transfer(
     """
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
 
-    read = {name: _read_task(TASKS[name], folder) for name in tasks}
+    read = read_tasks(folder, tasks)
     columns = (c for parts in read.values() for part in parts.values() for c in part.texts)
     texts = distinct(*columns)
     embeddings = encode(texts)
@@ -105,6 +105,13 @@ def score_transfer(
             )
             for name, parts in read.items()
         }
+
+
+def read_tasks(
+    folder: Path, tasks: Sequence[str] = tuple(TASKS)
+) -> dict[str, dict[str, LabelledTexts]]:
+    """The examples of transfer tasks of ``folder``, by task and part. Raises `DataError`."""
+    return {name: _read_task(TASKS[name], folder) for name in tasks}
 
 
 def combine(first: Features, second: Features | None = None) -> Features:

@@ -24,11 +24,10 @@ from s2sent.training.evaluation.encoders import BATCH_SIZE, torch_encode
 from s2sent.training.evaluation.geometry import BlockWeights, block_weights
 from s2sent.training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
 from s2sent.training.evaluation.sts import (
-    TASKS,
     Encode,
     cosines,
     distinct,
-    read_sentence_pairs,
+    read_tasks,
     score,
     spearman,
 )
@@ -104,7 +103,7 @@ def score_depth_grid(
     """
     width = int(encoder.get_embedding_dimension() or 0)
     dev = read_development_pairs(data / "sts").without_overlap
-    sets = {task: read_sentence_pairs(data / "sts" / file) for task, file in TASKS.items()}
+    sets = read_tasks(data / "sts")
     found: dict[str, dict[str, dict[str, float]]] = {"tests": {}, "dev": {}}
     texts = distinct(*(side for of in (dev, *sets.values()) for side in (of.first, of.second)))
     place = {text: number for number, text in enumerate(texts)}

@@ -14,6 +14,7 @@ from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.evaluation.results.statistics import Line, compare
 from s2sent.training.evaluation.retrieval import PACKAGES
+from s2sent.training.evaluation.sts import read_tasks
 from s2sent.training.experiments.engine import (
     Arm,
     Run,
@@ -87,8 +88,9 @@ def reproduce_exits(
     """
     require_known(series.arms, [*ARMS], "arm")
     if not only_tables:
-        cache = series.folder / "x4" / "cache"
-        run_missing(runs_of(series), series.data, keep=series.keep, cache=cache, train=train)
+        cache, runs = series.folder / "x4" / "cache", runs_of(series)
+        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
+        run_missing(runs, series.data, keep=series.keep, cache=cache, train=train)
     return write_exit_tables(series.folder / RESULTS_FILE, series.command)
 
 

@@ -15,10 +15,11 @@ import numpy as np
 from s2sent.training.backbones import resolve
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation import transfer as transfer_tasks
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.geometry import GEOMETRY_FILE, describe_groups
 from s2sent.training.evaluation.measure import measure
-from s2sent.training.evaluation.sts import distinct, read_sentence_pairs
+from s2sent.training.evaluation.sts import distinct, read_sentence_pairs, read_tasks
 from s2sent.training.experiments.arms.configurations import (
     BUDGETS,
     OBJECTIVES,
@@ -78,6 +79,9 @@ def reproduce_paper(
     experiments = as_printed(series.keys) if in_print else chosen(series.keys or [*EXPERIMENTS])
     if not only_tables:
         runs = runs_of(experiments, series)
+        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
+        if any(run.needed for run in runs):
+            transfer_tasks.read_tasks(series.data / "transfer")
         if in_print and (told := plan(runs, series.data, keep=series.keep)):
             log.info(told)
         run_missing(runs, series.data, keep=series.keep, train=train)

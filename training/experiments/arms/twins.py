@@ -23,7 +23,14 @@ from s2sent.training.evaluation.development import (
 from s2sent.training.evaluation.encoders import torch_encode
 from s2sent.training.evaluation.geometry import geometry_of
 from s2sent.training.evaluation.results.statistics import Value, compare
-from s2sent.training.evaluation.sts import TASKS, Remembered, cosines, score, with_average
+from s2sent.training.evaluation.sts import (
+    TASKS,
+    Remembered,
+    cosines,
+    read_tasks,
+    score,
+    with_average,
+)
 from s2sent.training.experiments.arms.twin_recipes import ARMS, CONTROL, LABELS, Plan, TwinCell
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
@@ -71,7 +78,9 @@ def reproduce_twins(
     Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
     """
     if not only_tables:
-        run_missing(runs_of(series), series.data, keep=series.keep, train=train)
+        runs = runs_of(series)
+        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
+        run_missing(runs, series.data, keep=series.keep, train=train)
     return write_twin_tables(series.folder / RESULTS_FILE, series.command)
 
 

@@ -15,11 +15,10 @@ from safetensors.torch import load_model
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.geometry import geometry_of
 from s2sent.training.evaluation.sts import (
-    TASKS,
     Encode,
     SentencePairs,
     distinct,
-    read_sentence_pairs,
+    read_tasks,
     spearman,
     thinned,
     with_average,
@@ -90,8 +89,7 @@ def _head_of(line: dict[str, Any], setting: Setting, cache: Path) -> torch.nn.Mo
 def read_tests(data: Path, pairs_per_task: int) -> dict[str, SentencePairs]:
     """The seven tests, ``pairs_per_task`` pairs of each at equal steps; 0 takes all."""
     return {
-        task: thinned(read_sentence_pairs(data / "sts" / name), pairs_per_task)
-        for task, name in TASKS.items()
+        task: thinned(pairs, pairs_per_task) for task, pairs in read_tasks(data / "sts").items()
     }
 
 

@@ -208,6 +208,19 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")} == before
 
 
+@pytest.mark.parametrize("missing", ["sts/sts14.tsv", "transfer/mr.tsv"])
+@pytest.mark.parametrize("asked", [["--paper"], ["--table", "4"]])
+def test_a_file_of_the_tests_that_is_missing_is_told_before_anything_is_trained(
+    series: Series, missing: str, asked: list[str], refusal: Callable[..., str]
+) -> None:
+    data = tiny_tasks(series.data)
+    (data / missing).unlink()
+    options = ["--data", data, "--output", series.output, "--backbone", series.backbone]
+    said = refusal("reproduce", *asked, "--corpus", "wikisplit", *options)
+    assert f"{missing} is not a file" in said
+    assert not series.output.exists()
+
+
 @pytest.mark.usefixtures("few_folds")
 def test_the_papers_settings_are_one_word_and_what_they_take_is_told_first(
     tmp_path: Path, backbone: Path, caplog: pytest.LogCaptureFixture, refusal: Callable[..., str]
