@@ -1,8 +1,7 @@
 """The errors of training that a user can correct; each message is one sentence with the cure.
 
 TrainingError
-├── ConfigError      a recipe file has an unknown, missing or mistyped key
-│   └── InvalidValue a value of it is outside its range
+├── ConfigError      a recipe file has an unknown, missing or mistyped key, or a wrong value
 ├── DataError        a corpus or evaluation file is missing, or one of its lines is invalid
 ├── EncoderError     a backbone, checkpoint or artifact cannot be found or used
 └── Interrupted      a run was stopped by a signal, and can be resumed
@@ -37,13 +36,6 @@ class ConfigError(TrainingError):
     """A recipe or an option is invalid; the message names the file and the key."""
 
 
-class InvalidValue(ConfigError, ValueError):
-    """A value of a recipe is outside its range; a ValueError, as of any dataclass.
-
-    The message has no full stop, for `training.recipe.toml_tables.build` puts it into a sentence.
-    """
-
-
 class DataError(TrainingError):
     """A data file cannot be used; the message names the file and, where there is one, the line."""
 
@@ -65,7 +57,7 @@ def failure(error: Exception) -> tuple[str, int] | None:
     if isinstance(error, Interrupted):
         return str(error), 128 + error.number
     if isinstance(error, _errors_of_the_user()):
-        return (f"{error}." if isinstance(error, InvalidValue) else str(error)), 2
+        return str(error), 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be read or written: {error.strerror or error}.", 1
     return None

@@ -111,7 +111,7 @@ def test_a_seed_outside_its_range_is_one_sentence(
     file = recipe_file(recipe, tmp_path / "recipe.toml")
     options = ["--data", str(tmp_path), "--output", str(tmp_path / "out"), "--seed", "-1"]
     status, said = failed(["fit", file, *options], capsys)
-    assert (status, said) == (2, "s2sent-train: seed = -1 is outside 0 to 4294967295.")
+    assert (status, said) == (2, "s2sent-train: --seed: seed = -1 is outside 0 to 4294967295.")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

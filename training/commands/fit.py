@@ -1,6 +1,5 @@
 """The command ``s2sent-train fit``: trains a recipe, or says what that would take."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,12 +34,12 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from s2sent.training.recipe.recipe import read_recipe
+    from s2sent.training.recipe.recipe import read_recipe, recipe_from
     from s2sent.training.train import train
 
     asked = read_recipe(recipe)
     if seed is not None:
-        asked = replace(asked, seed=seed)
+        asked = recipe_from(asked.as_table() | {"seed": seed}, "--seed")
     if dry_run:
         from s2sent.training.rehearsal import rehearse
 

@@ -1,12 +1,13 @@
 """The ``[elastic]`` table of a recipe: one encoder trained for many depths and widths."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from s2sent.training.recipe.toml_tables import require
+from pydantic.dataclasses import dataclass
+
+from s2sent.training.recipe.toml_tables import TABLE, above_0, require
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class Elastic:
     """Depths below full and numbers of first features at which embeddings are trained, and how.
 
@@ -28,7 +29,7 @@ class Elastic:
     dimensions: list[int]
     mode: Literal["starbucks", "2dmse"] = "starbucks"
     align: Literal["none", "squared", "cosine"] = "none"
-    align_weight: float = 1.0
+    align_weight: Annotated[float, above_0("; align = 'none' leaves the term out")] = 1.0
     project: bool = False
     project_blocks: bool = False
     exits_only: bool = False
@@ -40,11 +41,6 @@ class Elastic:
             rising = values == sorted({*values}) and (not values or values[0] >= 1)
             require(rising, f"{name} = {values} must be rising numbers from 1, each once")
         require(bool(self.depths), "depths = [] must name at least one depth below the backbone's")
-        require(
-            self.align_weight > 0,
-            f"align_weight = {self.align_weight} must be above 0; align = 'none' leaves the term"
-            " out",
-        )
         self._check_projections()
         require(
             not (self.exits_only and self.share_selector),

@@ -1,47 +1,45 @@
 """The objectives a recipe can name, each with its options and what kind of examples it reads."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import field
+from typing import Annotated, ClassVar, Literal
 
-from s2sent.training.recipe.toml_tables import require, require_above_0, require_least
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from s2sent.training.recipe.toml_tables import TABLE, AboveZero, at_least, require
 
 ExampleKind = Literal["texts", "pairs", "related"]  # what an objective reads
+Weight = Annotated[float, at_least(0)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class SimCSE:
     """Unsupervised SimCSE (arXiv 2104.08821, section 3): dropout makes a text's two views."""
 
     example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["simcse"] = "simcse"
-    temperature: float = 0.05  # what cosines are divided by
+    temperature: AboveZero = 0.05  # what cosines are divided by
     projection: bool = False  # a Linear + tanh on top in training, dropped afterwards
 
-    def __post_init__(self) -> None:
-        require_above_0(self, "temperature")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class SupervisedSimCSE:
     """Supervised SimCSE (arXiv 2104.08821, section 4): pairs, with hard negatives or without."""
 
     example_kind: ClassVar[ExampleKind] = "pairs"
     name: Literal["supervised"] = "supervised"
-    temperature: float = 0.05
+    temperature: AboveZero = 0.05
     projection: bool = False
     mask_equal_texts: bool = True  # right answers of a row are not among its negatives
 
-    def __post_init__(self) -> None:
-        require_above_0(self, "temperature")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class PromptBERT:
     """PromptBERT (arXiv 2201.04337): two templates make the views, less their own vectors."""
 
     example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["prompt"] = "prompt"
-    temperature: float = 0.05
+    temperature: AboveZero = 0.05
     templates: list[str] = field(  # {} is the sentence, [MASK] whatever the tokenizer masks with
         default_factory=lambda: [
             'This sentence of "{}" means [MASK].',
@@ -52,13 +50,12 @@ class PromptBERT:
     projection: bool = True
 
     def __post_init__(self) -> None:
-        require_above_0(self, "temperature")
         require(
             len(self.templates) == 2, f"templates has {len(self.templates)} texts: it must have two"
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class SFP:
     """CSE-SFP: Rep2 of a text against Rep1 of the same text, or of another, from one forward.
 
@@ -67,7 +64,7 @@ class SFP:
     """
 
     name: Literal["sfp"] = "sfp"
-    temperature: float = 0.05
+    temperature: AboveZero = 0.05
     examples: ExampleKind = "texts"
     mask_equal_texts: bool = True  # as of `SupervisedSimCSE`
 
@@ -76,11 +73,8 @@ class SFP:
         """What the corpus gives."""
         return self.examples
 
-    def __post_init__(self) -> None:
-        require_above_0(self, "temperature")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class Distillation:
     """Teachers' similarities within the batch, beside the contrastive loss of two views.
 
@@ -93,18 +87,15 @@ class Distillation:
     example_kind: ClassVar[ExampleKind] = "texts"
     name: Literal["distillation"] = "distillation"
     teachers: list[str]
-    temperature: float = 0.05
-    teacher_temperature: float = 0.05
-    weight: float = 1.0  # of the divergence
-    contrastive_weight: float = 1.0  # of SimCSE's loss
-    error_weight: float = 0.0  # of the squared error between student and teacher cosines
+    temperature: AboveZero = 0.05
+    teacher_temperature: AboveZero = 0.05
+    weight: AboveZero = 1.0  # of the divergence
+    contrastive_weight: Weight = 1.0  # of SimCSE's loss
+    error_weight: Weight = 0.0  # of the squared error between student and teacher cosines
     dropout: bool = True  # without it one view of each text is embedded, at half the work
 
     def __post_init__(self) -> None:
         require(bool(self.teachers), "teachers must name at least one")
-        require_above_0(self, "temperature", "teacher_temperature")
-        require_above_0(self, "weight")
-        require_least(self, 0, "contrastive_weight", "error_weight")
         require(
             self.dropout or not self.contrastive_weight,
             "dropout = false leaves one view, and contrastive_weight = "
@@ -112,7 +103,7 @@ class Distillation:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class PairDistillation:
     """Cosines of related texts follow the teachers', without dropout.
 
@@ -126,15 +117,13 @@ class PairDistillation:
     example_kind: ClassVar[ExampleKind] = "related"
     name: Literal["pair_distillation"] = "pair_distillation"
     teachers: list[str]
-    direction_weight: float = 0.0
-    divergence_weight: float = 0.0
-    temperature: float = 0.05  # of the divergence, as the next
-    teacher_temperature: float = 0.05
+    direction_weight: Weight = 0.0
+    divergence_weight: Weight = 0.0
+    temperature: AboveZero = 0.05  # of the divergence, as the next
+    teacher_temperature: AboveZero = 0.05
 
     def __post_init__(self) -> None:
         require(bool(self.teachers), "teachers must name at least one")
-        require_least(self, 0, "direction_weight", "divergence_weight")
-        require_above_0(self, "temperature", "teacher_temperature")
         require(
             not self.direction_weight or len(self.teachers) == 1,
             f"direction_weight needs one teacher, whose directions the student takes, not "
@@ -142,7 +131,7 @@ class PairDistillation:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class JTCSE:
     """JTCSE (arXiv 2505.02366): twins that agree in direction and modulus; each is a checkpoint.
 
@@ -152,15 +141,14 @@ class JTCSE:
     example_kind: ClassVar[ExampleKind] = "pairs"
     name: Literal["jtcse"] = "jtcse"
     second_tower: str  # a name as ``backbone.name``
-    temperature: float = 0.05
+    temperature: AboveZero = 0.05
     cross_attention: bool = True
-    num_ca_layers: int = 6  # blocks with cross-attention, at equal steps
+    num_ca_layers: Annotated[int, at_least(1)] = 6  # blocks with cross-attention, at equal steps
     mask_equal_texts: bool = True  # as of `SupervisedSimCSE`
-
-    def __post_init__(self) -> None:
-        require_above_0(self, "temperature")
-        require_least(self, 1, "num_ca_layers")
 
 
 ELASTIC_OBJECTIVES = (SimCSE, SupervisedSimCSE, Distillation, PairDistillation)
-Objective = SimCSE | SupervisedSimCSE | PromptBERT | SFP | Distillation | PairDistillation | JTCSE
+Objective = Annotated[
+    SimCSE | SupervisedSimCSE | PromptBERT | SFP | Distillation | PairDistillation | JTCSE,
+    Field(discriminator="name"),
+]

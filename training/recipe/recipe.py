@@ -6,25 +6,28 @@ option never trains something else.
 """
 
 import tomllib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic.dataclasses import dataclass
 
 from s2sent.model.artifact.template import CleanUp
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.errors import ConfigError
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
-from s2sent.training.recipe.toml_tables import build, require, require_above_0, require_least
+from s2sent.training.recipe.toml_tables import TABLE, AboveZero, Count, at_least, build, require
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
 TooLong = Literal["cut", "skip"]
 MAX_BIAS = 1_000  # of a gate's first logits; far less leaves a softmax one block
+Tokens = Annotated[int, at_least(3)]
 # Of [training]: how a part of the backbone is trained.
 BACKBONE_OPTIONS = ("lora_rank", "round_matrices", "freeze_blocks")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class BackboneConfig:
     """The encoder under the selector: a name for `training.backbones.resolve`.
 
@@ -34,13 +37,12 @@ class BackboneConfig:
     """
 
     name: str
-    max_seq_length: int = 256  # tokens the checkpoint reads, special tokens included
+    max_seq_length: Tokens = 256  # tokens the checkpoint reads, special tokens included
     pooling: Literal["mean", "cls", "mask", "last_token", "rep1"] = "mean"
     template: str = ""  # its tokens are not counted by max_seq_length
     clean_up: CleanUp = "none"  # of sentences in a template, when they are embedded
 
     def __post_init__(self) -> None:
-        require_least(self, 3, "max_seq_length")
         require(
             bool(self.template) or self.pooling not in ("last_token", "rep1"),
             f"pooling = {self.pooling!r} reads a token of a template: set template",
@@ -51,61 +53,52 @@ class BackboneConfig:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class CorpusPart:
     """One file of the corpus: a name of `training.corpus.SOURCES`, or a file in ``corpus/``."""
 
     source: str
-    limit: int = 0  # rows to take at equal steps through the file, at most; 0 takes all
-    join: int = 1  # single texts that are put together into one longer text
+    # Rows to take at equal steps through the file, at most.
+    limit: Annotated[int, at_least(0, ", which takes every row")] = 0
+    # Single texts that are put together into one longer text.
+    join: Annotated[int, at_least(1, ", which leaves the texts as they are")] = 1
     too_long: TooLong = "cut"  # what is done with a text of more than `MAX_CHARACTERS`
 
-    def __post_init__(self) -> None:
-        require_least(self, 0, "limit", cure=", which takes every row")
-        require_least(self, 1, "join", cure=", which leaves the texts as they are")
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class TrainingConfig:
     """How the optimiser goes over the corpus; SimCSE's protocol where nothing is said."""
 
-    steps: int = 0  # optimiser steps; 0 goes once over the corpus
-    batch_size: int = 64  # rows over all processes; the others are a row's negatives
-    learning_rate: float = 3e-5  # of AdamW at the first step, falling linearly to 0
-    selector_learning_rate: float = 0.0  # of the selector's own parameters; 0 means the same
-    warmup_steps: int = 0  # in which the learning rates rise linearly from 0
-    max_seq_length: int = 32  # tokens of a text read in training
+    steps: Annotated[int, at_least(0, ", which goes once over the corpus")] = 0  # of the optimiser
+    batch_size: Annotated[int, at_least(2, ": a lone row has no negatives")] = (
+        64  # of all processes
+    )
+    learning_rate: AboveZero = 3e-5  # of AdamW at the first step, falling linearly to 0
+    # Of the selector's own parameters.
+    selector_learning_rate: Annotated[float, at_least(0, ", which means learning_rate")] = 0.0
+    warmup_steps: Count = 0  # in which the learning rates rise linearly from 0
+    max_seq_length: Tokens = 32  # tokens of a text read in training
     group_by_length: bool = False  # batches of texts of similar length, with less padding
-    eval_every: int = 125  # steps between two scores on STS-B dev, where the best is kept
-    dev_pairs: int = 0  # of STS-B dev that are scored, at equal steps through it; 0 takes all
+    eval_every: Annotated[int, at_least(1)] = 125  # steps between two scores on STS-B dev
+    dev_pairs: Annotated[int, at_least(0, ", which takes all")] = 0  # at equal steps through it
     precision: Literal["fp32", "bf16"] = "fp32"  # of matrix products; weights stay fp32
     freeze_backbone: bool = False  # train the selector alone
-    freeze_blocks: int = 0  # above 0: so many first blocks are left as they are, and the embeddings
-    lora_rank: int = 0  # above 0: low-rank updates of the backbone's linear layers
-    lora_alpha: float = 16.0  # the updates are scaled by lora_alpha / lora_rank
+    freeze_blocks: Annotated[int, at_least(0, ", which trains all blocks")] = 0  # and embeddings
+    lora_rank: Annotated[int, at_least(0, ", which trains all weights")] = 0  # of linear layers
+    lora_alpha: AboveZero = 16.0  # the updates are scaled by lora_alpha / lora_rank
     lora_dropout: float = 0.05
     round_matrices: bool = False  # put the backbone's on int8's grid and train what is left
-    mini_batch_size: int = 0  # above 0: gradients in pieces of this size, as if in one
+    mini_batch_size: Count = 0  # above 0: gradients in pieces of this size, as if in one
 
     def reads_all(self, rows: int) -> bool:
         """Whether a run goes through a corpus of so many rows at least once."""
         return not self.steps or self.steps * self.batch_size >= rows
 
     def __post_init__(self) -> None:
-        require_least(self, 0, "warmup_steps", "mini_batch_size")
-        require_least(self, 0, "steps", cure=", which goes once over the corpus")
-        require_least(self, 1, "eval_every")
-        require_least(self, 2, "batch_size", cure=": a lone row has no negatives")
-        require_least(self, 0, "dev_pairs", cure=", which takes all")
-        require_above_0(self, "learning_rate", "lora_alpha")
-        require_least(self, 0, "selector_learning_rate", cure=", which means learning_rate")
-        require_least(self, 3, "max_seq_length")
-        require_least(self, 0, "lora_rank", cure=", which trains all weights")
         require(
             0 <= self.lora_dropout < 1,
             f"lora_dropout = {self.lora_dropout} must be at least 0 and below 1",
         )
-        require_least(self, 0, "freeze_blocks", cure=", which trains all blocks")
         require(
             not (self.freeze_backbone and self.freeze_blocks),
             "freeze_backbone freezes every block: leave freeze_blocks out",
@@ -117,7 +110,7 @@ class TrainingConfig:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=TABLE)
 class Recipe:
     """All settings that determine a run's result, apart from the data.
 

@@ -1,92 +1,103 @@
-"""Builds frozen dataclasses from the tables of a TOML file.
+"""Reads the tables of a TOML file into pydantic's dataclasses; an error is one sentence.
 
-An unknown, missing or mistyped key is an error that names the file and the key.
+It names the file and the key. Tables are declared with `TABLE`: types are strict, but for whole
+numbers where a float is expected, and unknown keys and numbers that are not finite are refused.
 """
 
-import math
-import types
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+import json
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, TypeVar, get_args
 
-from s2sent.training.errors import ConfigError, InvalidValue
+from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError, ValidationInfo
+from pydantic_core import ErrorDetails
+
+from s2sent.training.errors import ConfigError
 
 T = TypeVar("T")
+TABLE = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+UNKNOWN_KEY = "unexpected_keyword_argument"
+# By pydantic's name of an error, which ends in "_type".
+TYPES = {"string": "str", "dict": "table", "dataclass": "table"}
 
 
 def build(kind: type[T], table: dict[str, Any], where: str) -> T:
-    """A dataclass from a table of the same keys; ``where`` starts the messages."""
-    hints = get_type_hints(kind)
-    options = {option.name: option for option in fields(kind)}  # type: ignore[arg-type]  # is one
-    for key in table:
-        if key not in options:
-            raise ConfigError(f"{where} has the unknown key {key}: use {', '.join(options)}.")
-    for key, option in options.items():
-        if key not in table and option.default is option.default_factory is MISSING:
-            raise ConfigError(f"{where} lacks the key {key}: add it.")
-    values = {key: _value(hints[key], value, where, key) for key, value in table.items()}
+    """A dataclass from a table of the same keys. Raises `ConfigError`; ``where`` starts it."""
     try:
-        return kind(**values)
-    except ValueError as error:
-        raise ConfigError(f"{where}: {error}.") from None
+        # Strict types take a table for a dataclass in JSON alone.
+        return TypeAdapter(kind).validate_json(json.dumps(table, default=str))
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+        first = next((each for each in found if each["type"] == UNKNOWN_KEY), found[0])
+        raise ConfigError(f"{where}{_sentence(kind, first)}.") from None
 
 
 def require(condition: bool, otherwise: str) -> None:
-    """Raises `InvalidValue` unless the condition holds; for a table's ``__post_init__``."""
+    """Raises ValueError unless the condition holds; for a table's ``__post_init__``."""
     if not condition:
-        raise InvalidValue(otherwise)
+        raise ValueError(otherwise)
 
 
-def require_least(table: object, least: int, *names: str, cure: str = "") -> None:
-    """Raises `InvalidValue` unless the options of a table are at least ``least``."""
-    for name in names:
-        value = getattr(table, name)
-        require(value >= least, f"{name} = {value} must be at least {least}{cure}")
+def at_least(least: int, cure: str = "") -> AfterValidator:
+    """The option is ``least`` or more."""
+    return _checked(lambda value: value >= least, f"must be at least {least}{cure}")
 
 
-def require_above_0(table: object, *names: str) -> None:
-    """Raises `InvalidValue` unless the options of a table are above 0."""
-    for name in names:
-        value = getattr(table, name)
-        require(value > 0, f"{name} = {value} must be above 0")
+def above_0(cure: str = "") -> AfterValidator:
+    """The option is above 0."""
+    return _checked(lambda value: value > 0, f"must be above 0{cure}")
 
 
-def _value(kind: Any, value: Any, where: str, key: str) -> Any:
-    """``value`` checked to be of type ``kind``; nested tables become their dataclasses."""
-    if get_origin(kind) is types.UnionType:
-        choices = [choice for choice in get_args(kind) if choice is not types.NoneType]
-        kind = choices[0] if len(choices) == 1 else _named(choices, value, where, key)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            known = ", ".join(get_args(kind))
-            raise ConfigError(f"{where} has {key} = {value!r}: choose one of {known}.")
+def _checked(holds: Callable[[Any], bool], otherwise: str) -> AfterValidator:
+    def check(value: Any, info: ValidationInfo) -> Any:
+        require(holds(value), f"{info.field_name} = {value} {otherwise}")
         return value
-    if get_origin(kind) is list and type(value) is list:
-        return [_value(get_args(kind)[0], item, where, key) for item in value]
-    if is_dataclass(kind) and isinstance(kind, type) and type(value) is dict:
-        return build(kind, value, f"{where} [{key}]")
-    if kind is float and type(value) is int:
-        return _as_float(value, where, key)
-    if type(value) is float and not math.isfinite(value):
-        raise ConfigError(f"{where} has {key} = {value}: write a finite number.")
-    expected = dict if is_dataclass(kind) else get_origin(kind) or kind
-    if type(value) is not expected:
-        name = "table" if expected is dict else expected.__name__
-        raise ConfigError(f"{where} has {key} = {value!r}: it must be of type {name}.")
-    return value
+
+    return AfterValidator(check)
 
 
-def _as_float(value: int, where: str, key: str) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ConfigError(f"{where} has {key} above 1.8e308: write a smaller number.") from None
+Count = Annotated[int, at_least(0)]
+AboveZero = Annotated[float, above_0()]
 
 
-def _named(choices: list[Any], value: Any, where: str, key: str) -> Any:
-    """Which of several dataclasses a table means: the one whose ``name`` it gives."""
-    by_name = {choice.__dataclass_fields__["name"].default: choice for choice in choices}
-    name = value.get("name") if type(value) is dict else value
-    if type(name) is not str or name not in by_name:
-        known = ", ".join(by_name)
-        raise ConfigError(f"{where} [{key}] has the name {name!r}: choose one of {known}.")
-    return by_name[name]
+def _sentence(kind: Any, error: ErrorDetails) -> str:
+    """What is wrong, from the table where it is, without a full stop."""
+    *path, key = error["loc"] or ("",)
+    tables = [kind]
+    section = error["loc"][0] if error["loc"] else ""
+    if inner := _tables_of(kind, section):
+        tables = [each for each in inner if getattr(each, "name", None) in path] or inner
+    place = f" [{section}]" if inner and (path or error["type"] == "value_error") else ""
+    name, value = error["type"], error["input"]
+    if name == "value_error":
+        return f"{place}: {error['ctx']['error']}"
+    if name == UNKNOWN_KEY:
+        known = ", ".join(option.name for option in fields(tables[0]))
+        return f"{place} has the unknown key {key}: use {known}"
+    if name == "missing":
+        return f"{place} lacks the key {key}: add it"
+    if name.startswith("union_tag"):
+        known = ", ".join(each.name for each in inner)
+        return f" [{key}] has the name {value.get('name')!r}: choose one of {known}"
+    option = next(part for part in reversed(error["loc"]) if isinstance(part, str))
+    if name == "finite_number" and type(value) is int:
+        return f"{place} has {option} above 1.8e308: write a smaller number"
+    return f"{place} has {option} = {value!r}: {_cure(name, error)}"
+
+
+def _cure(name: str, error: ErrorDetails) -> str:
+    if name == "finite_number":
+        return "write a finite number"
+    if name == "literal_error":
+        known = re.findall("'([^']*)'", error["ctx"]["expected"])
+        return f"choose one of {', '.join(known)}"
+    expected = name.removesuffix("_type")
+    return f"it must be of type {TYPES.get(expected, expected)}"
+
+
+def _tables_of(kind: Any, key: int | str) -> list[Any]:
+    """The dataclasses that an option may hold, alone, in a list or as one of several."""
+    option = kind.__pydantic_fields__.get(key)
+    kinds = (option.annotation, *get_args(option.annotation)) if option else ()
+    return [each for each in kinds if is_dataclass(each)]

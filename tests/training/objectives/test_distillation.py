@@ -24,6 +24,7 @@ from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.objectives.teacher import teachers_embeddings
 from s2sent.training.recipe.objectives import Distillation, PairDistillation
 from s2sent.training.recipe.recipe import CorpusPart, Recipe
+from s2sent.training.recipe.toml_tables import build
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_recipes import with_objective
 
@@ -107,14 +108,15 @@ def test_pair_distillation_adds_the_divergence_of_all_texts_by_hand(
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        ({"divergence_weight": -1}, "divergence_weight = -1 must be at least 0"),
-        ({"temperature": 0}, "^temperature = 0 must be above 0"),
-        ({"teacher_temperature": 0}, "teacher_temperature = 0 must be above 0"),
+        ({"divergence_weight": -1}, "divergence_weight = -1.0 must be at least 0."),
+        ({"temperature": 0}, "temperature = 0.0 must be above 0."),
+        ({"teacher_temperature": 0}, "teacher_temperature = 0.0 must be above 0."),
     ],
 )
 def test_pair_distillation_refuses_impossible_numbers(option: dict[str, Any], reason: str) -> None:
-    with pytest.raises(ValueError, match=reason):
-        PairDistillation(teachers=["one"], **option)
+    with pytest.raises(ConfigError) as refused:
+        build(PairDistillation, {"teachers": ["one"], **option}, "recipe.toml")
+    assert str(refused.value) == f"recipe.toml: {reason}"
 
 
 def test_two_teachers_are_the_mean_of_their_cosines(

@@ -2,9 +2,11 @@
 
 import json
 import re
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 import s2sent.training
 from s2sent.training.errors import ConfigError
@@ -141,6 +143,32 @@ def test_a_mistake_is_one_sentence_with_the_file_and_the_key(
         read_recipe(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_recipe_is_frozen_and_checked_however_it_is_made(tmp_path: Path) -> None:
+    recipe = read_recipe(write(tmp_path, MINIMAL))
+    with pytest.raises(FrozenInstanceError):
+        recipe.seed = 8  # type: ignore[misc]  # what is tested
+    with pytest.raises(ValidationError, match="steps = -1 must be at least 0, which goes once"):
+        replace(recipe.training, steps=-1)
+    with pytest.raises(ValidationError, match="valid integer"):
+        replace(recipe, seed="7")  # type: ignore[arg-type]  # what is tested
+
+
+def test_a_misspelt_key_that_is_needed_is_told_as_such(tmp_path: Path) -> None:
+    text = MINIMAL.replace("source =", "sauce =")
+    with pytest.raises(
+        ConfigError, match=r"\[corpus\] has the unknown key sauce: use source, limit"
+    ):
+        read_recipe(write(tmp_path, text))
+
+
+def test_values_that_toml_has_and_a_recipe_has_not_are_refused_by_name(tmp_path: Path) -> None:
+    for value in ("2026-01-01", "07:00:00", "[[1]]", '{ name = "x" }'):
+        with pytest.raises(
+            ConfigError, match=r"\[training\] has steps = .*: it must be of type int"
+        ):
+            read_recipe(write(tmp_path, MINIMAL.replace("= 3", f"= {value}")))
 
 
 def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:

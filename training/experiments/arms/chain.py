@@ -7,7 +7,7 @@ development data before any is scored on the tests.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.results.markdown import markdown_table
 from s2sent.training.evaluation.results.statistics import by_seed, compare, mean_and_spread
 from s2sent.training.evaluation.retrieval import PACKAGES
-from s2sent.training.evaluation.sts import AVERAGE, Remembered, score, with_average
+from s2sent.training.evaluation.sts import AVERAGE, Remembered, read_tasks, score, with_average
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
     TESTS,
@@ -81,7 +81,7 @@ class Chain:
         found = {}
         for name, recipe in self.recipes.items():
             own = f"{name}-without-selector" if (name, arm) == (self.last, WITHOUT) else name
-            seeded = replace(recipe_from(_replaced(recipe.as_table(), left), name), seed=seed)
+            seeded = recipe_from(_replaced(recipe.as_table(), left) | {"seed": seed}, name)
             if own != name:
                 seeded = _without_selector(seeded, name)
             output = folder / f"seed{seed}" / own
@@ -91,12 +91,13 @@ class Chain:
 
 
 def _without_selector(recipe: Recipe, name: str) -> Recipe:
+    table = {key: value for key, value in recipe.as_table().items() if key != "selector"}
     try:
-        return replace(recipe, selector=None)
-    except ValueError as error:
+        return recipe_from(table, "without it")
+    except ConfigError as error:
         raise ConfigError(
-            f"The last recipe, {name}, is also run without its selector, and cannot be ({error}): "
-            "end the chain with a recipe that can."
+            f"The last recipe, {name}, is also run without its selector, and cannot be "
+            f"({str(error).removesuffix('.')}): end the chain with a recipe that can."
         ) from None
 
 
@@ -169,6 +170,8 @@ def run_chain(
         for seed in seeds
         for arm in chain.arms
     ]
+    if tests:
+        read_tasks(data / "sts")  # so that no run ends at a file that cannot be used
     run_missing(runs, data, keep=True, train=train)
     return write_chain_tables(file, command)
 

@@ -191,6 +191,11 @@ def test_a_last_recipe_that_needs_its_selector_is_refused_before_any_training(
     assert train.recipes == []
 
 
+def test_a_seed_outside_its_range_is_refused_by_name(chain: Chain, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="contrast: seed = -1 is outside 0 to 4294967295"):
+        chain.with_seed(-1, chain.arms[0], tmp_path)
+
+
 def test_the_start_that_weights_changed_from_is_the_seeds(
     chain: Chain, data: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
