@@ -93,10 +93,12 @@ CMD ["serve"]
 
 
 FROM runtime AS gpu
-# What the NVIDIA container runtime reads; CUDA and cuDNN themselves come as wheels.
+# What the NVIDIA container runtime reads; CUDA and cuDNN themselves come as wheels. The artifact is
+# converted at the start, and kept below /tmp, which has to be writable.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    S2SENT_DEVICE=cuda
+    S2SENT_DEVICE=cuda \
+    S2SENT_INT8_CACHE=/tmp/s2sent
 COPY --from=venv-gpu /opt/venv /opt/venv
 
 

@@ -47,10 +47,10 @@ def _setting(default: Any, group: str, description: str, **bounds: Any) -> Any:
 class _ByDevice:
     """A default that depends on the field ``device``, which must stand before it."""
 
-    cpu: int
-    gpu: int
+    cpu: int | str
+    gpu: int | str
 
-    def __call__(self, values: dict[str, Any]) -> int:
+    def __call__(self, values: dict[str, Any]) -> int | str:
         device = values.get("device", "cpu")  # not there when it was refused itself
         return self.cpu if device == "cpu" else self.gpu
 
@@ -113,11 +113,12 @@ class Settings(BaseSettings):
         None, "Model", "Name of the model in answers; by default the artifact's own."
     )
     device: Literal["cpu", "cuda"] = _setting("cpu", "Model", "Where the encoder runs.")
-    precision: Literal["as_is", "int8", "auto"] = _setting(
-        "as_is", "Model", "int8 converts the artifact at the start; auto: where that is possible."
-    )
+    precision: Literal["as_is", "int8", "fp16", "fp32", "auto"] = _setting(
+        _ByDevice("as_is", "fp16"), "Model",
+        "What the artifact is converted to at the start; auto: int8 if that is possible, or fp16.",
+    )  # fmt: skip
     int8_cache: Path | None = _setting(
-        None, "Model", "Folder that keeps conversions to int8; by default s2sent/int8 in ~/.cache."
+        None, "Model", "Folder that keeps conversions; by default s2sent/int8 in ~/.cache."
     )
     threads: int = _setting(
         0, "Model", "Threads of the encoder; 0 counts the cores this process may use.", ge=0, le=512
@@ -268,7 +269,12 @@ class Settings(BaseSettings):
         if self.precision == "int8" and self.device != "cpu":
             raise ValueError(
                 f"precision is int8 and device is {self.device}: int8 is for a CPU. Set device to"
-                " cpu, or precision to auto or as_is."
+                " cpu, or precision to fp16 or fp32."
+            )
+        if self.precision in ("fp16", "fp32") and self.device == "cpu":
+            raise ValueError(
+                f"precision is {self.precision} and device is cpu: it is for a GPU. Set precision"
+                " to as_is, int8 or auto, or device to cuda."
             )
         if self.concurrent_runs > 1 and self.device != "cpu":
             raise ValueError(

@@ -39,7 +39,7 @@ class FieldDescription:
 
 # Bounds that depend on another setting, which `Settings` checks after all fields.
 _BOUNDS_BY_OTHERS = {
-    "precision": "int8 on a CPU only",
+    "precision": "int8 on a CPU only, fp16 and fp32 on a GPU",
     "concurrent_runs": "on a GPU at most 1",
     "max_batch_tokens": "at least max_batch_texts",
     "max_batch_texts": "at most max_batch_tokens",

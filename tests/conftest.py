@@ -54,6 +54,14 @@ def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
 
 
 @pytest.fixture(scope="session")
+def gpu_artifact(tiny_artifact: Artifact) -> Artifact:
+    """The tiny artifact converted for a GPU, in float32."""
+    from s2sent.model.export.gpu.conversion import convert_for_gpu
+
+    return convert_for_gpu(tiny_artifact, tiny_artifact.path.parent / "gpu", "fp32")
+
+
+@pytest.fixture(scope="session")
 def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A six-block BERT, 32 wide, with gates for exits, whose weights differ clearly by text."""
     import torch

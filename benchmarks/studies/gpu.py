@@ -34,7 +34,7 @@ from benchmarks.systems.worker import measure
 from s2sent.model.artifact.manifest import TOKENIZER
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from s2sent.model.runtime.sessions import open_sessions, run_bound
+from s2sent.model.runtime.sessions import open_by_depth, run_bound
 from s2sent.model.runtime.tokenizer import Tokenizer
 
 LOADS = (
@@ -196,7 +196,7 @@ def _compare_concurrent(artifact: Path, texts: Sequence[str]) -> Figures:
     GPU, beside the same batches one after another: how many fail, differ, or have rows of zeros."""
     opened = Artifact.open(artifact)
     encoder = OnnxEncoder(opened, device="cuda")
-    session = open_sessions(opened, "cuda")[0]
+    session = open_by_depth(opened, "cuda")[None]
     rows = [row.input_ids for row in encoder.tokenizer.tokenize(texts)]
     batches = [encoder.inputs(rows[at : at + 64]) for at in range(0, len(rows), 64)]
     expected = [run_bound(session, POOLED_OUTPUT, batch) for batch in batches]

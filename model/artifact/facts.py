@@ -27,7 +27,10 @@ def facts_of(manifest: Manifest) -> Facts:
 
 def scores_of(manifest: Manifest) -> Facts:
     """How it scored, Spearman x 100; that an int8 conversion is not measured."""
-    if not manifest.scores and manifest.precision == "int8":
-        what = "not measured on this int8 conversion; those of the model before are not its own"
+    if not manifest.scores and manifest.precision in ("int8", "fp16"):
+        what = (
+            f"not measured on this {manifest.precision} conversion; those of the model before are"
+            " not its own"
+        )
         return [("scores", what)]
     return [(task, f"{score:.2f}") for task, score in manifest.scores.items()]

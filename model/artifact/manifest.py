@@ -32,6 +32,8 @@ TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
+# How an input begins that only graphs for a GPU have (`model.runtime.encoder.token_places`).
+TOKEN_PLACES = "token_places"  # noqa: S105  # no password
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
 
 
@@ -137,6 +139,19 @@ class Manifest:
     def all_depths(self) -> tuple[int, ...]:
         """Every depth that an encoder can be asked for: its exits, and full depth."""
         return self.depths if self.full_depth is None else (*self.depths, self.full_depth)
+
+    @property
+    def is_for_gpu(self) -> bool:
+        """Whether each depth has a graph of its own, for a GPU (`model.export.gpu`)."""
+        return any(name.startswith(TOKEN_PLACES) for name in self.inputs)
+
+    @property
+    def min_cosine(self) -> float | None:
+        """The least cosine of the parity check, at any depth; None where there is no number."""
+        depths = self.parity.get("depths")
+        reports = [self.parity, *(depths.values() if isinstance(depths, dict) else ())]
+        found = [each.get("min_cosine") for each in reports if isinstance(each, dict)]
+        return min((each for each in found if isinstance(each, float)), default=None)
 
     @property
     def converts_to_int8(self) -> bool:

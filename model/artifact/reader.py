@@ -81,7 +81,14 @@ class Artifact:
         small = sorted({*manifest.files} - {MODEL, WEIGHTS})
         kept = {name: opened.read(name) for name in small}
         graph, weights = opened.take_graph(), opened.take_weights()
-        _require_safe(folder / MODEL, graph.content, weights.content if weights else None)
+        apart = weights.content if weights else None
+        _require_safe(folder / MODEL, graph.content, apart)
+        for depth in manifest.depths if manifest.is_for_gpu else ():
+            if graph_at(depth) not in kept:
+                raise MalformedManifest(
+                    f"{folder}: {MANIFEST} does not list {graph_at(depth)}. {REEXPORT}"
+                )
+            _require_safe(folder / graph_at(depth), memoryview(kept[graph_at(depth)]), apart)
         if keep_graph:
             opened.graphs.append(graph)
             opened.weights.extend([weights] if weights else [])
@@ -142,6 +149,11 @@ class Artifact:
     def canary(self) -> Canary:
         """The text and embedding that check a loaded encoder; raises MalformedManifest."""
         return Canary.from_json(self.read(CANARY), self.manifest.dim)
+
+
+def graph_at(depth: int | None = None) -> str:
+    """The graph that runs to ``depth`` where each has one of its own; None for all blocks."""
+    return MODEL if depth is None else f"onnx/depth_{depth}.onnx"
 
 
 def _read_manifest(folder: Path) -> bytes:

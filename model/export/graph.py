@@ -228,7 +228,7 @@ def _read_by(node: NodeProto) -> list[str]:
     return names
 
 
-def _sort(graph: GraphProto) -> None:
+def sort(graph: GraphProto) -> None:
     """Put each node behind those that it reads, in place; a sorted graph stays as it is."""
     maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
     before = {
@@ -279,7 +279,7 @@ def save(graph: ModelProto, path: str) -> None:
     that the specification does not allow.
     """
     for part in list(with_branches(graph.graph)):
-        _sort(part)
+        sort(part)
     try:
         if weight_bytes(graph) > LARGEST_GRAPH:
             onnx.save_model(graph, path, save_as_external_data=True, location=WEIGHTS_LOCATION)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.model.artifact.manifest import TOKEN_PLACES, TOKENIZER
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.providers import PROVIDERS, Device
 from s2sent.model.runtime.sessions import (
     memory_returning_options,
+    open_by_depth,
     open_sessions,
     outputs_of,
     run_bound,
@@ -68,10 +69,15 @@ class OnnxEncoder:
             artifact.read(TOKENIZER), manifest.max_seq_length, manifest.template
         )
         self.provider = PROVIDERS[device][0]
-        threads = [intra_op_num_threads]
-        if device == "cpu" and concurrent_runs > 1 and intra_op_num_threads > 1:
-            threads.append(1)
-        sessions = open_sessions(artifact, device, threads=threads)
+        self._by_depth: dict[int | None, Any] = {}  # sessions, of an artifact with a graph for each
+        if manifest.is_for_gpu or device != "cpu":
+            self._by_depth = open_by_depth(artifact, device, threads=intra_op_num_threads)
+            sessions = [self._by_depth[None]]
+        else:
+            threads = [intra_op_num_threads]
+            if concurrent_runs > 1 and intra_op_num_threads > 1:
+                threads.append(1)
+            sessions = open_sessions(artifact, threads=threads)
         self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
         self._returning_memory = memory_returning_options()
@@ -135,9 +141,11 @@ class OnnxEncoder:
     ) -> NDArray[np.float32]:
         """One run of the graph."""
         inputs = self.inputs(sequences)
-        if depth is not None:
-            inputs["depth"] = np.array(depth)
         session = self._exclusive_session if exclusive else self._shared_session
+        if self._by_depth:
+            session = self._by_depth[depth]
+        elif depth is not None:
+            inputs["depth"] = np.array(depth)
         if self._has_device_memory:
             with self._gpu_is_free:
                 return run_bound(session, output, inputs)
@@ -198,7 +206,10 @@ def _long_ones_alone(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
 def padded_inputs(
     sequences: Sequence[Sequence[int]], names: Collection[str], pad_id: int
 ) -> dict[str, NDArray[Any]]:
-    """The inputs ``names`` of a graph: int64 [n, longest] each, padded on the right."""
+    """The inputs ``names`` of a graph: int64 [n, longest] each, padded on the right.
+
+    `token_places` is int64 [tokens], the places of the tokens in the batch, flattened.
+    """
     lengths = [len(sequence) for sequence in sequences]
     if min(lengths) == max(lengths):
         input_ids = np.array(sequences, dtype=np.int64)
@@ -211,4 +222,15 @@ def padded_inputs(
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
     if "token_type_ids" in names:
         inputs["token_type_ids"] = np.zeros(input_ids.shape, dtype=np.int64)
+    for name in names:
+        if name.startswith(TOKEN_PLACES):
+            behind = int(
+                name.removeprefix(f"{TOKEN_PLACES}_behind_") if name != TOKEN_PLACES else 0
+            )
+            inputs[name] = np.flatnonzero(attention_mask[:, behind:])
     return inputs
+
+
+def token_places(*, behind: int) -> str:
+    """The input that has the places of the tokens ``behind`` a prefix that all rows have."""
+    return f"{TOKEN_PLACES}_behind_{behind}" if behind else TOKEN_PLACES

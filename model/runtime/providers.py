@@ -49,6 +49,11 @@ def require_artifact_fits(manifest: Manifest, device: Device) -> None:
     """Raise ProviderUnavailable where the device cannot run this kind of graph."""
     if manifest.precision == "int8":
         _require_int8_products(manifest, device)
+    if device != "cpu" and not manifest.is_for_gpu:
+        raise ProviderUnavailable(
+            "the graph of this artifact is for a CPU. Serve it with s2sent serve --device cuda,"
+            " which converts it, or choose the device cpu."
+        )
 
 
 def _require_int8_products(manifest: Manifest, device: Device) -> None:

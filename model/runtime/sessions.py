@@ -18,7 +18,8 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.reader import Artifact, graph_at
+from s2sent.model.artifact.sealed_file import MemoryFile
 from s2sent.model.artifact.weights_file import weights_of
 from s2sent.model.runtime.lookup_tables import read_lookup_tables
 from s2sent.model.runtime.providers import (
@@ -51,26 +52,44 @@ UNWANTED_FUSIONS: dict[Device, list[str]] = {
 
 
 def open_sessions(
-    artifact: Artifact,
-    device: Device,
-    *,
-    threads: Sequence[int] = (0,),
+    artifact: Artifact, *, threads: Sequence[int] = (0,)
 ) -> list[ort.InferenceSession]:
-    """Open a session on ``device`` for each count of ``threads``; 0 is one thread for each core.
+    """Open a session on a CPU for each count of ``threads``; 0 is one thread for each core.
 
-    On a CPU the sessions share their lookup tables. Each keeps the memory of its runs for the next
-    one, except of runs with `memory_returning_options`. Raises ProviderUnavailable when the device
-    cannot be used, or not for this graph.
+    The sessions share their lookup tables. Each keeps the memory of its runs for the next one,
+    except of runs with `memory_returning_options`. Raises ProviderUnavailable for a graph that this
+    processor cannot run.
+    """
+    require_artifact_fits(artifact.manifest, "cpu")
+    options = [_session_options(count) for count in threads]
+    with closing(artifact.take_graph()) as graph:
+        tables = _values(read_lookup_tables(graph.content))  # without a copy
+        weights = _values(_weights_apart(graph.content, artifact.take_weights()))
+        return [_open_sharing(graph.source, each, "cpu", tables, weights) for each in options]
+
+
+def open_by_depth(
+    artifact: Artifact, device: Device, *, threads: int = 0
+) -> dict[int | None, ort.InferenceSession]:
+    """A session for each depth of an artifact with a graph for each, and None for all blocks.
+
+    They share their weights, which are on ``device`` once. Raises ProviderUnavailable when the
+    device cannot be used, or not for this graph.
     """
     _require_provider(device)
     require_artifact_fits(artifact.manifest, device)
     if device != "cpu":
-        return [_open_on_gpu(artifact, device, count) for count in threads]
-    options = [_session_options(artifact, count) for count in threads]
-    with closing(artifact.take_graph()) as graph:
-        tables = _values(read_lookup_tables(graph.content))  # without a copy
-        weights = _values(_weights_apart(artifact, graph.content))
-        return [_open_on_cpu(artifact, graph.source, each, tables, weights) for each in options]
+        ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
+    file = artifact.take_weights()
+    placed: dict[tuple[Any, ...], ort.OrtValue] = {}
+    opened = {}
+    for depth in (None, *artifact.manifest.depths):
+        graph = artifact.read(graph_at(depth))
+        arrays = _weights_apart(memoryview(graph), file)
+        shared = {name: _placed(array, device, placed) for name, array in arrays.items()}
+        options = _session_options(threads)
+        opened[depth] = _open_sharing(graph, options, device, shared, _values(arrays))
+    return opened
 
 
 def outputs_of(session: ort.InferenceSession) -> frozenset[str]:
@@ -120,7 +139,7 @@ def _require_provider(device: Device) -> None:
         )
 
 
-def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
+def _session_options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -130,25 +149,30 @@ def _session_options(artifact: Artifact, threads: int) -> ort.SessionOptions:
     return options
 
 
-def _open_on_cpu(
-    artifact: Artifact,
+def _open_sharing(
     graph: str | bytes,
     options: ort.SessionOptions,
-    tables: Mapping[str, ort.OrtValue],
+    device: Device,
+    shared: Mapping[str, ort.OrtValue],
     weights: Mapping[str, ort.OrtValue],
 ) -> ort.InferenceSession:
-    for name, table in tables.items():
-        options.add_initializer(name, table)
+    """A session that uses the values ``shared`` in place, and reads ``weights`` of another file.
+
+    ONNX Runtime uses a value in place only where it is on the device on which it is needed.
+    """
+    for name, value in shared.items():
+        options.add_initializer(name, value)
     options.add_external_initializers([*weights], [*weights.values()])
-    session = _create(graph, options, "cpu")
+    opened = (
+        _create(graph, options, device) if device == "cpu" else _open_on_gpu(graph, options, device)
+    )
     # ONNX Runtime points into them and does not keep them alive.
-    session._tables = [tables, weights]
-    return session
+    opened._tables = [shared, weights]
+    return opened
 
 
-def _weights_apart(artifact: Artifact, graph: memoryview) -> dict[str, NDArray[Any]]:
+def _weights_apart(graph: memoryview, file: MemoryFile | None) -> dict[str, NDArray[Any]]:
     """The verified weights of a graph that has them in another file, which must not be opened."""
-    file = artifact.take_weights()
     return {
         weight.name: np.frombuffer(weight.content, weight.kind).reshape(weight.shape)
         for weight in (weights_of(graph, file.content) if file else ())
@@ -159,14 +183,20 @@ def _values(arrays: Mapping[str, NDArray[Any]]) -> dict[str, ort.OrtValue]:
     return {name: ort.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()}
 
 
-def _open_on_gpu(artifact: Artifact, device: Device, threads: int) -> ort.InferenceSession:
-    ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
-    options = _session_options(artifact, threads)
+def _placed(
+    array: NDArray[Any], device: Device, placed: dict[tuple[Any, ...], ort.OrtValue]
+) -> ort.OrtValue:
+    """The array on the device, once for each place in the file of weights."""
+    place = (array.ctypes.data, array.dtype, array.shape)
+    if place not in placed:
+        placed[place] = ort.OrtValue.ortvalue_from_numpy(array, device)
+    return placed[place]
+
+
+def _open_on_gpu(
+    graph: str | bytes, options: ort.SessionOptions, device: Device
+) -> ort.InferenceSession:
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    with closing(artifact.take_graph()) as file:
-        graph = bytes(file.content)
-        weights = _values(_weights_apart(artifact, file.content))
-    options.add_external_initializers([*weights], [*weights.values()])
     try:
         session = _create(graph, options, device)
     except Exception as error:  # ONNX Runtime raises classes of its own

@@ -264,6 +264,9 @@ def test_the_gpu_overlay_asks_for_a_gpu_and_uses_it(monkeypatch: pytest.MonkeyPa
     resources = build("overlays/gpu")
     assert container(resources)["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert settings(resources, monkeypatch).device == "cuda"
+    (kept,) = re.findall(r"S2SENT_INT8_CACHE=(\S+)", (ROOT / "Dockerfile").read_text())
+    (mount,) = container(resources)["volumeMounts"]
+    assert Path(kept).is_relative_to(mount["mountPath"])  # the rest of the system is read-only
     (metric,) = only(resources, "HorizontalPodAutoscaler")["spec"]["metrics"]
     assert metric["type"] == "Pods"
 

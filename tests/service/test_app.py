@@ -22,7 +22,7 @@ INFO_KEYS = {
 OUR_INFO_KEYS = {
     *("dim", "depths", "normalize", "prompts", "precision", "provider", "fingerprint", "threads"),
     *("full_depth", "comparable_depths", "default_depth", "default_dimensions", "block_weights"),
-    *("default_prompt_name", "roles", "warnings", "unknown_id"),
+    *("default_prompt_name", "roles", "warnings", "unknown_id", "min_cosine"),
 }
 
 

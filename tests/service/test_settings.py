@@ -150,6 +150,9 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
     assert description.bounds or description.kind not in ("integer", "number")
 
 
+PRECISION = "precision: int8 on a CPU only, fp16 and fp32 on a GPU"
+
+
 @pytest.mark.parametrize(
     ("given", "bound"),
     [
@@ -166,7 +169,9 @@ def test_every_setting_is_described_and_every_number_bounded(field: object) -> N
             "max_queue_tokens: at least max_batch_tokens",
         ),
         ({"metrics_require_key": True}, "metrics_require_key: true only with API keys"),
-        ({"device": "cuda", "precision": "int8"}, "precision: int8 on a CPU only"),
+        ({"device": "cuda", "precision": "int8"}, PRECISION),
+        ({"precision": "fp16"}, PRECISION),
+        ({"precision": "fp32"}, PRECISION),
         ({"device": "cuda", "concurrent_runs": 2}, "concurrent_runs: on a GPU at most 1"),
     ],
 )

@@ -13,6 +13,7 @@ import onnxruntime as ort
 import pytest
 
 REAL_SESSION = ort.InferenceSession
+REAL_VALUE = ort.OrtValue.ortvalue_from_numpy
 GPU_PROVIDERS = ("CUDAExecutionProvider",)
 
 
@@ -35,6 +36,7 @@ class FakeRuntime:
         self.failure = failure
         self.sessions: list[FakeSession] = []
         self.libraries_loaded = 0
+        self.bytes_placed = 0  # of arrays that were put on the GPU to stay there
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeRuntime":
         """Replaces ONNX Runtime's functions for the length of a test."""
@@ -42,13 +44,17 @@ class FakeRuntime:
         monkeypatch.setattr(ort, "get_available_providers", lambda: available)
         monkeypatch.setattr(ort, "preload_dlls", self._preload)
         monkeypatch.setattr(ort, "InferenceSession", self._open)
+        monkeypatch.setattr(ort.OrtValue, "ortvalue_from_numpy", self._place)
         return self
+
+    def _place(self, array: Any, device: str = "cpu") -> ort.OrtValue:
+        self.bytes_placed += array.nbytes if device == "cuda" else 0
+        return REAL_VALUE(array)
 
     @property
     def session(self) -> "FakeSession":
-        """The only session that was opened."""
-        (session,) = self.sessions
-        return session
+        """The session of all blocks, the only one of an artifact without depths."""
+        return self.sessions[0]
 
     def _preload(self) -> None:
         self.libraries_loaded += 1
@@ -75,6 +81,7 @@ class FakeSession:
     ) -> None:
         self._runtime = runtime
         self._real = REAL_SESSION(path, options, providers=["CPUExecutionProvider"])
+        self.graph = path  # what was opened
         self.providers = providers  # what was asked for: options by provider, in order
         self.keywords = keywords
         self.bindings: list[FakeBinding] = []

@@ -1,6 +1,7 @@
 """Which operators of a graph with early exits are run at a depth, read from the graph alone."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from onnx import GraphProto, NodeProto, helper
 
@@ -29,6 +30,15 @@ def operators_run(graph: GraphProto, depth: int) -> Counter[str]:
             assert all(inner.op_type != "If" for inner in taken.node)
             found.update(inner.op_type for inner in taken.node)
     return found
+
+
+def softmax_axes(nodes: Iterable[NodeProto]) -> list[int]:
+    """The axis of each Softmax."""
+    return [
+        next((each.i for each in node.attribute if each.name == "axis"), -1)
+        for node in nodes
+        if node.op_type == "Softmax"
+    ]
 
 
 def _branch(node: NodeProto, name: str) -> GraphProto:

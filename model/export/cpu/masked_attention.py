@@ -26,7 +26,7 @@ _IR_VERSION = 11  # the format's version that came with it
 # MultiHeadAttention's is, and a processor multiplies those a hundred times slower.
 HIDDEN = -50.0
 
-_HIDDEN_KEYS = "attention/hidden"
+HIDDEN_KEYS = "attention/hidden"
 _MASK, _BIAS = 4, 5  # places among the inputs of MultiHeadAttention
 _KNOWN = frozenset(("num_heads", "scale", "mask_filter_value"))
 
@@ -73,7 +73,7 @@ def _standard(attention: NodeProto) -> NodeProto:
     scale = {"scale": given["scale"]} if given.get("scale") else {}  # 0: 1 / sqrt(width of a head)
     return helper.make_node(
         "Attention",
-        [*attention.input[:3], _HIDDEN_KEYS],
+        [*attention.input[:3], HIDDEN_KEYS],
         attention.output[:1],
         attention.name,
         q_num_heads=heads,
@@ -103,7 +103,7 @@ def _hide(graph: GraphProto, unless: str | None) -> list[NodeProto]:
         helper.make_node("Reshape", [shown, rows], [row], row),
         helper.make_node("Shape", [MASK], [length], length, start=1),
         helper.make_node("Concat", [one, one, length, one], [shape], shape, axis=0),
-        _expand(row, shape, _HIDDEN_KEYS) if unless is None else _either(unless, row, shape),
+        _expand(row, shape, HIDDEN_KEYS) if unless is None else _either(unless, row, shape),
     ]
 
 
@@ -113,6 +113,6 @@ def _expand(row: str, shape: str, result: str) -> NodeProto:
 
 def _either(condition: str, row: str, shape: str) -> NodeProto:
     """The row itself where the condition is true, else expanded."""
-    as_it_is, expanded = (f"{_HIDDEN_KEYS}/{name}" for name in ("row", "rows"))
+    as_it_is, expanded = (f"{HIDDEN_KEYS}/{name}" for name in ("row", "rows"))
     alone = helper.make_node("Identity", [row], [as_it_is], as_it_is)
-    return choose(condition, _HIDDEN_KEYS, alone, _expand(row, shape, expanded))
+    return choose(condition, HIDDEN_KEYS, alone, _expand(row, shape, expanded))

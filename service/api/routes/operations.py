@@ -56,6 +56,9 @@ class Info(BaseModel):
     precision: str = Field(
         description="fp32, fp16, weight-int8 (weights only) or int8 (products too)."
     )
+    min_cosine: float | None = Field(
+        description="Least cosine to the model before rounding, at any depth; null if unknown."
+    )
     provider: str = Field(description="ONNX Runtime's execution provider.")
     fingerprint: str = Field(description="SHA-256 of the artifact's manifest.")
     threads: int = Field(description="Threads of the encoder.")
@@ -169,6 +172,7 @@ def _info(service: Service) -> Info:
         default_prompt_name=manifest.default_prompt_name,
         roles={role: manifest.role_prompt_name(role) for role in get_args(Role)},
         precision=manifest.precision,
+        min_cosine=manifest.min_cosine,
         provider=engine.provider,
         fingerprint=engine.artifact.fingerprint,
         threads=engine.threads,

@@ -1,4 +1,8 @@
-"""Opening the artifact that is served: as it lies there, or converted to int8 and kept in a cache.
+"""Opening the artifact that is served: as it lies there, or converted and kept in a cache.
+
+    CPU, as_is               as it lies there
+    CPU, int8                model.export.requantize
+    GPU, fp16, fp32, as_is   model.export.gpu.conversion; as_is in the artifact's own precision
 
 The converter is a process of its own: what it imports and allocates never enters the service.
 """
@@ -19,57 +23,71 @@ from pathlib import Path
 
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import MODEL, Manifest
-from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.manifest import MODEL, WEIGHTS, Manifest
+from s2sent.model.artifact.reader import Artifact, graph_at
 from s2sent.service.engine.inference.start_step import start_step
 from s2sent.service.lock_files import open_lock_file
 from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-CONVERTER = "s2sent.model.export.requantize"
-CONVERSION = 3  # goes up when the converter makes something else of the same artifact
+CONVERTERS = {"cpu": "s2sent.model.export.requantize", "cuda": "s2sent.model.export.gpu.conversion"}
+# Each goes up when the converter makes something else of the same artifact.
+CONVERSION = {"int8": "3", "fp16": "fp16-1", "fp32": "fp32-1"}
 # What a conversion changes in a manifest.
 CONVERTED_FIELDS = ("precision", "exact_without_vnni", "scores", "by_depth", "parity", "versions")
+CONVERTED_FOR_GPU = (*CONVERTED_FIELDS, "inputs")
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 CODE = Path(s2sent.__file__).parents[1]  # where the converter is that belongs to this code
 
 
-class Int8Unavailable(ArtifactError):
-    """The artifact cannot be served in int8; the message says why and what to do."""
+class ConversionUnavailable(ArtifactError):
+    """The artifact cannot be served in this precision; the message says why and what to do."""
 
 
 def open_artifact(settings: Settings) -> Artifact:
     """The artifact in the precision that the settings ask for, its graph kept.
 
-    One that is int8 already is served as it is, and with ``precision`` auto one that cannot be
-    converted. Raises ArtifactError.
+    One that is int8 or for a GPU already is served as it is, and on a CPU with ``precision`` auto
+    one that cannot be converted. Raises ArtifactError.
     """
     source = Artifact.open(settings.artifact, keep_graph=True)
-    if settings.precision == "as_is" or source.manifest.precision == "int8":
+    target = _target(settings, source.manifest)
+    if not target:
         return source
     if obstacle := int8_obstacle(settings, source.manifest):
         if settings.precision == "auto":
             return source
-        raise Int8Unavailable(f"precision is int8, and {obstacle}. Set precision to auto or as_is.")
+        raise ConversionUnavailable(
+            f"precision is int8, and {obstacle}. Set precision to auto or as_is."
+        )
     source.take_graph().close()  # another one is served
     try:
-        entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION}"
+        entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION[target]}"
         _require_private(entry.parent)
-        return _cached(entry, source) or _convert(source, entry)
-    except Int8Unavailable as error:
-        if settings.precision == "int8":
+        return _cached(entry, source, target) or _convert(source, entry, target)
+    except ConversionUnavailable as error:
+        if settings.precision != "auto" or target != "int8":
             raise
         logger.warning("%s The artifact is served as it is.", error)
         return Artifact.open(settings.artifact, keep_graph=True)
 
 
+def _target(settings: Settings, manifest: Manifest) -> str:
+    """The precision that the artifact is converted to, empty where it is served as it is."""
+    if manifest.precision == "int8" or manifest.is_for_gpu:
+        return ""
+    if settings.device == "cpu":
+        return "int8" if settings.precision in ("int8", "auto") else ""
+    if settings.precision == "as_is":
+        return "fp16" if manifest.precision == "fp16" else "fp32"
+    return "fp32" if settings.precision == "fp32" else "fp16"
+
+
 def int8_obstacle(settings: Settings, manifest: Manifest) -> str:
     """Why this artifact cannot be served in int8 here, empty where it can."""
-    if manifest.precision == "int8":
+    if manifest.precision == "int8" or settings.device != "cpu":
         return ""
-    if settings.device != "cpu":
-        return f"int8 is for a CPU, not for {settings.device}"
     if not manifest.converts_to_int8:
         return (
             f"{settings.artifact} is {manifest.form}:"
@@ -92,7 +110,7 @@ def _cache_folder(settings: Settings) -> Path:
 
 
 def _require_private(folder: Path) -> None:
-    """Raise Int8Unavailable for a cache that others may write: they could replace the model."""
+    """Raise ConversionUnavailable where others may write: they could replace the model."""
     try:
         found = folder.stat()
     except OSError:  # it is made with the first entry, or the error is told then
@@ -108,7 +126,7 @@ def _others_may_write(found: os.stat_result) -> bool:
     return found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & OTHERS_MAY_WRITE)
 
 
-def _cached(entry: Path, source: Artifact) -> Artifact | None:
+def _cached(entry: Path, source: Artifact, target: str) -> Artifact | None:
     """What is in the cache, None where that is nothing, damaged or of another artifact or user."""
     try:
         if any(_others_may_write(part.stat()) for part in (entry, *entry.rglob("*"))):
@@ -116,7 +134,8 @@ def _cached(entry: Path, source: Artifact) -> Artifact | None:
         made = Artifact.open(entry, keep_graph=True)
     except (ArtifactError, OSError):
         return None
-    if made.manifest.precision == "int8" and _said(made, source) == _said(source, source):
+    is_target = made.manifest.precision == target and made.manifest.is_for_gpu == (target != "int8")
+    if is_target and _said(made, source) == _said(source, source):
         return made
     made.take_graph().close()
     return None
@@ -124,28 +143,31 @@ def _cached(entry: Path, source: Artifact) -> Artifact | None:
 
 def _said(artifact: Artifact, source: Artifact) -> Manifest:
     """What a conversion leaves as it is in ``source``: the canary is a file."""
-    same = {name: getattr(source.manifest, name) for name in CONVERTED_FIELDS}
-    files = {name: entry for name, entry in artifact.manifest.files.items() if name != MODEL}
+    changed = CONVERTED_FOR_GPU if artifact.manifest.is_for_gpu else CONVERTED_FIELDS
+    same = {name: getattr(source.manifest, name) for name in changed}
+    graphs = {MODEL, WEIGHTS, *map(graph_at, artifact.manifest.depths)}
+    files = {name: entry for name, entry in artifact.manifest.files.items() if name not in graphs}
     return dataclasses.replace(artifact.manifest, files=files, **same)
 
 
-def _convert(source: Artifact, entry: Path) -> Artifact:
+def _convert(source: Artifact, entry: Path, target: str) -> Artifact:
     if find_spec("onnx") is None:
-        raise Int8Unavailable(
-            "conversion to int8 needs the package onnx, which is not installed. Run"
-            f" {sys.executable} -m pip install onnx, or set precision to as_is."
+        otherwise = ", or set precision to as_is" if target == "int8" else ""
+        raise ConversionUnavailable(
+            f"conversion to {target} needs the package onnx, which is not installed. Run"
+            f" {sys.executable} -m pip install onnx{otherwise}."
         )
     try:
         with _locked(entry) as lock:
-            if made := _cached(entry, source):  # by another process meanwhile
+            if made := _cached(entry, source, target):  # by another process meanwhile
                 return made
             for left in entry.parent.glob(f".{entry.name}.*/"):  # by a conversion that was killed
                 shutil.rmtree(left)
             since = time.monotonic()
-            with start_step(f"converting {source.path} to int8, kept in {entry}"):
-                _run_converter(source, entry, lock)
-            logger.info("converted to int8 in %.1f s", time.monotonic() - since)
-            made = _cached(entry, source)
+            with start_step(f"converting {source.path} to {target}, kept in {entry}"):
+                _run_converter(source, entry, target, lock)
+            logger.info("converted to %s in %.1f s", target, time.monotonic() - since)
+            made = _cached(entry, source, target)
     except OSError as error:
         raise _unwritable(entry.parent, error.strerror or type(error).__name__) from None
     if made is None:
@@ -165,15 +187,16 @@ def _locked(entry: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _run_converter(source: Artifact, entry: Path, lock: int) -> None:
+def _run_converter(source: Artifact, entry: Path, target: str, lock: int) -> None:
     """Run the converter, which has the lock too: it stays locked where only this process ends."""
     command: list[str | Path] = [
         sys.executable,
         "-m",
-        CONVERTER,
+        CONVERTERS["cpu" if target == "int8" else "cuda"],
         source.path.absolute(),
         entry,
         source.fingerprint,
+        *([] if target == "int8" else [target]),
     ]
     done = subprocess.run(  # noqa: S603  # this Python, with folders as arguments
         command,
@@ -187,11 +210,13 @@ def _run_converter(source: Artifact, entry: Path, lock: int) -> None:
     )
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
-        raise Int8Unavailable(f"Conversion to int8 failed: {said[-1]} Or set precision to as_is.")
+        other = {"int8": "as_is", "fp16": "fp32"}.get(target)
+        cure = f" Or set precision to {other}." if other else ""
+        raise ConversionUnavailable(f"Conversion to {target} failed: {said[-1]}{cure}")
 
 
-def _unwritable(folder: Path, reason: str) -> Int8Unavailable:
-    return Int8Unavailable(
-        f"{folder} cannot keep the conversion to int8: {reason.lower()}. Set S2SENT_INT8_CACHE to a"
-        " folder that this user alone can write, or precision to as_is."
+def _unwritable(folder: Path, reason: str) -> ConversionUnavailable:
+    return ConversionUnavailable(
+        f"{folder} cannot keep the conversion: {reason.lower()}. Set S2SENT_INT8_CACHE to a folder"
+        " that this user alone can write, or on a CPU precision to as_is."
     )

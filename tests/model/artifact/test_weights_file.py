@@ -47,7 +47,7 @@ def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
 
 
 def run(artifact: Artifact) -> np.ndarray:
-    return np.asarray(open_sessions(artifact, "cpu", threads=[1])[0].run(None, {"x": X})[0])
+    return np.asarray(open_sessions(artifact, threads=[1])[0].run(None, {"x": X})[0])
 
 
 @pytest.mark.parametrize("keep_graph", [True, False])

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from s2sent.model.artifact.manifest import WEIGHTS
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime import providers, sessions
 from s2sent.model.runtime.encoder import OnnxEncoder
@@ -35,6 +36,14 @@ def stopping_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFa
     return export_checkpoint(tiny_checkpoint, target, options)
 
 
+@pytest.fixture(scope="module")
+def exits_on_gpu(exits_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The tiny encoder with exits, converted for a GPU in float32."""
+    from s2sent.model.export.gpu.conversion import convert_for_gpu
+
+    return convert_for_gpu(exits_artifact, tmp_path_factory.mktemp("gpu") / "fp32", "fp32")
+
+
 def rows(encoder: OnnxEncoder) -> list[list[int]]:
     return [list(row.input_ids) for row in encoder.tokenizer.tokenize(TEXTS)]
 
@@ -53,7 +62,17 @@ def test_int8_products_are_for_a_cpu(
 ) -> None:
     FakeRuntime().install(monkeypatch)
     with pytest.raises(ProviderUnavailable, match=INT8_PRODUCTS):
-        open_sessions(int8(tiny_artifact), "cuda")
+        OnnxEncoder(int8(tiny_artifact), device="cuda")
+
+
+def test_a_graph_for_a_cpu_is_not_opened_on_a_gpu(
+    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its operators may give wrong vectors there."""
+    runtime = FakeRuntime().install(monkeypatch)
+    with pytest.raises(ProviderUnavailable, match=r"is for a CPU\. Serve it with s2sent serve"):
+        OnnxEncoder(tiny_artifact, device="cuda")
+    assert not runtime.sessions
 
 
 def test_int8_products_are_refused_where_they_would_overflow(
@@ -63,9 +82,9 @@ def test_int8_products_are_refused_where_they_would_overflow(
     monkeypatch.setattr(providers, "CPU_INFO", tmp_path / "cpuinfo")
     (tmp_path / "cpuinfo").write_text(X86.format("avx512f"))
     with pytest.raises(ProviderUnavailable, match=r"none of avx512_vnni, avx_vnni.* Make it again"):
-        open_sessions(int8(tiny_artifact), "cpu")
-    assert open_sessions(int8(tiny_artifact, exact_without_vnni=True), "cpu")
-    assert open_sessions(tiny_artifact, "cpu")
+        open_sessions(int8(tiny_artifact))
+    assert open_sessions(int8(tiny_artifact, exact_without_vnni=True))
+    assert open_sessions(tiny_artifact)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +97,7 @@ def test_int8_products_are_served_where_they_do_not_overflow(
     monkeypatch.setattr(providers, "CPU_INFO", tmp_path / "cpuinfo")
     if info is not None:
         (tmp_path / "cpuinfo").write_text(info)
-    assert open_sessions(int8(tiny_artifact), "cpu")
+    assert open_sessions(int8(tiny_artifact))
 
 
 def test_a_device_that_is_not_installed_is_refused_by_name(tiny_artifact: Artifact) -> None:
@@ -88,11 +107,11 @@ def test_a_device_that_is_not_installed_is_refused_by_name(tiny_artifact: Artifa
 
 
 def test_a_gpu_session_asks_for_cuda_first(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the libraries of its wheels loaded, float32 kept as it is, and no second try."""
     runtime = FakeRuntime().install(monkeypatch)
-    encoder = OnnxEncoder(tiny_artifact, device="cuda")
+    encoder = OnnxEncoder(gpu_artifact, device="cuda")
     assert encoder.provider == CUDA
     assert list(runtime.session.providers) == [CUDA, CPU]
     assert runtime.session.providers[CUDA]["use_tf32"] == "0"
@@ -115,7 +134,7 @@ def test_on_a_cpu_sums_stay_out_of_layer_norms(
         return made
 
     monkeypatch.setattr(sessions, "_session_options", options)
-    open_sessions(tiny_artifact, "cpu")
+    open_sessions(tiny_artifact)
     operators = [node.op_type for node in onnx.load(run_graph).graph.node]
     assert operators.count("LayerNormalization") == 8
     assert "SkipLayerNormalization" not in operators
@@ -169,7 +188,7 @@ def test_tables_live_as_long_as_any_session_that_reads_them(
     tiny_artifact: Artifact, shared_tables: list[dict[str, Any]]
 ) -> None:
     """ONNX Runtime has a bare pointer: without the table it would read whatever is there then."""
-    first, second = open_sessions(tiny_artifact, "cpu", threads=(2, 1))
+    first, second = open_sessions(tiny_artifact, threads=(2, 1))
     tables = [weakref.ref(table) for table in shared_tables.pop().values()]
     del first
     gc.collect()
@@ -179,76 +198,95 @@ def test_tables_live_as_long_as_any_session_that_reads_them(
     assert all(table() is None for table in tables)
 
 
-def test_nothing_is_shared_on_a_gpu(
-    tiny_artifact: Artifact,
-    monkeypatch: pytest.MonkeyPatch,
-    shared_tables: list[dict[str, Any]],
+def test_on_a_gpu_the_graphs_of_all_depths_share_one_copy_of_the_weights(
+    exits_on_gpu: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One session is opened there, and it copies the weights to the card."""
-    FakeRuntime().install(monkeypatch)
-    OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=2)
-    assert not shared_tables
+    """The bytes of the file of weights are put on the card once, whatever graphs read them."""
+    runtime = FakeRuntime().install(monkeypatch)
+    OnnxEncoder(exits_on_gpu, device="cuda")
+    assert len(runtime.sessions) == 4
+    file = exits_on_gpu.manifest.files[WEIGHTS]
+    assert 0 < runtime.bytes_placed <= file.bytes
+
+
+def test_depths_share_their_weights_in_place(
+    exits_on_gpu: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who changes a weight changes what every depth gives: none has a copy."""
+    copies: dict[int, Any] = {}
+
+    def placed(array: Any, _device: str, _placed: Any) -> ort.OrtValue:
+        copy = copies.setdefault(array.ctypes.data, np.array(array))
+        return ort.OrtValue.ortvalue_from_numpy(copy)
+
+    monkeypatch.setattr(sessions, "_placed", placed)
+    encoder = OnnxEncoder(exits_on_gpu)
+    before = {depth: encoder.run(rows(encoder), depth=depth) for depth in (2, None)}
+    vocabulary = encoder.tokenizer.vocab_size
+    (words,) = [copy for copy in copies.values() if copy.shape == (vocabulary, 32)]
+    words[:] = words[::-1]
+    for depth, embeddings in before.items():
+        assert not np.allclose(encoder.run(rows(encoder), depth=depth), embeddings, atol=1e-3)
 
 
 def test_a_silent_fallback_to_the_cpu_is_refused(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where CUDA's libraries are missing ONNX Runtime logs it and opens a session on the CPU."""
     FakeRuntime(offered=[CPU]).install(monkeypatch)
     with pytest.raises(ProviderUnavailable, match=f"{CUDA} could not be started.*Check the driver"):
-        OnnxEncoder(tiny_artifact, device="cuda")
+        OnnxEncoder(gpu_artifact, device="cuda")
 
 
 def test_a_provider_that_fails_is_refused_in_one_sentence(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeRuntime(failure=RuntimeError("No device was found.\n")).install(monkeypatch)
     with pytest.raises(ProviderUnavailable, match=r": No device was found\. Check .*cuDNN, or"):
-        open_sessions(tiny_artifact, "cuda")
+        OnnxEncoder(gpu_artifact, device="cuda")
 
 
-@pytest.mark.parametrize("operator", ["Attention", "Gemm", "LayerNormalization"])
+@pytest.mark.parametrize("operator", ["MultiHeadAttention", "Gemm", "LayerNormalization"])
 def test_an_encoder_that_is_partly_on_the_cpu_is_refused(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, operator: str
+    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, operator: str
 ) -> None:
     """One node without a kernel costs a round trip of the states through main memory."""
     FakeRuntime(placed={operator: CPU}).install(monkeypatch)
     with pytest.raises(ProviderUnavailable, match=f"{CUDA} has no kernel for {operator}.*Export"):
-        OnnxEncoder(tiny_artifact, device="cuda")
+        OnnxEncoder(gpu_artifact, device="cuda")
 
 
 def test_shapes_may_be_computed_on_the_cpu(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime puts them there, where they are needed."""
     shapes = dict.fromkeys(("Shape", "Gather", "Slice", "Add", "Mul", "Div", "Concat"), CPU)
     FakeRuntime(placed=shapes).install(monkeypatch)
-    assert OnnxEncoder(tiny_artifact, device="cuda").provider == CUDA
+    assert OnnxEncoder(gpu_artifact, device="cuda").provider == CUDA
 
 
 @pytest.mark.parametrize("depth", [3, None])
 def test_a_bound_run_computes_what_a_plain_run_does(
-    stopping_artifact: Artifact, monkeypatch: pytest.MonkeyPatch, depth: int | None
+    exits_on_gpu: Artifact, monkeypatch: pytest.MonkeyPatch, depth: int | None
 ) -> None:
     """Inputs are copied and waited for before the run; only the pooled rows come back."""
-    plain = OnnxEncoder(stopping_artifact)
+    plain = OnnxEncoder(exits_on_gpu)
     runtime = FakeRuntime().install(monkeypatch)
-    bound = OnnxEncoder(stopping_artifact, device="cuda")
+    bound = OnnxEncoder(exits_on_gpu, device="cuda")
     expected = plain.run(rows(plain), depth=depth)
     np.testing.assert_array_equal(bound.run(rows(bound), depth=depth), expected)
-    (binding,) = runtime.session.bindings
-    inputs = {f"copy {name}" for name in stopping_artifact.manifest.inputs}
-    inputs |= {"copy depth"} if depth else set()
+    (binding,) = [each for session in runtime.sessions for each in session.bindings]
+    inputs = {f"copy {name}" for name in exits_on_gpu.manifest.inputs}
     assert set(binding.calls[:-3]) == inputs
     assert binding.calls[-3:] == ["take pooled_embedding on cpu", "wait for copies", "run"]
 
 
 def test_on_a_gpu_runs_of_several_threads_wait_for_each_other(
-    tiny_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at once gave wrong embeddings there. Each has its own binding, so its own rows."""
     runtime = FakeRuntime().install(monkeypatch)
-    encoder = OnnxEncoder(tiny_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
+    encoder = OnnxEncoder(gpu_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
     one_by_one = [encoder.run([row]) for row in rows(encoder)] * 8
     with ThreadPoolExecutor(4) as pool:
         together = list(

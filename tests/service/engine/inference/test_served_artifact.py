@@ -22,16 +22,20 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal
 from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.gpu import conversion
+from s2sent.model.export.gpu.operators import AVOIDED
 from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.twins import export_twins
 from s2sent.model.runtime import providers
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.service.engine.inference import served_artifact
 from s2sent.service.engine.inference.model import LoadedModel
-from s2sent.service.engine.inference.served_artifact import Int8Unavailable, open_artifact
+from s2sent.service.engine.inference.served_artifact import ConversionUnavailable, open_artifact
 from s2sent.service.settings import Settings
 from s2sent.service.settings_loading import load_settings
 from s2sent.service.telemetry.metrics import Metrics
+from tests.support.fake_runtime import FakeRuntime
+from tests.support.operators_run import softmax_axes
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY
 
@@ -47,11 +51,15 @@ class Converter:
         self.before: Callable[[], object] = bool  # nothing
 
     def __call__(self, command: list[Any], **options: Any) -> "subprocess.CompletedProcess[str]":
-        assert command[:3] == [sys.executable, "-m", "s2sent.model.export.requantize"]
+        assert command[:2] == [sys.executable, "-m"]
+        converters: dict[str, Callable[..., None]] = {
+            "s2sent.model.export.requantize": requantize.main
+        }
+        converters["s2sent.model.export.gpu.conversion"] = conversion.main
         self.runs += 1
         self.before()
         try:
-            requantize.main(*map(str, command[3:]))
+            converters[str(command[2])](*map(str, command[3:]))
         except SystemExit as error:
             return subprocess.CompletedProcess(command, 1, "", f"{error.code}\n")
         return subprocess.CompletedProcess(command, 0, "", "")
@@ -192,7 +200,9 @@ def test_a_cache_that_others_may_write_is_a_sentence_and_with_auto_a_warning(
 ) -> None:
     open_artifact(settings_for(tiny_artifact, tmp_path))
     tmp_path.chmod(mode)
-    with pytest.raises(Int8Unavailable, match=rf"others may write it \(owner .*, mode {mode:o}\)"):
+    with pytest.raises(
+        ConversionUnavailable, match=rf"others may write it \(owner .*, mode {mode:o}\)"
+    ):
         open_artifact(settings_for(tiny_artifact, tmp_path))
     served = open_artifact(settings_for(tiny_artifact, tmp_path, "auto"))
     assert served.fingerprint == tiny_artifact.fingerprint
@@ -238,9 +248,9 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(
 ) -> None:
     (tmp_path / "other").write_text("mine")
     settings = settings_for(tiny_artifact, tmp_path)
-    name = f"{tiny_artifact.fingerprint}-{served_artifact.CONVERSION}.lock"
+    name = f"{tiny_artifact.fingerprint}-{served_artifact.CONVERSION['int8']}.lock"
     (tmp_path / name).symlink_to(tmp_path / "other")
-    with pytest.raises(Int8Unavailable, match=r"\.lock is a link or no file; remove it"):
+    with pytest.raises(ConversionUnavailable, match=r"\.lock is a link or no file; remove it"):
         open_artifact(settings)
     assert (tmp_path / "other").read_text() == "mine"
 
@@ -282,7 +292,9 @@ def test_an_artifact_that_cannot_be_converted_is_a_sentence_or_served_as_it_is(
 ) -> None:
     options = ExportOptions(standard_operators=True)
     plain = export_checkpoint(tiny_checkpoint, tmp_path / "plain", options)
-    with pytest.raises(Int8Unavailable, match=r"plain is fp32, not packed: only .* auto or as_is"):
+    with pytest.raises(
+        ConversionUnavailable, match=r"plain is fp32, not packed: only .* auto or as_is"
+    ):
         open_artifact(settings_for(plain, tmp_path / "cache"))
     model = LoadedModel.open(settings_for(plain, tmp_path / "cache", "auto"))
     assert model.artifact is not None
@@ -302,20 +314,89 @@ def test_without_being_told_so_nothing_is_converted(
     assert not (tmp_path / "c").exists()
 
 
-def test_auto_on_another_device_takes_the_artifact_as_it_is(
-    tiny_artifact: Artifact, tmp_path: Path
+def on_gpu(artifact: Artifact, cache: Path, **given: Any) -> Settings:
+    return load_settings(artifact=artifact.path, device="cuda", int8_cache=cache, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "served"),
+    [({}, "fp16"), ({"precision": "auto"}, "fp16"), ({"precision": "fp16"}, "fp16")]
+    + [({"precision": "fp32"}, "fp32"), ({"precision": "as_is"}, "fp32")],
+)
+def test_on_a_gpu_float16_is_served_unless_told_otherwise(
+    exits_artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    converter: Converter,
+    given: dict[str, str],
+    served: str,
 ) -> None:
-    settings = load_settings(
-        artifact=tiny_artifact.path, precision="auto", device="cuda", int8_cache=tmp_path / "c"
-    )
-    assert open_artifact(settings).path == tiny_artifact.path
+    """And every graph that is opened there has no operator that is wrong on it."""
+    settings = on_gpu(exits_artifact, tmp_path / "cache", **given)
+    open_artifact(settings)
+    runtime = FakeRuntime().install(monkeypatch)
+    model = LoadedModel.open(settings)
+    model.warm_up(settings)  # its vectors are the exporter's
+    assert model.artifact is not None
+    assert model.artifact.manifest.precision == served
+    assert (model.artifact.manifest.min_cosine or 0) > 0.9995
+    assert len(runtime.sessions) == 4  # for each of three depths, and for all blocks
+    for session in runtime.sessions:
+        nodes = onnx.load_from_string(session.graph).graph.node
+        assert not AVOIDED.intersection(node.op_type for node in nodes)
+        assert all(axis == -1 for axis in softmax_axes(nodes))
+    assert converter.runs == 1
+
+
+def test_precisions_of_one_artifact_have_entries_of_their_own(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    settings = [on_gpu(tiny_artifact, tmp_path, precision=each) for each in ("fp16", "fp32")]
+    settings.append(settings_for(tiny_artifact, tmp_path, "int8"))
+    made = [open_artifact(each) for each in settings]
+    assert [each.manifest.precision for each in made] == ["fp16", "fp32", "int8"]
+    assert open_artifact(settings[0]).fingerprint == made[0].fingerprint
+    assert converter.runs == 3
+
+
+@pytest.mark.parametrize("change", [shifted, of_another_name])
+def test_an_entry_for_a_gpu_that_is_not_of_its_source_is_replaced(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter, change: Callable[[Path], None]
+) -> None:
+    settings = on_gpu(tiny_artifact, tmp_path)
+    change(open_artifact(settings).path)
+    replaced = open_artifact(settings)
+    assert converter.runs == 2
+    assert replaced.canary == tiny_artifact.canary
+    assert replaced.manifest.prompts == tiny_artifact.manifest.prompts
+
+
+def test_what_float16_cannot_hold_is_refused_with_the_family_and_the_cure(
+    tiny_artifact: Artifact, tmp_path: Path, converter: Converter
+) -> None:
+    """A weight beyond the range of float16 makes other vectors."""
+    folder = shutil.copytree(tiny_artifact.path, tmp_path / "large")
+    model = onnx.load(folder / MODEL)
+    (bias,) = [each for each in model.graph.initializer if each.name == "Attention_0_qkv_bias"]
+    values = np.array(numpy_helper.to_array(bias))
+    values[: len(values) // 3] = np.linspace(0, 3e5, len(values) // 3)
+    bias.CopyFrom(numpy_helper.from_array(values, bias.name))
+    onnx.save(model, folder / MODEL)
+    large = seal(folder, tiny_artifact.manifest)
+    with pytest.raises(
+        ConversionUnavailable, match=r"large \(a bert\) in fp16: cosine .* set precision to fp32\."
+    ):
+        open_artifact(on_gpu(large, tmp_path / "cache"))
+    assert open_artifact(on_gpu(large, tmp_path / "cache", precision="fp32"))
 
 
 def test_a_folder_that_cannot_be_written_is_a_sentence_with_the_cure(
     tiny_artifact: Artifact, tmp_path: Path, converter: Converter
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Int8Unavailable, match=r"file/cache cannot keep .*Set S2SENT_INT8_CACHE to"):
+    with pytest.raises(
+        ConversionUnavailable, match=r"file/cache cannot keep .*Set S2SENT_INT8_CACHE to"
+    ):
         open_artifact(settings_for(tiny_artifact, tmp_path / "file" / "cache"))
 
 
@@ -337,7 +418,7 @@ def test_a_converter_that_fails_is_a_sentence_and_with_auto_a_warning(
     """Killed for its memory, for example; nothing is left that would be served as int8."""
     done = subprocess.CompletedProcess[str]([], -9, "", said)
     monkeypatch.setattr(subprocess, "run", lambda *_a, **_o: done)
-    with pytest.raises(Int8Unavailable, match=message):
+    with pytest.raises(ConversionUnavailable, match=message):
         open_artifact(settings_for(tiny_artifact, tmp_path))
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     served = open_artifact(settings_for(tiny_artifact, tmp_path, "auto"))
@@ -356,7 +437,9 @@ def test_an_artifact_replaced_during_the_start_is_not_kept_under_the_old_fingerp
         manifest.write_text(manifest.read_text().replace('"tiny"', '"other"'))
 
     converter.before = replace
-    with pytest.raises(Int8Unavailable, match=r"mine was replaced during the start\. Start again"):
+    with pytest.raises(
+        ConversionUnavailable, match=r"mine was replaced during the start\. Start again"
+    ):
         open_artifact(settings_for(mine, tmp_path / "cache"))
 
 
@@ -364,7 +447,7 @@ def test_without_onnx_it_says_what_to_install(
     tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(served_artifact, "find_spec", lambda _name: None)
-    with pytest.raises(Int8Unavailable, match=r"needs the package onnx.*-m pip install onnx, or"):
+    with pytest.raises(ConversionUnavailable, match=r"needs the package onnx.*-m pip install onnx"):
         open_artifact(settings_for(tiny_artifact, tmp_path))
 
 
@@ -392,5 +475,5 @@ def test_a_user_without_a_home_folder_is_told_to_name_a_cache(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("os.getuid", lambda: 2**31 - 10)  # no account, as a container's user
     settings = load_settings(artifact=tiny_artifact.path, precision="int8")
-    with pytest.raises(Int8Unavailable, match=r"no home folder\. Set S2SENT_INT8_CACHE"):
+    with pytest.raises(ConversionUnavailable, match=r"no home folder\. Set S2SENT_INT8_CACHE"):
         open_artifact(settings)
