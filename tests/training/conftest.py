@@ -46,7 +46,7 @@ def refusal(
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def recipe(backbone: Path) -> Recipe:
     return Recipe(
         seed=3,

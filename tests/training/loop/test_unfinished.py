@@ -28,33 +28,39 @@ STATE = "trainer_state.json"
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def partial(recipe: Recipe, data: Path, tmp_path: Path) -> Path:
-    """The folder of a run that was interrupted after step 5 of 7."""
+@pytest.fixture(scope="module")
+def interrupted(recipe: Recipe, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """States of runs of seven steps: interrupted after 5, and beside it that of step 3."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    with interrupted_at(3), pytest.raises(Interrupted):
+        train(recipe, data, folder / "out")
+    shutil.copytree(folder / "out.partial" / "checkpoint-3", folder / "checkpoint-3")
     with interrupted_at(5), pytest.raises(Interrupted):
-        train(recipe, data, tmp_path / "out")
-    folder = tmp_path / "out.partial"
+        train(recipe, data, folder / "out", resume=True)
+    return folder
+
+
+@pytest.fixture
+def partial(interrupted: Path, tmp_path: Path) -> Path:
+    """The folder of a run that was interrupted after step 5 of 7."""
+    folder = Path(shutil.copytree(interrupted / "out.partial", tmp_path / "out.partial"))
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-5"]
     return folder
 
 
 @pytest.fixture
-def two_states(recipe: Recipe, data: Path, tmp_path: Path) -> Path:
+def two_states(partial: Path, interrupted: Path) -> Path:
     """That of a run that was killed after it saved step 5, before it removed step 3."""
-    folder, earlier = tmp_path / "out.partial", tmp_path / "checkpoint-3"
-    with interrupted_at(3), pytest.raises(Interrupted):
-        train(recipe, data, tmp_path / "out")
-    shutil.copytree(folder / earlier.name, earlier)
-    with interrupted_at(5), pytest.raises(Interrupted):
-        train(recipe, data, tmp_path / "out", resume=True)
-    shutil.move(earlier, folder)
-    return folder
+    shutil.copytree(interrupted / "checkpoint-3", partial / "checkpoint-3")
+    return partial
 
 
-def assert_as_uninterrupted(recipe: Recipe, data: Path, output: Path) -> None:
-    """The checkpoint is, byte for byte, that of a run from beginning to end."""
-    train(recipe, data, output.with_name("whole"))
-    assert contents(output) == contents(output.with_name("whole"))
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a run from beginning to end."""
+    output = tmp_path_factory.mktemp("whole") / "out"
+    train(recipe, data, output)
+    return contents(output)
 
 
 def halved(path: Path) -> None:
@@ -76,6 +82,7 @@ def test_it_goes_on_from_the_newest_state_that_is_whole(
     recipe: Recipe,
     data: Path,
     two_states: Path,
+    whole: dict[str, bytes],
     caplog: pytest.LogCaptureFixture,
     file: str,
     damage: Callable[[Path], None],
@@ -85,17 +92,21 @@ def test_it_goes_on_from_the_newest_state_that_is_whole(
     damage(partial / "checkpoint-5" / file)
     train(recipe, data, partial.with_name("out"), resume=True)
     assert f"{partial / 'checkpoint-5'} was not saved whole and is removed" in caplog.messages
-    assert_as_uninterrupted(recipe, data, partial.with_name("out"))
+    assert contents(partial.with_name("out")) == whole
 
 
 def test_without_a_whole_state_it_begins_anew_and_says_so(
-    recipe: Recipe, data: Path, partial: Path, caplog: pytest.LogCaptureFixture
+    recipe: Recipe,
+    data: Path,
+    partial: Path,
+    whole: dict[str, bytes],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     for state in partial.glob(f"checkpoint-*/{STATE}"):
         state.unlink()
     train(recipe, data, partial.with_name("out"), resume=True)
     assert f"{partial} holds no whole state to go on from: training begins anew" in caplog.messages
-    assert_as_uninterrupted(recipe, data, partial.with_name("out"))
+    assert contents(partial.with_name("out")) == whole
 
 
 def saves_of(
@@ -207,11 +218,16 @@ def test_a_killed_process_resumes_to_the_bit(recipe: Recipe, data: Path, tmp_pat
     assert done.returncode == -9
     assert [path.name for path in tmp_path.glob("out.partial/checkpoint-*")] == ["checkpoint-4"]
     train(read_recipe(file), data, tmp_path / "out", resume=True)
-    assert_as_uninterrupted(read_recipe(file), data, tmp_path / "out")
+    train(read_recipe(file), data, tmp_path / "whole")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_a_run_that_was_killed_after_its_last_step_is_not_trained_further(
-    recipe: Recipe, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: Recipe,
+    data: Path,
+    whole: dict[str, bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def killed(*args: Any) -> None:
         raise KeyboardInterrupt
@@ -221,7 +237,7 @@ def test_a_run_that_was_killed_after_its_last_step_is_not_trained_further(
         with pytest.raises(KeyboardInterrupt):
             train(recipe, data, tmp_path / "out")
     train(recipe, data, tmp_path / "out", resume=True)
-    assert_as_uninterrupted(recipe, data, tmp_path / "out")
+    assert contents(tmp_path / "out") == whole
 
 
 class LittleRoom(TrainerCallback):
@@ -241,7 +257,7 @@ class LittleRoom(TrainerCallback):
 
 @pytest.mark.parametrize("share", [0.5, 1.5], ids=["model", "optimizer"])
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
-    recipe: Recipe, data: Path, tmp_path: Path, share: float
+    recipe: Recipe, data: Path, whole: dict[str, bytes], tmp_path: Path, share: float
 ) -> None:
     full = LittleRoom(tmp_path / "out.partial", share)
     try:
@@ -251,7 +267,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_once_there_is_room(
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
     assert "\n" not in str(said.value)
     train(recipe, data, tmp_path / "out", resume=True)
-    assert_as_uninterrupted(recipe, data, tmp_path / "out")
+    assert contents(tmp_path / "out") == whole
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, halved])

@@ -75,13 +75,13 @@ def test_every_experiment_builds_under_every_budget_and_objective(
 
 
 def test_a_name_stands_for_one_configuration_and_a_configuration_has_one_name() -> None:
-    pairs = [
-        (name, configuration)
+    recipes = [
+        (name, recipe(configuration))
         for experiment in EXPERIMENTS.values()
         for name, configuration in experiment.configurations.items()
     ]
-    for (name, first), (other, second) in itertools.combinations(pairs, 2):
-        assert (name == other) == (recipe(first) == recipe(second)), (name, other)
+    for (name, first), (other, second) in itertools.combinations(recipes, 2):
+        assert (name == other) == (first == second), (name, other)
 
 
 def test_cells_that_coincide_are_one() -> None:
