@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +20,13 @@ from tests.support.tiny_recipes import QUICK, with_objective
 
 # What training writes itself: its record, and a last module that makes lengths 1.
 WRITTEN = {"modules.json", RECORD_FILE, "3_Normalize/config.json"}
+
+
+class Whole(NamedTuple):
+    """A recipe, and the files that an uninterrupted run of it writes."""
+
+    recipe: Recipe
+    files: dict[str, bytes]
 
 
 def other_ids(folder: Path, **ids: int) -> Path:
@@ -59,17 +67,24 @@ def test_a_backbone_keeps_its_ids_where_its_tokenizer_has_others(
     assert_settings_kept(recipe, tmp_path / "out")
 
 
+@pytest.fixture(scope="module")
+def whole(recipe: Recipe, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A recipe whose backbone has another id for padding, and a run of it without a break."""
+    folder = tmp_path_factory.mktemp("whole")
+    name = other_ids(tiny_backbone(folder / "roberta", "roberta"), pad_token_id=7)
+    recipe = replace(recipe, backbone=BackboneConfig(name=str(name), max_seq_length=32))
+    train(recipe, data, folder / "out")
+    return Whole(recipe, contents(folder / "out"))
+
+
 @pytest.mark.parametrize("at_the_end", [False, True])
 def test_a_resumed_run_keeps_them_too(
-    recipe: Recipe,
+    whole: Whole,
     data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     at_the_end: bool,
 ) -> None:
-    name = other_ids(tiny_backbone(tmp_path / "roberta", "roberta"), pad_token_id=7)
-    recipe = replace(recipe, backbone=BackboneConfig(name=str(name), max_seq_length=32))
-
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -77,11 +92,10 @@ def test_a_resumed_run_keeps_them_too(
         with monkeypatch.context() as patch:
             patch.setattr("s2sent.training.train._save", killed)
             with pytest.raises(KeyboardInterrupt):
-                train(recipe, data, tmp_path / "out")
+                train(whole.recipe, data, tmp_path / "out")
     else:
         with interrupted_at(3), pytest.raises(Interrupted):
-            train(recipe, data, tmp_path / "out")
-    train(recipe, data, tmp_path / "out", resume=True)
-    train(recipe, data, tmp_path / "whole")
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-    assert_settings_kept(recipe, tmp_path / "out")
+            train(whole.recipe, data, tmp_path / "out")
+    train(whole.recipe, data, tmp_path / "out", resume=True)
+    assert contents(tmp_path / "out") == whole.files
+    assert_settings_kept(whole.recipe, tmp_path / "out")
