@@ -55,7 +55,7 @@ def prepare(
 
     Raises a `TrainingError` for a recipe, data or backbone that cannot be used.
     """
-    _require_trackers(report_to)
+    require_trackers(report_to)
     dev = _dev(data / "sts" / DEV_FILE, recipe.training.dev_pairs)
     corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
@@ -101,7 +101,7 @@ def _require_rows(corpus: Corpus, recipe: Recipe) -> None:
             )
 
 
-def _require_trackers(names: Sequence[str]) -> None:
+def require_trackers(names: Sequence[str]) -> None:
     """Refuse a tracker that transformers does not know, or whose package is not installed."""
     from transformers.integrations.integration_utils import get_available_reporting_integrations
 

@@ -4,7 +4,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.training.loop.unfinished import require_free
-from s2sent.training.preparation import Prepared, partial_of, prepare
+from s2sent.training.preparation import Prepared, partial_of, prepare, require_trackers
 from s2sent.training.recipe.recipe import Recipe
 
 STEPS = 20  # that are trained
@@ -115,12 +115,21 @@ def take_first_steps(
     return Rehearsal(recipe, ready, first)
 
 
-def rehearse(recipe: Recipe, data: Path, output: Path, *, cache: Path | None = None) -> str:
-    """Describe a run of `training.train.train`, whose first steps are trained.
+def rehearse(
+    recipe: Recipe,
+    data: Path,
+    output: Path,
+    *,
+    cache: Path | None = None,
+    resume: bool = False,
+    report_to: Sequence[str] = (),
+) -> str:
+    """Describe a whole run of `training.train.train`, whose options these are.
 
-    Raises what `take_first_steps` does, and where ``output`` exists.
+    Its first steps are trained, without a tracker. Raises what `train` raises before its first one.
     """
-    require_free(output, partial_of(output), resume=False)
+    require_free(output, partial_of(output), resume=resume)
+    require_trackers(report_to)
     found = take_first_steps(recipe, data, output.name, cache=cache)
     return (
         f"{_what(found)}\nabout {found.seconds / 60:,.1f} min: {found.pace}\n"

@@ -152,6 +152,17 @@ def test_a_pair_near_a_task_is_left_out(data: Path) -> None:
     assert len(kept) > 2
 
 
+def test_empty_lines_among_the_captions_are_counted_and_give_the_same_table(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_caption_edits(data / "before.tsv", data)
+    captions = data / "corpus" / "captions.tsv.gz"
+    captions.write_bytes(gzip.compress(gzip.decompress(captions.read_bytes()) + b"\n \t \n"))
+    write_caption_edits(data / "after.tsv", data)
+    assert (data / "after.tsv").read_bytes() == (data / "before.tsv").read_bytes()
+    assert "captions.tsv.gz: empty lines left out: 2" in caplog.text
+
+
 def test_the_table_is_refused(data: Path) -> None:
     """An existing file, another kind of file, data without tasks or without captions to edit."""
     (data / "there.tsv").touch()

@@ -105,7 +105,19 @@ def test_a_tracker_that_is_not_installed_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="--report-to nothing is no tracker that transformers"):
         train(recipe, data, tmp_path / "out", report_to=["nothing"])
+    with pytest.raises(ConfigError, match="--report-to nothing is no tracker that transformers"):
+        rehearse(recipe, data, tmp_path / "out", report_to=["nothing"])
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_interrupted_run_is_described_where_it_is_to_be_resumed(
+    recipe: Recipe, data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out.partial").mkdir()
+    with pytest.raises(ConfigError, match="go on with --resume"):
+        rehearse(recipe, data, tmp_path / "out")
+    assert " steps of 8 rows" in rehearse(recipe, data, tmp_path / "out", resume=True)
+    assert [*tmp_path.rglob("*")] == [tmp_path / "out.partial"]
 
 
 def test_a_tracker_gets_loss_and_scores(

@@ -4,6 +4,7 @@ SICK is made in a like way (Marelli et al., LREC 2014, section 2). Pairs that ar
 an STS task are left out.
 """
 
+import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,12 @@ from pathlib import Path
 from random import Random
 
 from s2sent.training.caption_edits.edits import edit
-from s2sent.training.corpus import SOURCES, read_table
+from s2sent.training.corpus import SOURCES, Lines, read_table
 from s2sent.training.errors import DataError
 from s2sent.training.evaluation.sts import read_sentence_pairs
 from s2sent.training.files.tables import Pair, require_new_table, write_table
+
+log = logging.getLogger(__name__)
 
 HEADER = ("sentence1", "sentence2")
 WORDS = range(4, 17)  # of a caption that is edited
@@ -43,11 +46,13 @@ def write_caption_edits(output: Path, data: Path) -> int:
 
 def split_pictures(folder: Path) -> tuple[list[list[str]], list[list[str]]]:
     """The captions of each picture, without final stops: of those used, and of those held out."""
-    source = SOURCES["captions"]
+    source, lines = SOURCES["captions"], Lines("cut")
     pictures = [
         [caption.rstrip(" .") for caption in row]
-        for row in read_table(folder / source.file, source.columns)
+        for row in read_table(folder / source.file, source.columns, lines=lines)
     ]
+    if changed := str(lines):
+        log.warning("%s: %s", source.file, changed)
     Random(7).shuffle(pictures)  # noqa: S311  as above
     return pictures[:-HELD_OUT], pictures[-HELD_OUT:]
 

@@ -43,7 +43,9 @@ def fit(
     if dry_run:
         from s2sent.training.rehearsal import rehearse
 
-        typer.echo(rehearse(asked, data, output, cache=cache))
+        typer.echo(
+            rehearse(asked, data, output, cache=cache, resume=resume, report_to=report_to or ())
+        )
         return
     train(
         asked,
