@@ -14,7 +14,7 @@ from sentence_transformers import SentenceTransformer
 from s2sent.model.export.options import ExportError
 from s2sent.model.export.parity import parity_sentences
 from s2sent.model.network.encoder import find_template, max_positions
-from s2sent.model.network.transformer import TemplateTransformer, is_causal
+from s2sent.model.network.transformer import TemplateTransformer
 
 UNSAID = 10**6  # tokens from which a tokenizer's limit is none; transformers writes 1e30
 LONGEST_CHECKED = 4096  # tokens of the longest text that parity is checked on, beside a window's
@@ -74,9 +74,6 @@ def _switches(backbone: Any) -> Iterator[tuple[int, str]]:
                 limit = int(getattr(config, "original_max_position_embeddings", None) or limit)
             if form in ("dynamic", "longrope"):
                 yield limit, f"the rotary positions of this {kind} ({form}) change"
-    window = config.to_dict().get("sliding_window")
-    if window is not None and is_causal(config):
-        yield int(window), f"a token of this {kind} sees less than the whole text"
     if getattr(config, "attention_type", None) == "block_sparse":  # BigBird, arXiv 2007.14062
         limit = (5 + 2 * config.num_random_blocks) * config.block_size
         yield limit, f"the attention of this {kind} becomes sparse"

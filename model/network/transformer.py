@@ -32,12 +32,15 @@ ELSEWHERE, COPIED_AS = "s2sent.model.artifact.template", ".artifact_template"
 VIEWS = ("view_1", "view_2")  # the tasks that select template 1 or 2 in training
 
 # Models whose tokens see only what stands before them: a sentence is read at a token behind it.
-CAUSAL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "opt")
+CAUSAL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text", "gpt2", "opt")
 
 
 def is_causal(config: Any) -> bool:
     """Whether a backbone of this configuration reads from left to right only."""
-    sees_both_sides = getattr(config, "is_causal", None) is False  # as transformers 5 reads it
+    sees_both_sides = (
+        getattr(config, "is_causal", None) is False  # as transformers 5 reads it
+        or getattr(config, "use_bidirectional_attention", False)
+    )
     return config.model_type in CAUSAL_TYPES and not sees_both_sides
 
 

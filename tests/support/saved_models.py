@@ -31,11 +31,14 @@ SHAPE = {
     "max_position_embeddings": 256,
 }
 GROUPED = {**SHAPE, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 5e5}
+LOCAL = {"sliding_window": 24, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
 DECODERS: dict[str, dict[str, Any]] = {
     "llama": GROUPED,
     "mistral": {**GROUPED, "sliding_window": None},
     "qwen2": GROUPED,
     "qwen3": GROUPED,
+    "gemma3_text": {**GROUPED, **LOCAL},
+    "gemma3_text both ways": {**GROUPED, **LOCAL, "use_bidirectional_attention": True},
     "gpt2": SHAPE,
     "opt": {**SHAPE, "ffn_dim": 64, "word_embed_proj_dim": WIDTH},
 }
@@ -50,18 +53,20 @@ def save_model(folder: Path, family: str) -> Path:
         tokenizer = _byte_level_tokenizer(128)
         tokenizer.pad_token = tokenizer.eos_token
         ids = {"vocab_size": len(tokenizer) + 8, "pad_token_id": tokenizer.pad_token_id}
-        config = AutoConfig.for_model(family, **ids, **DECODERS[family])
+        config = AutoConfig.for_model(family.partition(" ")[0], **ids, **DECODERS[family])
         _save(backbone, config, tokenizer, seed=0)
     else:
         tiny_backbone(backbone, family, width=WIDTH, num_layers=3)
-    mode = "lasttoken" if family in DECODERS else "mean"
+    mode = "lasttoken" if family in DECODERS and "both ways" not in family else "mean"
     pooling = Pooling(WIDTH, pooling_mode=mode)
     transformer = Transformer(str(backbone), max_seq_length=64)
     encoder: SentenceTransformer = SentenceTransformer(
         modules=[transformer, pooling, Normalize()], device="cpu"
     )
     encoder.save(str(folder), create_model_card=False)
-    np.save(folder / VECTORS, encoder.encode(TEXTS, batch_size=1))
+    # transformers 4 halves the window of a Gemma that sees both sides at each load.
+    again: SentenceTransformer = SentenceTransformer(str(folder), device="cpu")
+    np.save(folder / VECTORS, again.encode(TEXTS, batch_size=1))
     return folder
 
 

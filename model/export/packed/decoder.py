@@ -1,10 +1,11 @@
-"""Causal language models on packed tokens, without what a template makes known.
+"""Language models on packed tokens, without what a template makes known.
 
     rows [B, L] -> without the template's prefix -> packed tokens [1, T] -> block, block, ...
 
-A token sees only what stands before it: the states of the prefix are the same for every text, and
-its keys and values are constants of the graph. Transformers calls the attention that is registered
-here (its AttentionInterface).
+A token of a causal one sees only what stands before it: the states of the prefix are the same for
+every text, and its keys and values are constants of the graph. Transformers calls the attention
+that is registered here (its AttentionInterface), which also knows tokens that see both sides, and
+blocks that see a window.
 
 Shapes: B texts, L tokens with padding, P of the prefix, L' = L - P, T tokens in all, D features.
 """
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface
+from transformers import AttentionInterface, DynamicCache
 
 from s2sent.model.export.packed.attention import MASKED, PackedRows, attend
 from s2sent.model.export.packed.simplify import simplify
@@ -25,7 +26,7 @@ ATTENTION = "s2sent_packed"  # its name in transformers' registry
 
 
 class PackedDecoder(nn.Module):
-    """A causal backbone on packed tokens, with the states of a fixed prefix computed once."""
+    """A backbone on packed tokens, with the states of a causal one's fixed prefix computed once."""
 
     def __init__(self, backbone: nn.Module, prefix: Sequence[int] = (), *, fused: bool) -> None:
         """``backbone`` is copied; with ``fused`` attention is ONNX Runtime's own operator."""
@@ -46,7 +47,11 @@ class PackedDecoder(nn.Module):
         if not prefix:
             return
         outputs = self.backbone(
-            torch.tensor([prefix]), use_cache=True, output_hidden_states=True, return_dict=True
+            torch.tensor([prefix]),
+            past_key_values=DynamicCache(),  # of whole texts, also where a block sees a window
+            use_cache=True,
+            output_hidden_states=True,
+            return_dict=True,
         )
         self.prefix_states = list(outputs.hidden_states)
         for layer in outputs.past_key_values.layers:
@@ -58,7 +63,7 @@ class PackedDecoder(nn.Module):
         """The packed rows, the states [1, T, D] of the embeddings and blocks, and what it gives."""
         ids, mask = (rows[:, self.num_prefix :] for rows in (input_ids, attention_mask))
         rows = PackedRows.of(mask, self.num_prefix)
-        run = _Run(rows, _bias(mask, self.num_prefix), self.past, self.fused)
+        run = _Run(rows, self.num_prefix, self.past, self.fused, {})
         with _attending(run):
             outputs = self.backbone(
                 input_ids=ids.reshape(-1)[rows.tokens][None],
@@ -83,9 +88,22 @@ class _Run(NamedTuple):
     """What attention needs of a run; ``past`` has the prefix's keys and values by block, if any."""
 
     rows: PackedRows
-    bias: Tensor
+    num_prefix: int
     past: Sequence[tuple[Tensor, Tensor]]
     fused: bool
+    biases: dict[tuple[bool, int | None], Tensor]
+
+    def hidden(self, causal: bool, window: int | None) -> dict[str, Tensor]:
+        """What hides the tokens that a block does not see, as arguments of `attend`.
+
+        Of ``window`` w a token sees those less than w places away.
+        """
+        if not causal and window is None:
+            return {"mask": self.rows.mask}
+        kind = causal, window
+        if kind not in self.biases:
+            self.biases[kind] = _bias(self.rows.mask, self.num_prefix, *kind)
+        return {"bias": self.biases[kind]}
 
 
 _running: list[_Run] = []  # for `_attend`, whose arguments transformers chooses
@@ -101,12 +119,20 @@ def _attending(run: _Run) -> Iterator[None]:
         _running.pop()
 
 
-def _bias(mask: Tensor, num_prefix: int) -> Tensor:
+def _bias(mask: Tensor, num_prefix: int, causal: bool, window: int | None) -> Tensor:
     """What is added to the scores of rows with ``mask`` [B, L'], [B, 1, L', P + L']."""
     line = torch.arange(mask.shape[1], device=mask.device)
-    seen = (line <= line[:, None]) & (mask[:, None] > 0)  # [B, L', L']
-    bias = torch.where(seen, 0.0, MASKED)
-    return nn.functional.pad(bias, (num_prefix, 0))[:, None]
+    distance = line - line[:, None]
+    if num_prefix:
+        before = torch.arange(-num_prefix, 0, device=mask.device) - line[:, None]
+        distance = torch.cat([before, distance], dim=1)  # [L', P + L']
+        mask = nn.functional.pad(mask, (num_prefix, 0), value=1)
+    seen = mask[:, None] > 0
+    if causal:
+        seen = (distance <= 0) & seen
+    if window is not None:
+        seen = (distance.abs() < window) & seen
+    return torch.where(seen, 0.0, MASKED)[:, None]
 
 
 def _attend(
@@ -116,13 +142,15 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
+    sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """Attention of packed query [1, heads, T, head], and key and value with maybe fewer heads.
 
     Returns [1, T, heads, head], as transformers expects.
     """
-    rows, bias, past, fused = _running[-1]
+    run = _running[-1]
+    rows, past = run.rows, run.past
     heads, head = int(module.config.num_attention_heads), int(module.head_dim)
     groups = int(getattr(module.config, "num_key_value_heads", None) or heads)
 
@@ -137,8 +165,9 @@ def _attend(
         ]
     keys, values = (_repeat(part, groups, heads, head) for part in parts)
     scale = head**-0.5 if scaling is None else float(scaling)
+    hidden: Any = run.hidden(module.is_causal, sliding_window)
     result = attend(
-        unpacked(query, heads), keys, values, heads=heads, scale=scale, bias=bias, fused=fused
+        unpacked(query, heads), keys, values, heads=heads, scale=scale, fused=run.fused, **hidden
     )
     return rows.pack(result).reshape(1, -1, heads, head), None
 

@@ -19,9 +19,12 @@ ENCODERS: dict[str, type[PackedEncoder]] = {
 }
 
 
+BY_ATTENTION = ("gemma3_text",)  # transformers' own, where the tokens see both sides
+
+
 def has_packed_form(config: Any) -> bool:
     """Whether a backbone of this configuration has a form on packed tokens here."""
-    return config.model_type in ENCODERS or is_causal(config)
+    return config.model_type in (*ENCODERS, *BY_ATTENTION) or is_causal(config)
 
 
 def is_only_packed(config: Any) -> bool:
@@ -29,7 +32,7 @@ def is_only_packed(config: Any) -> bool:
 
     That one has branches, which cannot be cut at the block states.
     """
-    return config.model_type == "deberta-v2" or is_causal(config)
+    return config.model_type in ("deberta-v2", *BY_ATTENTION) or is_causal(config)
 
 
 def pack_backbone(
@@ -42,6 +45,8 @@ def pack_backbone(
     """
     if is_causal(backbone.config):
         return PackedDecoder(backbone, prefix, fused=fused)
+    if backbone.config.model_type in BY_ATTENTION:
+        return PackedDecoder(backbone, fused=fused)
     family: Any = ENCODERS[backbone.config.model_type]
     packed: PackedEncoder = family(backbone, fused=fused)
     return packed

@@ -10,9 +10,9 @@ from transformers.pytorch_utils import Conv1D
 class _RMSNorm(nn.Module):
     """RMSNorm in the form that ONNX Runtime knows as one operator: with a division, no rsqrt."""
 
-    def __init__(self, norm: Any) -> None:
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
         super().__init__()
-        self.weight, self.epsilon = norm.weight, norm.variance_epsilon
+        self.weight, self.epsilon = nn.Parameter(weight), epsilon
 
     def forward(self, states: Tensor) -> Tensor:
         power = states.pow(2).mean(-1, keepdim=True) + self.epsilon
@@ -22,9 +22,12 @@ class _RMSNorm(nn.Module):
 
 def simplify(module: nn.Module) -> None:
     """Replace RMSNorms and GPT-2's Conv1Ds within ``module``, in place."""
+    child: Any
     for name, child in module.named_children():
         if hasattr(child, "variance_epsilon"):
-            setattr(module, name, _RMSNorm(child))
+            setattr(module, name, _RMSNorm(child.weight, child.variance_epsilon))
+        elif type(child).__name__ == "Gemma3RMSNorm":  # whose weights are counted from 1
+            setattr(module, name, _RMSNorm(1 + child.weight, child.eps))
         elif isinstance(child, Conv1D):
             setattr(module, name, _linear(child))
         else:

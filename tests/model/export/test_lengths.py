@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel
 from transformers.models.bert.modeling_bert import BertSelfOutput
 
+from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.lengths import checked_texts, max_seq_length, require_one_branch
 from s2sent.model.export.options import ExportError, ExportOptions
@@ -27,7 +28,6 @@ SMALL: dict[str, Any] = {"n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_position
 LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
 PHI3 = {"rope_scaling": LONGROPE, "original_max_position_embeddings": 64}
 DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}, "max_position_embeddings": 64}
-WINDOW = {"sliding_window": 32, "num_key_value_heads": 1}
 SPARSE: dict[str, Any] = {"attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2}
 TEXT = "a man plays the guitar and the dog eats in the house of the city " * 40
 
@@ -48,12 +48,6 @@ def assert_is_the_librarys(folder: Path, target: Path, **options: Any) -> OnnxEn
     [
         ("phi3", SHAPE | PHI3, 64, r"rotary positions of this phi3 \(longrope\) change"),
         ("llama", SHAPE | DYNAMIC, 64, r"rotary positions of this llama \(dynamic\) change"),
-        (
-            "mistral",
-            SHAPE | WINDOW,
-            32,
-            "this mistral sees less than the whole text",
-        ),
     ],
 )
 def test_what_changes_with_the_length_is_right_up_to_there_and_refused_beyond(
@@ -72,6 +66,35 @@ def test_what_changes_with_the_length_is_right_up_to_there_and_refused_beyond(
             export_checkpoint(folder, tmp_path / "refused", ExportOptions(sentences=FEW))
     served = assert_is_the_librarys(folder, tmp_path / "artifact", max_seq_length=limit)
     assert served.max_seq_length == limit
+
+
+LOCAL = {"sliding_window": 32, "num_key_value_heads": 1}
+BY_KIND = ["sliding_attention", "full_attention"]
+WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mistral": ("mistral", LOCAL),
+    "qwen2": ("qwen2", LOCAL | {"use_sliding_window": True, "layer_types": BY_KIND}),
+    "qwen3": ("qwen3", LOCAL | {"use_sliding_window": True, "layer_types": BY_KIND}),
+    "gemma 3": ("gemma3_text", LOCAL | {"head_dim": 16, "layer_types": BY_KIND}),
+    "gemma 3 both ways": (
+        "gemma3_text",
+        LOCAL | {"head_dim": 16, "layer_types": BY_KIND, "use_bidirectional_attention": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "standard"])
+def test_windows_of_decoders_are_right_beyond_their_length(
+    name: str, fused: bool, tmp_path: Path
+) -> None:
+    family, options = WINDOWS[name]
+    folder = saved(tmp_path, family, 128, **SHAPE, **options)
+    served = assert_is_the_librarys(folder, tmp_path / "artifact", standard_operators=not fused)
+    manifest = Artifact.open(tmp_path / "artifact").manifest
+    assert (served.max_seq_length, manifest.packed) == (128, True)
+    texts = [TEXT, "cat", TEXT[:90]]
+    alone = np.concatenate([served.encode([text]) for text in texts])
+    np.testing.assert_allclose(served.encode(texts), alone, atol=1e-5)
 
 
 def test_attention_that_becomes_sparse_is_refused(tmp_path: Path) -> None:
