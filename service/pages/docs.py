@@ -60,21 +60,46 @@ def api_page(document: Node, script: str = "") -> str:
     info = document["info"]
     title = f"{info['title']} {info['version']}"
     parts = [
+        *('<nav aria-label="Pages">', '<a href="/">Server</a>', "</nav>"),
         *("<main>", f"<h1>{escape(title)}</h1>"),
         f"<p>{escape(info.get('summary', ''))} This page is made of",
         '<a href="/openapi.json">/openapi.json</a>.</p>',
+        *_contents_list(document),
     ]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             parts += _operation(path, method, operation)
     for name, schema in document["components"]["schemas"].items():
         parts += [f'<h2 id="{escape(name)}"><code>{escape(name)}</code></h2>', *_schema(schema)]
-    return whole_page(title, [*parts, "</main>"], script=script)
+    up = '<a class="up" href="#contents">Contents</a>'
+    return whole_page(title, [*parts, "</main>", up], script=script)
+
+
+def _contents_list(document: Node) -> list[str]:
+    """Links to every route and every schema."""
+    routes = [
+        (_anchor(path, method), f"{method.upper()} {path}")
+        for path, operations in document["paths"].items()
+        for method in operations
+    ]
+    schemas = [(name, name) for name in document["components"]["schemas"]]
+    lines = ['<h2 id="contents">Contents</h2>']
+    for heading, entries in (("Routes", routes), ("Bodies and answers", schemas)):
+        items = (
+            f'<li><a href="#{escape(anchor)}">{escape(text)}</a></li>' for anchor, text in entries
+        )
+        lines += [f"<h3>{heading}</h3>", '<ul class="contents">', *items, "</ul>"]
+    return lines
+
+
+def _anchor(path: str, method: str) -> str:
+    return f"{method}-{path.strip('/').replace('/', '-')}"
 
 
 def _operation(path: str, method: str, operation: Node) -> list[str]:
     parts = [
-        f"<h2><code>{escape(method.upper())} {escape(path)}</code></h2>",
+        f'<h2 id="{escape(_anchor(path, method))}">',
+        f"<code>{escape(method.upper())} {escape(path)}</code></h2>",
         f"<p>{_text(operation)}</p>",
     ]
     headers = (
@@ -82,7 +107,7 @@ def _operation(path: str, method: str, operation: Node) -> list[str]:
         for parameter in operation.get("parameters", [])
     )
     if table := _table(("header", "value", ""), headers):
-        parts += ["<h3>Headers</h3>", *table]
+        parts += _folded("Headers", table)
     example = ""
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
         body = f"<code>{escape(media_type)}</code>: {_type(content['schema'])}"
@@ -94,7 +119,12 @@ def _operation(path: str, method: str, operation: Node) -> list[str]:
         (escape(status), _contents(response), _text(response))
         for status, response in sorted(operation["responses"].items())
     )
-    return [*parts, "<h3>Answers</h3>", *_table(("status", "body", ""), answers)]
+    return [*parts, *_folded("Answers", _table(("status", "body", ""), answers))]
+
+
+def _folded(heading: str, lines: list[str]) -> list[str]:
+    """What is long and seldom read: a heading that opens it."""
+    return ["<details>", f"<summary>{heading}</summary>", *lines, "</details>"]
 
 
 def _example(path: str, method: str, body: str) -> list[str]:

@@ -26,20 +26,19 @@ async def home(request: Request) -> Response:
     if HTML not in request.headers.get("accept", ""):
         content = b'{"name":"s2sent","docs":"/docs","info":"/info"}'
         return Response(content, media_type=JSON, headers=headers)
-    return Response(home_page(service_of(request)), media_type=HTML, headers=headers)
+    page = home_page(service_of(request), str(request.base_url))
+    return Response(page, media_type=HTML, headers=headers)
 
 
-def home_page(service: Service) -> str:
-    """The start page. Where keys are configured it tells nothing of the model or its use."""
+def home_page(service: Service, url: str) -> str:
+    """The start page of the server at ``url``. With keys it tells nothing of model and use."""
     settings = service.settings
     links = [
         *([("playground", "Playground")] if settings.serves_playground else []),
         *(("docs", "API reference"), ("openapi.json", "OpenAPI"), ("metrics", "Metrics")),
     ]
     tables: list[str] = []
-    if settings.requires_key:
-        tables = ["<p>This server asks for an API key. Give it in the playground.</p>"]
-    else:
+    if not settings.requires_key:
         for heading, facts in _facts(service).items():
             tables += ["<section>", f"<h2>{escape(heading)}</h2>", *_table(facts), "</section>"]
     body = [
@@ -48,9 +47,22 @@ def home_page(service: Service) -> str:
         f" {escape(package_version())}.</p>",
         "<nav>",
         *(f'<a href="{path}">{text}</a>' for path, text in links),
-        *("</nav>", '<div class="facts">', *tables, "</div>", "</main>"),
+        *("</nav>", *_example(service, url), '<div class="facts">', *tables, "</div>", "</main>"),
     ]
     return whole_page("S2Sent", body)
+
+
+def _example(service: Service, url: str) -> list[str]:
+    """A command to copy, and where it needs a key, where that is given."""
+    settings = service.settings
+    key, told = "", ""
+    if settings.requires_key:
+        key = '-H "Authorization: Bearer $S2SENT_API_KEY" '
+        where = "Give it in the playground, or in" if settings.serves_playground else "Give it in"
+        told = f"<p>This server asks for an API key. {where} the header Authorization.</p>"
+    body = """-H 'Content-Type: application/json' -d '{"inputs": "A man is playing a guitar."}'"""
+    command = f"curl -s {url}embed {key}\\\n  {body}"
+    return [told, f'<pre class="copy" tabindex="0" aria-label="Example">{escape(command)}</pre>']
 
 
 def _facts(service: Service) -> dict[str, Facts]:

@@ -46,6 +46,10 @@ input { font: inherit; padding: .3rem .6rem; color: inherit; background: var(--c
 pre { background: var(--card); border: 1px solid var(--line); border-radius: .4rem;
       padding: .6rem; max-height: 24rem; overflow: auto; white-space: pre-wrap;
       overflow-wrap: anywhere }
+.copy { user-select: all }
+.contents { columns: 16rem; padding: 0; list-style: none; font-size: .9rem }
+.up { position: fixed; right: 1rem; bottom: 1rem; padding: .3rem .8rem; background: var(--card);
+      border: 1px solid var(--line); border-radius: .5rem }
 .soft { color: var(--soft) } .bad { color: var(--bad) }
 """
 STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()

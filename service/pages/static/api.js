@@ -47,6 +47,8 @@ async function failure(response) {
   try {
     const { error } = await response.json();
     message = error?.message || error || message; // OpenAI's routes answer an object
+    // How a program sends a key is no advice for people.
+    if (response.status === 401) message = `${message.split(/[.,:;](?:\s|$)/)[0]}.`;
   } catch {
     // A proxy in between may answer with something else than JSON.
   }
@@ -66,17 +68,18 @@ function adviceFor(response) {
 }
 
 /**
- * Unit embeddings of texts: {vectors: [n] Float32Array, tokens: [n], truncated: [n]}.
+ * Unit embeddings of texts: {vectors: [n] Float32Array, tokens: [n], unknown: [n], truncated: [n]}.
  * `onProgress` is told how many texts are done after each request.
  */
 export async function embed(texts, options = {}, { signal, onProgress = () => {} } = {}) {
-  const result = { vectors: [], tokens: [], truncated: [] };
+  const result = { vectors: [], tokens: [], unknown: [], truncated: [] };
   for (const inputs of requestsOf(texts)) {
     const body = { inputs, encoding: "base64", details: true, ...options };
     const answer = await callJson("embed", body, { signal });
     for (const text of answer.embeddings) result.vectors.push(floats(text));
     for (const detail of answer.details.texts) {
       result.tokens.push(detail.tokens);
+      result.unknown.push(detail.unknown);
       result.truncated.push(detail.truncated);
     }
     onProgress(result.vectors.length);

@@ -1,26 +1,33 @@
 // The view of cosines: a heat map of all pairs, and the closest and farthest ones.
 
-import { byId, decimals, element, shorten, themeColour } from "./dom.js";
+import { byId, decimals, element, remark, shorten, themeColour } from "./dom.js";
 import { extremePairs } from "./vectors.js";
 
 const PAIRS = 6;
-const NUMBERED_CELL = 31; // CSS pixels from which a cell has its number in it
+const NUMBERED_CELL = 37; // CSS pixels from which a cell has its number in it, in 11 pixels or more
+const ORDERED_FROM = 50; // texts from which the heat map is in the order of their groups
+const ALIKE = 5e-5; // a difference of cosines that no number here shows
 const SIDE = 496; // CSS pixels at most
 
-let drawn = null; // { texts, cosines, n, low, high }, or nothing yet
-let selected = null; // { row, column }
+let drawn = null; // { texts, cosines, n, low, high, order, places }, or nothing yet
+let selected = null; // { row, column } of texts
+let shows = 0; // begun so far; only the latest draws
 
-export function showCosines({ texts, cosines }) {
+export async function showCosines({ texts, cosines, analysis }) {
+  const run = ++shows;
   const n = texts.length;
-  let low = 1, high = -1;
-  for (let i = 0; i < cosines.length; i++) {
-    if (i % (n + 1)) {
-      low = Math.min(low, cosines[i]);
-      high = Math.max(high, cosines[i]);
-    }
-  }
-  drawn = { texts, cosines, n, low: Math.min(low, high), high };
+  const order = n < ORDERED_FROM ? [...texts.keys()] : (await analysis.clusters).order;
+  if (run !== shows) return;
+  const [low, high] = rangeOf(cosines, n);
+  const places = new Array(n);
+  order.forEach((position, place) => { places[position] = place; });
+  drawn = { texts, cosines, n, low, high, order, places };
   selected = null;
+  byId("scale").hidden = n < 2;
+  byId("ordered").textContent = n < ORDERED_FROM ? "" : "In the order of the map's groups.";
+  byId("cell").replaceChildren(n < 2 ? "One text has no cosine with another. Add a second line."
+    : high - low < ALIKE ? `To the model these texts are all alike: every cosine is ${decimals(high, 4)}.`
+      : "Point at the heat map, or focus it and use the arrow keys.");
   byId("heatmap").setAttribute("aria-label", `Heat map of the cosines of ${n} texts. Arrow keys move through it.`);
   byId("scale-low").textContent = decimals(drawn.low, 2);
   byId("scale-high").textContent = decimals(drawn.high, 2);
@@ -29,21 +36,34 @@ export function showCosines({ texts, cosines }) {
   listPairs("farthest", extremePairs(cosines, n, PAIRS, { lowest: true }));
 }
 
+/** The lowest and the highest cosine of different texts. */
+function rangeOf(cosines, n) {
+  if (n < 2) return [0, 1];
+  let low = 1, high = -1;
+  for (let i = 0; i < cosines.length; i++) {
+    if (i % (n + 1)) {
+      low = Math.min(low, cosines[i]);
+      high = Math.max(high, cosines[i]);
+    }
+  }
+  return [low, high];
+}
+
 export function listenToHeatMap() {
   const canvas = byId("heatmap");
   canvas.addEventListener("pointermove", (event) => {
     if (!drawn) return;
     const box = canvas.getBoundingClientRect();
-    const place = (offset, side) => Math.min(drawn.n - 1, Math.max(0, Math.floor((offset / side) * drawn.n)));
+    const place = (offset, side) => drawn.order[Math.min(drawn.n - 1, Math.max(0, Math.floor((offset / side) * drawn.n)))];
     select(place(event.clientY - box.top, box.height), place(event.clientX - box.left, box.width));
   });
   canvas.addEventListener("keydown", (event) => {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     if (!step || !drawn) return;
     event.preventDefault();
-    const { row, column } = selected ?? { row: 0, column: 0 };
-    const inside = (place) => Math.min(drawn.n - 1, Math.max(0, place));
-    select(inside(row + step[0]), inside(column + step[1]));
+    const { row, column } = selected ?? { row: drawn.order[0], column: drawn.order[0] };
+    const moved = (position, by) => drawn.order[Math.min(drawn.n - 1, Math.max(0, drawn.places[position] + by))];
+    select(moved(row, step[0]), moved(column, step[1]));
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   new ResizeObserver(draw).observe(canvas.parentElement);
@@ -65,7 +85,7 @@ function draw() {
   const canvas = byId("heatmap");
   const width = canvas.parentElement.clientWidth;
   if (!drawn || !width) return; // the view is hidden
-  const { n, cosines } = drawn;
+  const { n, cosines, order, places } = drawn;
   const side = Math.min(SIDE, width);
   const ratio = devicePixelRatio || 1;
   canvas.style.width = canvas.style.height = `${side}px`;
@@ -79,28 +99,29 @@ function draw() {
     context.textBaseline = "middle";
     context.font = `${Math.round(Math.min(cell * 0.3, 13 * ratio))}px system-ui, sans-serif`;
     for (let i = 0; i < n * n; i++) {
-      context.fillStyle = themeColour(share(cosines[i]) > 0.62 ? "--heat-ink-high" : "--heat-ink-low");
       const [row, column] = [Math.floor(i / n), i % n];
-      const label = row === column ? String(row + 1) : decimals(cosines[i], 2);
+      const cosine = cosines[order[row] * n + order[column]];
+      context.fillStyle = themeColour(share(cosine) > 0.62 ? "--heat-ink-high" : "--heat-ink-low");
+      const label = row === column ? String(order[row] + 1) : decimals(cosine, 2);
       context.fillText(label, (column + 0.5) * cell, (row + 0.5) * cell);
     }
   }
   if (selected) {
     context.strokeStyle = themeColour("--text");
     context.lineWidth = Math.max(2, ratio * 1.5);
-    context.strokeRect(selected.column * cell, selected.row * cell, Math.max(cell, 3), Math.max(cell, 3));
+    context.strokeRect(places[selected.column] * cell, places[selected.row] * cell, Math.max(cell, 3), Math.max(cell, 3));
   }
   drawScale();
 }
 
 /** A canvas with a pixel for each cell. */
 function cells() {
-  const { n, cosines } = drawn;
+  const { n, cosines, order } = drawn;
   const small = element("canvas", { width: n, height: n });
   const image = new ImageData(n, n);
   const [low, high] = [rgb("--heat-low"), rgb("--heat-high")];
   for (let i = 0; i < n * n; i++) {
-    const part = share(cosines[i]);
+    const part = share(cosines[order[Math.floor(i / n)] * n + order[i % n]]);
     for (let c = 0; c < 3; c++) image.data[4 * i + c] = low[c] + part * (high[c] - low[c]);
     image.data[4 * i + 3] = 255;
   }
@@ -121,7 +142,7 @@ function drawScale() {
 /** Where a cosine lies between the lowest and the highest of different texts, in [0, 1]. */
 function share(cosine) {
   const { low, high } = drawn;
-  return Math.min(1, Math.max(0, (cosine - low) / (high - low || 1)));
+  return high - low < ALIKE ? 0 : Math.min(1, Math.max(0, (cosine - low) / (high - low)));
 }
 
 function rgb(name) {
@@ -131,7 +152,8 @@ function rgb(name) {
 
 function listPairs(id, pairs) {
   const { texts } = drawn;
-  byId(id).replaceChildren(...pairs.map(({ a, b, cosine }) => {
+  if (!pairs.length) return byId(id).replaceChildren(remark("One text has no pairs."));
+  return byId(id).replaceChildren(...pairs.map(({ a, b, cosine }) => {
     const button = element("button", { type: "button", onclick: () => select(a, b) },
       element("strong", {}, decimals(cosine)),
       element("span", {}, shorten(texts[a], 60)),

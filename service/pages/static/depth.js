@@ -6,7 +6,7 @@ import { hit } from "./search.js";
 import { cosineMatrix, cut, neighbours, spearman } from "./vectors.js";
 
 const SHOWN = 8;
-const RUNS = 7; // of one text, whose median is shown
+const RUNS = 21; // of one text, whose median and quartiles are shown
 const MOST_COMPARED = 300; // texts whose order is compared; more would take seconds
 const MOST_MEASURED = 2000; // characters of the text whose time is measured
 
@@ -73,7 +73,10 @@ const choice = () => ({
 
 async function update() {
   const run = ++updates;
-  if (!current || current.texts.length < 2) return;
+  if (!current) return;
+  const alone = current.texts.length < 2;
+  byId("depth-note").textContent = alone ? "One text has no neighbours. Add a second line." : "Fewer blocks and fewer numbers cost less. See what they change.";
+  if (alone) return;
   const chosen = choice();
   const { results, dimensions, anchor } = chosen;
   const vectors = await vectorsAt(chosen);
@@ -81,12 +84,12 @@ async function update() {
   listNeighbours(results, vectors, anchor);
   const agreement = await compare(results.vectors, vectors);
   if (run !== updates) return;
-  const milliseconds = await measure(chosen);
+  const [times] = await measure(chosen, [chosen.depth], () => run === updates);
   if (run !== updates) return;
   byId("cost").replaceChildren(
     ...tile("Spearman to the whole", decimals(agreement.correlation, 4)),
     ...tile("same nearest text", `${Math.round(100 * agreement.sameNearest)} %`),
-    ...tile("one text, there and back", `${decimals(milliseconds, 1)} ms`),
+    ...tile("one text, there and back", `${decimals(times.median, 1)} ms`, `half of ${RUNS} runs: ${times.spread} ms`),
     ...tile("bytes of a vector", `${4 * dimensions}`));
 }
 
@@ -123,17 +126,26 @@ function nearest(cosines, n, row) {
   return best;
 }
 
-/** Milliseconds of a request with one text at a depth, the median of some. */
-async function measure({ results, depth, anchor }) {
+/**
+ * Milliseconds of a request with one text at each depth {median, spread: its quartiles}, while `wanted`. The depths take
+ * turns, so that what else the machine does falls on all alike.
+ */
+async function measure({ results, anchor }, measured, wanted) {
   const inputs = beginning(results.texts[anchor], MOST_MEASURED);
-  const options = depth === null ? results.options : { ...results.options, depth };
-  const times = [];
-  for (let run = 0; run < RUNS; run++) {
-    const since = performance.now();
-    await callJson("embed", { inputs, encoding: "base64", ...options });
-    times.push(performance.now() - since);
+  const times = measured.map(() => []);
+  for (let run = 0; run < RUNS && wanted(); run++) {
+    for (const [place, depth] of measured.entries()) {
+      const options = depth === null ? results.options : { ...results.options, depth };
+      const since = performance.now();
+      await callJson("embed", { inputs, encoding: "base64", ...options });
+      times[place].push(performance.now() - since);
+    }
   }
-  return times.sort((a, b) => a - b)[Math.floor(RUNS / 2)];
+  return times.map((each) => {
+    each.sort((a, b) => a - b);
+    const quartile = (part) => each[Math.floor((part * each.length) / 4)] ?? 0;
+    return { median: quartile(2), spread: `${decimals(quartile(1), 1)} to ${decimals(quartile(3), 1)}` };
+  });
 }
 
 async function measureAll() {
@@ -141,18 +153,26 @@ async function measureAll() {
   if (!current) return;
   const chosen = choice();
   const { results } = chosen;
+  const wanted = () => run === measurements && results === current;
   const body = byId("depth-table").tBodies[0];
   body.replaceChildren();
   for (const depth of depths()) {
     const vectors = await vectorsAt({ ...chosen, depth });
     const { correlation, sameNearest } = await compare(results.vectors, vectors);
-    const milliseconds = await measure({ ...chosen, depth });
-    if (run !== measurements || results !== current) return;
+    if (!wanted()) return;
+    const alone = results.texts.length < 2; // there is nothing to compare
     body.append(element("tr", {},
       element("th", { scope: "row" }, String(nameOf(depth))),
-      element("td", {}, decimals(milliseconds, 1)),
-      element("td", {}, decimals(correlation, 4)),
-      element("td", {}, `${Math.round(100 * sameNearest)} %`)));
+      element("td", {}, "…"), element("td", {}, "…"),
+      element("td", {}, alone ? "–" : decimals(correlation, 4)),
+      element("td", {}, alone ? "–" : `${Math.round(100 * sameNearest)} %`)));
+  }
+  const times = await measure(chosen, depths(), wanted);
+  if (!wanted()) return;
+  for (const [place, { median, spread }] of times.entries()) {
+    const [, ms, range] = body.rows[place].cells;
+    ms.textContent = decimals(median, 1);
+    range.textContent = spread;
   }
 }
 
@@ -167,4 +187,5 @@ function moved(places) {
   return places > 0 ? `▲ ${places}` : `▼ ${-places}`;
 }
 
-const tile = (name, value) => [element("div", {}, element("dt", {}, name), element("dd", {}, value))];
+const tile = (name, value, note = "") => [element("div", {},
+  element("dt", {}, name, ...(note ? [element("br"), note] : [])), element("dd", {}, value))];

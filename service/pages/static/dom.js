@@ -24,7 +24,17 @@ export function shorten(text, limit = 110) {
 /** At most so many UTF-16 units of a text; a pair of them is not cut in half, which is no JSON. */
 export const beginning = (text, limit) => text.slice(0, limit).replace(/[\uD800-\uDBFF]$/, "");
 
-export const decimals = (number, digits = 3) => number.toFixed(digits).replace("-", "−");
+/** A number with so many digits; what rounds to zero has no sign. */
+export const decimals = (number, digits = 3) => {
+  const text = number.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+};
+
+/** "1 text", "2 texts". */
+export const counted = (number, name) => `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`;
+
+/** What stands where a list would be empty. */
+export const remark = (sentence) => element("li", { className: "soft" }, sentence);
 
 /** The colour of the style sheet's variable, as the theme has it now. */
 export function themeColour(name) {

@@ -1,4 +1,4 @@
-// The view of the running server: rates, latencies, queue and batches over the last five minutes.
+// The view of the running server: rates, latencies, queue and batches over the last five minutes it was looked at.
 
 /* global uPlot */
 
@@ -12,50 +12,55 @@ const WINDOW = 5; // scrapes that a latency is taken over
 const HEIGHT = 170;
 const DURATION = "s2sent_request_duration_seconds";
 const UNSHOWN = new Set(["/metrics", "/health", "/ready", "other"]);
+const COLOURS = 10; // of the style sheet, more than there are routes
 
 let scrapes = []; // { time, samples }, oldest first
 let charts = null;
-let started = false;
+let routes = []; // in the order in which they were first seen, so that each keeps its colour
+let runs = 0; // times that the view was opened or left; only the latest run asks
 
-/** Ask for metrics from now on, while the page is looked at; `onFailure` is told when that fails. */
+/** Ask for metrics while this view is looked at; `onFailure` is told when that fails. */
 export function startLive(onFailure) {
-  if (started) return;
-  started = true;
+  const run = ++runs;
   const tick = async () => {
+    if (run !== runs) return;
     let pause = PERIOD_SECONDS;
     try {
-      if (!document.hidden) await scrape();
+      if (!document.hidden) await scrape(() => run === runs);
     } catch (error) {
-      onFailure(error);
+      if (run === runs) onFailure(error);
       pause *= 5;
     }
     setTimeout(tick, 1000 * pause);
   };
-  tick();
+  return tick();
 }
 
-async function scrape() {
+export const stopLive = () => { runs += 1; };
+
+async function scrape(wanted) {
   const text = await (await call("metrics")).text();
+  if (!wanted()) return;
   scrapes = [...scrapes, { time: Date.now() / 1000, samples: parseMetrics(text) }].slice(-KEPT);
-  const routes = routesOf(scrapes.at(-1).samples);
-  fillRoutes(routes);
-  charts ??= makeCharts(routes);
-  redraw(routes);
+  charts ??= makeCharts();
+  addRoutes(scrapes.at(-1).samples);
+  redraw();
 }
 
-function routesOf(samples) {
+/** A line and a choice for each route that is new. */
+function addRoutes(samples) {
   const names = (samples.get("s2sent_requests_total") ?? []).map(({ labels }) => labels.route);
-  return [...new Set(names)].filter((route) => !UNSHOWN.has(route));
+  for (const route of new Set(names)) {
+    if (UNSHOWN.has(route) || routes.includes(route)) continue;
+    charts.rate.addSeries(line(route, colourOf(routes.length)));
+    byId("live-route").append(element("option", { value: route }, route));
+    routes.push(route);
+  }
 }
 
-function fillRoutes(routes) {
-  const select = byId("live-route");
-  if (select.options.length) return;
-  select.replaceChildren(...routes.map((route) => element("option", { value: route }, route)));
-  select.addEventListener("change", () => redraw(routes));
-}
+const colourOf = (place) => () => themeColour(`--series-${place % COLOURS}`);
 
-function redraw(routes) {
+function redraw() {
   const times = scrapes.map(({ time }) => time);
   const route = byId("live-route").value;
   const rate = (labels) => series(1, (before, after, seconds) => gained(before, after, "s2sent_requests_total", labels) / seconds);
@@ -94,14 +99,17 @@ function series(back, value) {
   });
 }
 
-function makeCharts(routes) {
+function makeCharts() {
+  byId("live-route").addEventListener("change", redraw);
   return {
-    rate: chart("chart-rate", routes),
+    rate: chart("chart-rate", []),
     latency: chart("chart-latency", ["p50", "p99"]),
     queue: chart("chart-queue", ["texts"]),
     batch: chart("chart-batch", ["texts, mean"]),
   };
 }
+
+const line = (label, stroke) => ({ label, stroke, width: 2, spanGaps: true, points: { show: false } });
 
 function chart(id, names) {
   const colour = (name) => () => themeColour(name);
@@ -114,9 +122,7 @@ function chart(id, names) {
     legend: { live: false },
     scales: { y: { range: (_, low, high) => [0, Math.max(1, (high ?? 0) * 1.1)] } },
     axes: [axis, { ...axis, size: 46 }],
-    series: [{}, ...names.map((label, place) => ({
-      label, stroke: colour(`--series-${place % 6}`), width: 2, spanGaps: true, points: { show: false },
-    }))],
+    series: [{}, ...names.map((label, place) => line(label, colourOf(place)))],
   }, [[], ...names.map(() => [])], holder);
   new ResizeObserver(() => {
     if (holder.clientWidth) plot.setSize({ width: holder.clientWidth, height: HEIGHT });

@@ -1,22 +1,24 @@
 // The page itself: its texts, its views as tabs, the key, and what is told when a call fails.
 
+import { analyse } from "./analysis.js";
 import { callJson, embed, hasKey, limitTexts, setKey } from "./api.js";
 import { showBlocks } from "./blocks.js";
 import { listenToHeatMap, showCosines } from "./cosines.js";
 import { chosenOptions, listenToDepth, prepareDepth, showDepth } from "./depth.js";
-import { byId, element } from "./dom.js";
-import { startLive } from "./live.js";
-import { showMap } from "./map.js";
+import { byId, counted, element } from "./dom.js";
+import { startLive, stopLive } from "./live.js";
+import { lightHits, listenToMap, showMap } from "./map.js";
 import { chosenPrompts, listenToSearch, searchedFor, showSearch } from "./search.js";
 import { requestOf, snippet } from "./snippets.js";
 import { EXAMPLES, MOST_TEXTS, readFile, textsOf } from "./texts.js";
-import { showTokens } from "./tokens.js";
+import { countAround, mostlyUnknown, showTokens } from "./tokens.js";
 import { cosineMatrix } from "./vectors.js";
 
 const LONG_PASTE = 5_000; // characters
 
 let info = null; // the answer of /info
-let results = null; // { texts, vectors, tokens, truncated, cosines, options }
+let around = 0; // special tokens of a text
+let results = null; // { texts, vectors, tokens, unknown, truncated, cosines, options, analysis }, or none of no texts
 let running = new AbortController();
 
 const VIEWS = {
@@ -28,6 +30,15 @@ const VIEWS = {
   map: () => results && showMap(results),
   live: () => startLive(fail),
 };
+
+/** Show the chosen view, or why there is nothing to see. */
+function showView() {
+  const name = currentView();
+  if (name !== "live") stopLive();
+  byId("nothing").hidden = name === "live" || results !== null;
+  byId(name).hidden = !byId("nothing").hidden;
+  return VIEWS[name]();
+}
 
 const currentView = () => document.querySelector('[role="tab"][aria-selected="true"]').getAttribute("aria-controls");
 
@@ -46,6 +57,7 @@ async function start() {
     const device = info.provider.replace("ExecutionProvider", "");
     byId("model").textContent = `${info.served_model_name} · ${info.dim} numbers · ${info.precision} · ${device}`;
     byId("key-field").hidden = !hasKey();
+    around = await countAround();
     prepareDepth(info);
     fillPrompts();
     await embedTexts();
@@ -63,23 +75,40 @@ function fillPrompts() {
 async function embedTexts() {
   if (!info) return start();
   const { texts, found } = textsOf(byId("texts").value);
-  if (texts.length === 0) return tell("There is no text. Type one per line, or load an example.");
   running.abort();
+  if (texts.length === 0) {
+    results = null;
+    byId("progress").textContent = "";
+    tell("There is no text. Type one per line, or load an example.");
+    return showView();
+  }
   running = new AbortController();
   const { signal } = running;
   const left = found - texts.length;
   const note = left ? ` The page compares ${MOST_TEXTS.toLocaleString("en")} texts at most: ${left.toLocaleString("en")} of ${found.toLocaleString("en")} are left out. For whole files there is s2sent embed.` : "";
   const since = performance.now();
   const options = wholeOptions();
-  const onProgress = (done) => { byId("progress").textContent = `${done} of ${texts.length} texts …`; };
+  const onProgress = (done) => { byId("progress").textContent = `${done} of ${counted(texts.length, "text")} …`; };
   onProgress(0);
   const embedded = await embed(texts, options, { signal, onProgress });
   const cosines = await cosineMatrix(embedded.vectors);
   if (signal.aborted) return undefined;
   results = { texts, ...embedded, cosines, options };
-  byId("progress").textContent = `${texts.length} texts in ${Math.round(performance.now() - since)} ms.${note}`;
+  results.analysis = analyse(results);
+  warnOfUnknown();
+  showSearch(results);
+  byId("progress").textContent = `${counted(texts.length, "text")} in ${Math.round(performance.now() - since)} ms.${note}`;
   document.body.dataset.embedded = String(texts.length);
-  return VIEWS[currentView()]();
+  return showView();
+}
+
+/** Tell of texts that are mostly symbols the model does not know, which it takes for one another. */
+function warnOfUnknown() {
+  const found = mostlyUnknown(results, around);
+  byId("unknown").hidden = found.length === 0;
+  const which = found.slice(0, 5).map((position) => position + 1).join(", ");
+  byId("unknown").textContent = `The model knows less than half of ${found.length === 1 ? `text ${which}` : `${found.length} texts (${which}${found.length > 5 ? " …" : ""})`}: ` +
+    "all that it does not know is one token to it, so such texts can look equal. See Tokens.";
 }
 
 /** Run a step; a failure is told, and what was pasted stays. */
@@ -109,7 +138,7 @@ function tell(sentence) {
 
 function countTexts() {
   const { found } = textsOf(byId("texts").value);
-  byId("count").textContent = found === 1 ? "1 text" : `${found.toLocaleString("en")} texts`;
+  byId("count").textContent = counted(found, "text");
 }
 
 function setTexts(content) {
@@ -125,7 +154,7 @@ function selectTab(tab) {
     other.tabIndex = selected ? 0 : -1;
     byId(other.getAttribute("aria-controls")).hidden = !selected;
   }
-  guarded(async () => VIEWS[currentView()]());
+  guarded(async () => showView());
 }
 
 function listenToTabs() {
@@ -200,7 +229,8 @@ function listenToSnippets() {
 listenToTabs();
 listenToInput();
 listenToHeatMap();
-listenToSearch(fail);
+listenToSearch(fail, lightHits);
+listenToMap(guarded);
 listenToDepth(guarded);
 listenToSnippets();
 byId("texts").value ||= Object.values(EXAMPLES)[0].join("\n");

@@ -10,18 +10,23 @@ const PAUSE_MILLISECONDS = 120; // after a key, before the query is sent
 let current = null; // { texts, vectors, options }
 let running = new AbortController();
 let waiting = 0;
+let told = () => {}; // who else is told the scores
 
 export function showSearch(results) {
   current = results;
   search(() => {});
 }
 
-/** `onFailure` is told of a query that the server did not answer. */
-export function listenToSearch(onFailure) {
-  byId("query").addEventListener("input", () => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => search(onFailure), PAUSE_MILLISECONDS);
-  });
+/** `onFailure` is told of a query that the server did not answer, `onScores` of each text's cosine or null. */
+export function listenToSearch(onFailure, onScores) {
+  told = onScores;
+  for (const [id, other] of [["query", "map-query"], ["map-query", "query"]]) {
+    byId(id).addEventListener("input", () => {
+      byId(other).value = byId(id).value;
+      clearTimeout(waiting);
+      waiting = setTimeout(() => search(onFailure), PAUSE_MILLISECONDS);
+    });
+  }
   byId("prompt").addEventListener("change", () => search(onFailure));
 }
 
@@ -39,13 +44,16 @@ async function search(onFailure) {
   const query = searchedFor();
   if (!current || !query) {
     byId("hits").replaceChildren();
+    told(null);
     return;
   }
   const prompt = byId("prompt").value;
   const options = prompt ? { ...current.options, prompt_name: prompt } : current.options;
   try {
     const { vectors } = await embed([query], options, running);
-    list(query, current.vectors.map((vector) => dot(vector, vectors[0])));
+    const scores = current.vectors.map((vector) => dot(vector, vectors[0]));
+    list(query, scores);
+    told(scores);
   } catch (error) {
     if (error.name !== "AbortError") onFailure(error);
   }

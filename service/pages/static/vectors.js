@@ -3,6 +3,7 @@
 import { nextFrame } from "./dom.js";
 
 const SLICE_MILLISECONDS = 30; // of work between two looks at the page
+const ALIKE = 1e-9; // a mean squared distance to the mean below it is rounding: the vectors are equal
 const ROUNDING = 1e-12; // what is left of a vector below this share of its length is rounding
 
 /** The first components of each vector, scaled to length 1. */
@@ -102,13 +103,14 @@ function ranks(values) {
   return Float64Array.from(values, (value) => place.get(value));
 }
 
-/** Two principal components: {points: [n] of [x, y], explained: share of the variance}. */
+/** Two principal components: {points: [n] of [x, y], explained: share of the variance, spread: all of it}. */
 export function principalComponents(vectors) {
   const dimensions = vectors[0].length;
   const mean = new Float64Array(dimensions);
   for (const vector of vectors) vector.forEach((value, i) => { mean[i] += value / vectors.length; });
   const centred = vectors.map((vector) => Float64Array.from(vector, (value, i) => value - mean[i]));
-  const total = centred.reduce((sum, row) => sum + dot(row, row), 0) || 1;
+  const spread = centred.reduce((sum, row) => sum + dot(row, row), 0);
+  const total = spread || 1;
   const axes = [];
   let explained = 0;
   for (let k = 0; k < 2; k++) {
@@ -116,7 +118,7 @@ export function principalComponents(vectors) {
     explained += centred.reduce((sum, row) => sum + dot(row, axis) ** 2, 0) / total;
     axes.push(axis);
   }
-  return { points: centred.map((row) => axes.map((axis) => dot(row, axis))), explained };
+  return { points: centred.map((row) => axes.map((axis) => dot(row, axis))), explained, spread: spread > ALIKE * vectors.length ? spread : 0 };
 }
 
 /** Power iteration on X'X, orthogonal to the axes found before; zeros where no variance is left. */

@@ -18,78 +18,11 @@ from playwright.sync_api import Browser, Page, Route, expect
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions
-from tests.support.browser import (
-    WAIT_MILLISECONDS,
-    clean_page,
-    open_browser,
-    serious_violations,
-    with_chromium,
-)
+from tests.support.browser import clean_page, serious_violations, with_chromium
+from tests.support.playground import KEY, TEXTS, VIEWS, paste, unlock, view
 from tests.support.server_process import ServerProcess, running_server
 
 pytestmark = with_chromium
-
-KEY = "s2s_key-of-the-page"
-TEXTS = [
-    *("the cat sings in the city", "a dog runs", "two happy dogs read books"),
-    *("the green river at night", "a woman plays the guitar", "the train is red"),
-]
-VIEWS = ["cosines", "search", "depth", "blocks", "tokens", "map", "live"]
-
-# A paste as the browser tells the page of it; short texts are put in by the browser itself.
-PASTE = """(text) => {
-  const field = document.getElementById("texts");
-  const clipboardData = new DataTransfer();
-  clipboardData.setData("text/plain", text);
-  const event = new ClipboardEvent("paste", { clipboardData, cancelable: true });
-  if (field.dispatchEvent(event)) {
-    field.value = text;
-    field.dispatchEvent(new Event("input"));
-  }
-}"""
-
-expect.set_options(timeout=WAIT_MILLISECONDS)
-
-
-@pytest.fixture(scope="module")
-def server(exits_artifact: Artifact) -> Iterator[ServerProcess]:
-    with running_server(exits_artifact.path, "--api-keys", KEY, "--no-log-requests") as server:
-        server.client.headers["Authorization"] = f"Bearer {KEY}"
-        yield server
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with open_browser() as browser:
-        yield browser
-
-
-@pytest.fixture
-def page(browser: Browser, server: ServerProcess) -> Iterator[Page]:
-    """The playground with the key given and its example embedded."""
-    with clean_page(browser, server.url) as page:
-        unlock(page)
-        yield page
-
-
-def unlock(page: Page) -> None:
-    page.goto("/playground")
-    page.fill("#key", KEY)
-    page.click("#use-key")
-    expect(page.locator("body")).to_have_attribute("data-embedded", "12")
-
-
-def paste(page: Page, texts: list[str], *, embedded: int | None = None) -> None:
-    page.evaluate("delete document.body.dataset.embedded")
-    page.fill("#texts", "")
-    page.evaluate(PASTE, "\n".join(texts))
-    page.click("#embed")
-    count = len(texts) if embedded is None else embedded
-    expect(page.locator("body")).to_have_attribute("data-embedded", str(count))
-
-
-def view(page: Page, name: str) -> None:
-    page.click(f"#tab-{name}")
 
 
 @contextmanager
@@ -129,6 +62,7 @@ def test_the_page_asks_for_the_key_and_keeps_it_out_of_the_browsers_stores(
     with clean_page(browser, server.url) as page:
         page.goto("/playground")
         expect(page.locator("#notice")).to_contain_text("The API key is missing")
+        expect(page.locator("#notice")).not_to_contain_text("Authorization")  # is for programs
         page.fill("#texts", "my own text\nand another\nand a third")
         page.fill("#key", "wrong")
         page.press("#key", "Enter")
@@ -202,7 +136,11 @@ def test_the_sliders_show_the_neighbours_of_that_depth_and_width(
     rows = page.locator("#depth-table tbody tr")
     expect(rows).to_have_count(4)
     assert rows.locator("th").all_inner_texts() == ["2", "3", "4", "6"]
+    expect(rows.last.locator("td").first).to_contain_text(".")  # all times come at the end
     assert all(float(cell) > 0 for cell in rows.locator("td:nth-child(2)").all_inner_texts())
+    for cell in rows.locator("td:nth-child(3)").all_inner_texts():
+        low, high = map(float, cell.split(" to "))
+        assert 0 < low <= high
 
 
 def test_the_bars_are_the_block_weights(page: Page, server: ServerProcess) -> None:

@@ -58,7 +58,7 @@ async def test_the_policy_allows_the_style_there_is_and_no_other() -> None:
 
 
 async def test_the_api_page_loads_nothing() -> None:
-    """No script, no image, no font, no frame; links lead into the page or to /openapi.json.
+    """No script, no image, no font, no frame; links lead into the page, home or to /openapi.json.
 
     So is /docs where scripts are switched off.
     """
@@ -69,7 +69,7 @@ async def test_the_api_page_loads_nothing() -> None:
     assert not [attributes for _, attributes in elements if "src" in attributes]
     links = [attributes["href"] or "" for name, attributes in elements if name == "a"]
     anchors = {f"#{attributes['id']}" for _, attributes in elements if "id" in attributes}
-    assert set(links) <= {"/openapi.json", *anchors}
+    assert set(links) <= {"/", "/openapi.json", *anchors}
 
 
 async def test_the_page_with_forms_adds_one_script_of_this_server() -> None:
@@ -91,6 +91,21 @@ async def test_every_route_that_takes_a_body_has_an_example_that_it_answers() ->
                     assert (await client.post(path, json=example)).status_code == 200, path
                 tried += 1
     assert (await page("/docs")).count("<textarea") == tried > 5
+
+
+async def test_the_api_page_has_contents_and_a_way_home() -> None:
+    document = (await client_of(FakeEngine()).get("/openapi.json")).json()
+    found = Elements(await page()).found
+    links = [attributes["href"] for name, attributes in found if name == "a"]
+    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    routes = sum(map(len, document["paths"].values()))
+    contents = links[links.index("/openapi.json") + 1 :][
+        : routes + len(document["components"]["schemas"])
+    ]
+    assert [f"#{one}" for one in ids if one != "contents"] == contents
+    assert links[0] == "/"
+    assert links[-1] == "#contents"
 
 
 async def test_the_api_page_has_every_route_and_every_field() -> None:

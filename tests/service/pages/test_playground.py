@@ -1,7 +1,9 @@
 """The playground's files and the start page as they are served: complete, unchanged, no others."""
 
 import hashlib
+import html
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -175,8 +177,24 @@ async def test_the_start_page_says_why_a_server_is_not_ready() -> None:
 async def test_where_keys_are_needed_the_start_page_tells_nothing_of_the_model() -> None:
     response = await client_of(FakeEngine(), api_keys="k").get("/", headers=BROWSER)
     assert response.status_code == 200
-    assert "asks for an API key" in response.text
+    assert "asks for an API key. Give it in the playground, or in the header" in response.text
     assert "tiny-s2sent" not in response.text
+    alone = await client_of(FakeEngine(), api_keys="k", playground="off").get("/", headers=BROWSER)
+    assert "asks for an API key. Give it in the header" in alone.text
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+async def test_the_start_page_has_a_command_that_this_server_answers(key: str) -> None:
+    client = client_of(FakeEngine(), api_keys=key)
+    text = (await client.get("/", headers=BROWSER)).text
+    (command,) = re.findall(r"<pre[^>]*>(.*?)</pre>", text, re.DOTALL)
+    words = shlex.split(html.unescape(command))
+    headers = dict(words[at + 1].split(": ") for at, word in enumerate(words) if word == "-H")
+    assert headers.get("Authorization", "") == ("Bearer $S2SENT_API_KEY" if key else "")
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    body = words[words.index("-d") + 1]
+    assert (await client.post(words[2], content=body, headers=headers)).status_code == 200
 
 
 async def test_other_methods_of_a_file_are_refused_with_those_it_has() -> None:
