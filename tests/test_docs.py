@@ -267,6 +267,19 @@ def test_the_table_of_speed_is_that_of_the_bench() -> None:
     assert printed == [f"{to_summary(json.loads(text_of('docs/benchmark.json')))}\n"]
 
 
+def test_the_readme_is_short_and_begins_with_what_a_newcomer_needs() -> None:
+    text = text_of("README.md")
+    assert len(text.split()) <= 900
+    order = [
+        *("It is for engineers", "git clone --depth 1", "make serve", "playground.png"),
+        *("serve --model", "```python", "docker compose up service"),
+        *("## How fast", "## How good"),
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert len(text[: places[-2]].splitlines()) < 60
+
+
 def test_the_ratios_of_the_other_machine_are_those_of_its_results() -> None:
     made = to_markdown(json.loads(text_of("docs/benchmark-amd.json")))
     tables = re.findall(r"(?:^\|.*\n)+", made, flags=re.MULTILINE)

@@ -4,6 +4,7 @@ from benchmarks.report.results import Results, label_of, loads_given, measured, 
 from benchmarks.report.tables import format_number, to_table
 
 LONE = "c1"
+NOTES = dict.fromkeys(("tei", "tei-int8"), "plain export, attention not fused")
 
 
 def to_summary(results: Results) -> str:
@@ -16,7 +17,7 @@ def to_summary(results: Results) -> str:
         rates = [median_at(results, name, "loads", x.name, "texts_per_second") for x in loads]
         rows.append(
             [
-                label_of(results, name),
+                ", ".join(filter(None, (label_of(results, name), NOTES.get(name)))),
                 format_number(median_at(results, name, "loads", LONE, "p50_ms"), 2),
                 *(format_number(rate, 0) for rate in rates),
                 format_number(median_at(results, name, "memory_at_rest_mb", "rss"), 0),

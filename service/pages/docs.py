@@ -72,7 +72,7 @@ def api_page(document: Node, script: str = "") -> str:
     for name, schema in document["components"]["schemas"].items():
         parts += [f'<h2 id="{escape(name)}"><code>{escape(name)}</code></h2>', *_schema(schema)]
     up = '<a class="up" href="#contents">Contents</a>'
-    return whole_page(title, [*parts, "</main>", up], script=script)
+    return whole_page(title, [*parts, up, "</main>"], script=script)
 
 
 def _contents_list(document: Node) -> list[str]:
@@ -106,7 +106,7 @@ def _operation(path: str, method: str, operation: Node) -> list[str]:
         (f"<code>{escape(parameter['name'])}</code>", _type(parameter["schema"]), _text(parameter))
         for parameter in operation.get("parameters", [])
     )
-    if table := _table(("header", "value", ""), headers):
+    if table := _table(("header", "value", "what"), headers):
         parts += _folded("Headers", table)
     example = ""
     for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
@@ -119,7 +119,7 @@ def _operation(path: str, method: str, operation: Node) -> list[str]:
         (escape(status), _contents(response), _text(response))
         for status, response in sorted(operation["responses"].items())
     )
-    return [*parts, *_folded("Answers", _table(("status", "body", ""), answers))]
+    return [*parts, *_folded("Answers", _table(("status", "body", "what"), answers))]
 
 
 def _folded(heading: str, lines: list[str]) -> list[str]:
@@ -159,7 +159,7 @@ def _schema(schema: Node) -> list[str]:
         )
         for name, field in schema.get("properties", {}).items()
     )
-    return [f"<p>{_text(schema)}</p>", *_table(("field", "type", "default", ""), fields)]
+    return [f"<p>{_text(schema)}</p>", *_table(("field", "type", "default", "what"), fields)]
 
 
 def _default(field: Node) -> str:

@@ -61,14 +61,13 @@ def _note_elsewhere(problems: list[str], url: str, base_url: str) -> None:
         problems.append(f"asks {url}")
 
 
-def serious_violations(page: Page) -> list[str]:
-    """What axe-core finds on the page as it is: serious and critical, with the elements."""
+def violations(page: Page) -> list[str]:
+    """What axe-core finds on the page as it is, with the elements."""
     source = Path(__file__).with_name("vendor") / "axe.min.js"
     page.evaluate(source.read_text(encoding="utf-8"))
     found = page.evaluate("axe.run({ resultTypes: ['violations'] })")
     return [
         f"{violation['id']}: {node['target']}"
         for violation in found["violations"]
-        if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]

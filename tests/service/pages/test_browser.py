@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions
-from tests.support.browser import clean_page, serious_violations, with_chromium
+from tests.support.browser import clean_page, violations, with_chromium
 from tests.support.playground import KEY, TEXTS, VIEWS, paste, unlock, view
 from tests.support.server_process import ServerProcess, running_server
 
@@ -452,7 +452,7 @@ def first_texts(body: dict[str, Any], count: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_view_has_a_serious_accessibility_violation(
+def test_no_view_has_an_accessibility_violation(
     browser: Browser, server: ServerProcess, scheme: str
 ) -> None:
     """The tabs are chosen by keyboard."""
@@ -463,7 +463,7 @@ def test_no_view_has_a_serious_accessibility_violation(
             if place:
                 page.keyboard.press("ArrowRight")
             expect(page.locator(f"#{name}")).to_be_visible()
-            assert serious_violations(page) == [], name
+            assert violations(page) == [], name
 
 
 def test_a_phone_shows_everything_in_its_width(browser: Browser, server: ServerProcess) -> None:
@@ -489,12 +489,12 @@ def test_the_reference_sends_its_examples(browser: Browser, server: ServerProces
         body.fill("{")
         route.locator("button").click()
         expect(route.locator("p")).to_contain_text("The body is not JSON")
-        assert serious_violations(page) == []
+        assert violations(page) == []
 
 
 def test_the_start_page_leads_to_the_playground(browser: Browser, server: ServerProcess) -> None:
     with clean_page(browser, server.url) as page:
         page.goto("/")
-        assert serious_violations(page) == []
+        assert violations(page) == []
         page.click("text=Playground")
         expect(page.locator("#notice")).to_contain_text("The API key is missing")
