@@ -239,13 +239,14 @@ def test_a_signal_ends_a_run_that_waits_for_its_encoder(
 
 
 def test_a_signal_ends_a_run_whose_service_does_not_answer(texts: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    process = start_embed(texts, "-o", tmp_path / "out", "--server", url)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate(timeout=4)  # it tries again
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=10)
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        service.settimeout(60)
+        url = f"http://127.0.0.1:{service.getsockname()[1]}"
+        process = start_embed(texts, "-o", tmp_path / "out", "--server", url)
+        for _ in range(2):  # it tries again
+            service.accept()[0].close()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
 
 
