@@ -176,11 +176,11 @@ def _rows(folder: Path, name: str, kind: ExampleKind, lines: Lines) -> Iterator[
 
 def _file_rows(path: Path, lines: Lines, *, comma: bool, kind: ExampleKind) -> Iterator[Example]:
     """The lines of a text file, or of a table whose header sets the number of columns."""
-    header = 1
+    header = 1 if kind == "texts" else 0
     for number, row in _lines(path, comma=comma):
         if kind == "texts":
             row = [" ".join(" ".join(row).split())]
-        elif number == 1:
+        elif not header and any(row):
             header = len(row)
             if header != 2 and (header, kind) != (3, "pairs"):
                 most = "two or three" if kind == "pairs" else "two"
@@ -221,16 +221,17 @@ def read_table(
     cells, or an empty (but for ``may_lack_text``) or overlong one. ``lines`` leaves lines out or
     cuts them before that.
     """
-    number = 0
+    headed = False
     for number, row in _lines(path):
-        if number == 1:
-            if row != list(columns):
-                raise DataError(f"{path} starts with {row}, not with the header {list(columns)}.")
+        taken = lines.taken(row) if lines and (headed or not any(row)) else row
+        if taken is None:
             continue
-        taken = lines.taken(row) if lines else row
-        if taken is not None:
+        if headed:
             yield _checked(path, number, taken, columns, shortest=0 if may_lack_text else 1)
-    if number == 0:
+        elif row != list(columns):
+            raise DataError(f"{path} starts with {row}, not with the header {list(columns)}.")
+        headed = True
+    if not headed:
         raise DataError(f"{path} is empty and has no rows: fetch it again.")
 
 

@@ -151,6 +151,8 @@ CUT = "x" * MAX_CHARACTERS
         ("a.txt", "\none\n \t \n\nthree\n\n", [("one",), ("three",)]),
         ("a.tsv", "x\ty\n\n1\t2\n\t\n3\t4\n\n", [("1", "2"), ("3", "4")]),
         ("a.csv", 'x,y\n\n1,2\n"",""\n3,4\n\n', [("1", "2"), ("3", "4")]),
+        ("b.tsv", "\n\t\n\nx\ty\n1\t2", [("1", "2")]),  # before the header
+        ("b.csv", "\n,\n\nx,y\n1,2", [("1", "2")]),
     ],
 )
 def test_empty_lines_are_left_out_and_counted(
@@ -165,11 +167,11 @@ def test_empty_lines_are_left_out_and_counted(
 
 
 def test_an_empty_line_of_a_known_source_is_left_out_too(tmp_path: Path) -> None:
-    content = b"label\tsentence1\tsentence2\n\n1\ta\tb\n"
+    content = b"\nlabel\tsentence1\tsentence2\n\n1\ta\tb\n"
     (tmp_path / "pan-paraphrase.tsv.gz").write_bytes(gzip.compress(content))
     corpus = read(tmp_path, {"pan_paraphrase": 0})
     assert corpus.parts == {"pan_paraphrase": [("a", "b")]}
-    assert corpus.changed == {"pan_paraphrase": "empty lines left out: 1"}
+    assert corpus.changed == {"pan_paraphrase": "empty lines left out: 2"}
 
 
 @pytest.mark.parametrize(("too_long", "taken"), [("cut", [(CUT,), ("a",)]), ("skip", [("a",)])])
