@@ -14,6 +14,7 @@ from sentence_transformers.base.modules.module import Module
 from s2sent.model.network.backbone_settings import (
     OF_TEMPLATES,
     require_backbone,
+    require_blocks,
     require_torch_attention,
 )
 from s2sent.model.network.checkpoint import CheckpointError, in_one_line
@@ -94,6 +95,7 @@ def _checked(kind: Any, folder: Path) -> Any:
         def _load_config(self, *args: Any, **kwargs: Any) -> Any:
             config, is_adapter = super()._load_config(*args, **kwargs)
             require_torch_attention(config)
+            require_blocks(config)
             if config.model_type in LAST_BLOCK_UNNORMED:
                 config.tie_last_hidden_states = False
             return config, is_adapter

@@ -31,6 +31,7 @@ ATTENTIONS = (None, "eager", "sdpa")  # torch's own
 ATTENTION_FIELDS = ("_attn_implementation", "attn_implementation")
 INTERNAL_FIELD = "_attn_implementation_internal"  # which transformers saves in no configuration
 RENAMES = "attribute_map"  # of fields of a configuration, likewise
+MOST_BLOCKS = 1_000  # ten times those of the largest models
 QUANTIZATION_FIELDS = ("quantization_config", "compression_config")
 # Of a configuration: names of weights that are not the folder's own.
 OTHER_WEIGHTS = ("transformers_weights", "use_pretrained_backbone", "use_timm_backbone")
@@ -127,6 +128,19 @@ def require_torch_attention(config: Any) -> None:
         raise _names_kernel(config.name_or_path, ATTENTION_FIELDS[0], name)
     for value in vars(config).values():
         require_torch_attention(value)
+
+
+def require_blocks(config: Any) -> None:
+    """Raise `CheckpointError` for so many blocks that making them would take hours and all memory.
+
+    The library makes each of them before it looks at the weights.
+    """
+    blocks = getattr(config, "num_hidden_layers", None)
+    if isinstance(blocks, int) and blocks > MOST_BLOCKS:
+        raise CheckpointError(
+            f"{config.name_or_path} names {blocks} blocks, and at most {MOST_BLOCKS} are made:"
+            " correct num_hidden_layers in config.json, or choose another model."
+        )
 
 
 def refuse_kernels(path: Path) -> None:

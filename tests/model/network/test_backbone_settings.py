@@ -224,6 +224,13 @@ def test_an_activation_that_is_no_name_is_a_sentence(checkpoint: Path, activatio
         load_encoder(checkpoint)
 
 
+def test_more_blocks_than_any_model_has_are_not_made(checkpoint: Path) -> None:
+    edit_json(checkpoint / "config.json", num_hidden_layers=10**30)
+    for load in (load_encoder, build_plain_encoder):
+        with pytest.raises(CheckpointError, match=f"{10**30} blocks, and at most 1000 are made"):
+            load(checkpoint)
+
+
 def test_a_pickle_of_a_head_is_not_opened(checkpoint: Path, tmp_path: Path) -> None:
     """Nor does the sentence say how to open it, as torch's own does."""
     dense_behind(checkpoint, "torch.nn.modules.activation.Tanh")
