@@ -130,8 +130,9 @@ def test_all_tables_and_plots_are_written_and_the_same_again(tmp_path: Path) -> 
     plots = {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")}
     assert set(re.findall(r"\]\((.*svg)\)", text)) == set(plots)
     assert {"simcse-figure-6.svg", "simcse-figure-7.svg", "simcse-figure-8.svg"} <= set(plots)
-    write_tables(experiments, tmp_path, ["simcse"], "reproduce it")
-    assert file.read_text() == text
+    some = chosen(["table 2", "figure 6"])
+    texts = {write_tables(some, tmp_path, ["simcse"], "reproduce it").read_text() for _ in range(2)}
+    assert len(texts) == 1
     assert {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")} == plots
 
 
