@@ -1,12 +1,12 @@
-"""The service on a GPU, beside sentence-transformers' `encode` and a plain ONNX Runtime loop.
+"""Everything that is asked of a GPU, in one run of ten minutes.
 
-    python -m benchmarks.studies.gpu --artifact FOLDER [--artifact FOLDER] --checkpoint FOLDER
-        --texts FILE [--seconds S] [--rounds N] --out FILE
+    python -m benchmarks.studies.gpu --texts FILE --out FILE [--artifact F] [--checkpoint F]
+    python -m benchmarks.studies.gpu --device cpu --short --out FILE     # a dry run
 
-Each round measures every artifact behind the service and in a plain loop, then `encode` of the
-checkpoint in float16, each with every load. Also how far an embedding differs between batches and
-between one run and two at once, and how long a run takes by its number of texts. Writes JSON, and
-prints Markdown tables.
+Exactness, two runs at once, times, the service by HTTP processes, a raw loop, and `encode`.
+Each cell is written to ``--out`` as it ends; one that fails or would begin after ``--limit`` is
+written as not measured. The artifact is converted as the service does it. Needs wrk; for a machine
+without an index `benchmarks.gpu_wheels` makes what is to be carried.
 """
 
 import argparse
@@ -15,283 +15,225 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack
+from functools import cache, partial
 from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.gpu_wheels import PACKAGES
 from benchmarks.load.closed_loop import Load, prepare_bodies, run_load, summarise_ms
-from benchmarks.load.texts import Texts, prepare_texts
+from benchmarks.load.texts import prepare_texts
 from benchmarks.systems.ours import our_service
-from benchmarks.systems.raw_limit import RawLimit
-from benchmarks.systems.running import NotMeasured, Running, running
+from benchmarks.systems.running import Running, running
+from benchmarks.systems.system import DEFAULT_ARTIFACT, SERVICE_ROUTE
 from benchmarks.systems.worker import measure
-from s2sent.model.artifact.manifest import TOKENIZER
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export.gpu.conversion import convert_for_gpu
 from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
-from s2sent.model.runtime.sessions import open_by_depth, run_bound
-from s2sent.model.runtime.tokenizer import Tokenizer
+from s2sent.model.runtime.sessions import run_bound
 
 LOADS = (
-    Load("c1", 1, 1),
-    Load("c64", 64, 1),
-    Load("c256", 256, 1),
-    Load("batch", 4, 32),
-    Load("many", 32, 32),
-    Load("long", 16, 1, "long"),
+    *(Load("1 x 1", 1, 1), Load("64 x 1", 64, 1), Load("256 x 1", 256, 1)),
+    *(Load("1024 x 1", 1024, 1), Load("4 x 32", 4, 32), Load("32 x 32", 32, 32)),
+    Load("16 long", 16, 1, "long"),
 )
-ENCODE_BATCHES = (32, 128, 512)  # of sentence-transformers; the fastest counts
-WARM_UP_SECONDS = 1.0
-COMPARED = 512  # texts whose embeddings are compared between batches
-CONCURRENT_BATCHES = 200
-RUN_TEXTS, RUN_LENGTH, RUNS = (1, 8, 32, 64, 128, 256, 512, 1024), 16, 30
-
-Figures = dict[str, Any]
+PROCESSES, BATCHES, COMPARED, AT_ONCE = (1, 4, 8, 12), (7, 64, 512), 512, 100_000
+RUN_TEXTS, RUN_LENGTH, RUNS = (1, 32, 128, 256, 512, 1024), 16, 30
+Cell = Callable[[], Any]
 
 
-def main() -> None:
-    """Measure, write and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--artifact", type=Path, action="append", required=True)
-    parser.add_argument("--checkpoint", type=Path, help="for sentence-transformers")
-    parser.add_argument("--texts", type=Path, required=True, help="one text a line")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--skip-loads", action="store_true", help="exactness and run times alone")
-    parser.add_argument("--out", type=Path, required=True)
-    options = parser.parse_args()
-    found: Figures = {"command": sys.argv, "device": _device(), "versions": _versions()}
-    texts = prepare_texts(options.texts, _tokenizer(options.artifact[0]))
-    for artifact in options.artifact:
-        with _recorded(found, "exactness", artifact.name) as of:
-            of |= _compare_batches(artifact, texts.short)
-        with _recorded(found, "two runs at once in one session", artifact.name) as of:
-            of |= _compare_concurrent(artifact, texts.long)
-        with _recorded(found, "runs", artifact.name) as of:
-            of |= {"ms": _run_times(artifact)}
-        options.out.write_text(json.dumps(found, indent=1))
-    for number in range(0 if options.skip_loads else options.rounds):
-        for artifact in options.artifact:
-            with _recorded(found, f"round {number}", f"service, {artifact.name}") as of:
-                of |= _measure_service(artifact, texts, options.seconds)
-            with _recorded(found, f"round {number}", f"plain loop, {artifact.name}") as of:
-                of |= _measure_loop(artifact, texts, options.seconds)
-            options.out.write_text(json.dumps(found, indent=1))
-        if options.checkpoint:
-            with _recorded(found, f"round {number}", "encode, float16") as of:
-                of |= _measure_encode(options.checkpoint, texts, options.seconds)
-        options.out.write_text(json.dumps(found, indent=1))
-    print("\n".join(_tables(found)))
+class Study:
+    """The cells of one run, in their order."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.short = options, options.short
+        self.seconds = 1.0 if self.short else options.seconds
+        self.folder = Path(tempfile.mkdtemp())
+        self.started = ExitStack()  # the service that runs
+        self.service_of = cache(self._start)
+        source = Artifact.open(options.artifact)
+        self.on_cpu = OnnxEncoder(source)
+        self.texts = prepare_texts(options.texts, self.on_cpu.tokenizer)
+        self.rows = [row.input_ids for row in self.on_cpu.tokenizer.tokenize(self.texts.short)]
+        for precision in ("fp16", "fp32"):
+            convert_for_gpu(source, self.folder / precision, precision)
+
+    def cells(self) -> dict[str, Cell]:
+        """What is measured, by name; what matters most first."""
+        precisions = ("fp16", "fp32")
+        cells: dict[str, Cell] = {}
+        for each in precisions:
+            cells[f"exactness, {each}"] = partial(self.exactness, each)
+            cells[f"two at once, {each}"] = partial(self.two_at_once, each)
+            cells[f"a run, {each}"] = partial(self.run_times, each)
+        loads = LOADS[:1] if self.short else LOADS
+        for count, load in product(PROCESSES[:1] if self.short else PROCESSES, loads):
+            name = f"service, {count} HTTP processes, {load.name}"
+            cells[name] = partial(self.service, count, load)
+        cells["service, stop"] = self.started.close
+        for load in loads:
+            cells[f"raw loop, {load.name}"] = partial(self.raw_loop, load)
+            for attention in ("sdpa", "flash_attention_2") if self.options.checkpoint else ():
+                cells[f"encode, {attention}, {load.name}"] = partial(self.encode, attention, load)
+        return cells
+
+    def encoder(self, precision: str) -> OnnxEncoder:
+        """The converted artifact on the device."""
+        return OnnxEncoder(self.folder / precision, device=self.options.device)
+
+    def exactness(self, precision: str) -> Any:
+        """Largest difference of a component to each text alone, and least cosine to the CPU."""
+        encoder, texts = self.encoder(precision), self.texts.short[: 64 if self.short else COMPARED]
+        alone = encoder.encode(texts, batch_size=1)
+        found = {
+            f"batches of {size}": float(
+                np.abs(encoder.encode(texts, batch_size=size) - alone).max()
+            )
+            for size in BATCHES
+        }
+        cosines = (alone * self.on_cpu.encode(texts)).sum(axis=1)
+        zeros = int((~alone.any(axis=1)).sum())
+        return found | {"least cosine to the CPU's float32": float(cosines.min()), "zeros": zeros}
+
+    def two_at_once(self, precision: str) -> Any:
+        """Texts that fail, differ or are zeros in two threads of one session, past its lock."""
+        encoder = self.encoder(precision)
+        session = encoder._by_depth[None]
+        batches = [encoder.inputs(self.rows[at : at + 64]) for at in range(0, len(self.rows), 64)]
+        expected = [run_bound(session, POOLED_OUTPUT, each) for each in batches]
+        bound = 1e-4 if precision == "fp32" else 1e-2
+        found = dict.fromkeys(("texts", "failed", "wrong", "zeros"), 0)
+
+        def run(number: int) -> None:
+            at = number % len(batches)
+            found["texts"] += len(expected[at])
+            try:
+                rows = run_bound(session, POOLED_OUTPUT, batches[at])
+            except Exception:  # ONNX Runtime raises classes of its own
+                found["failed"] += len(expected[at])
+                return
+            scale = np.linalg.norm(expected[at], axis=1, keepdims=True)
+            found["wrong"] += int((np.abs(rows - expected[at]) / scale > bound).any(axis=1).sum())
+            found["zeros"] += int((~rows.any(axis=1)).sum())
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, range((1_000 if self.short else AT_ONCE) // 64 + 1)))
+        return found
+
+    def run_times(self, precision: str) -> Any:
+        """Median ms of a run of n texts of `RUN_LENGTH` tokens, by depth and n."""
+        encoder, found = self.encoder(precision), {}
+        runs = 3 if self.short else RUNS
+        for depth in (None, *encoder.artifact.manifest.depths[:1]):
+            for count in RUN_TEXTS[:3] if self.short else RUN_TEXTS:
+                rows = [(self.rows[0] * RUN_LENGTH)[:RUN_LENGTH]] * count
+                times = []
+                for _ in range(runs):
+                    started = time.perf_counter()
+                    encoder.run(rows, depth=depth)
+                    times.append(1e3 * (time.perf_counter() - started))
+                found[f"{count} texts, depth {depth or 'full'}"] = median(times[runs // 3 :])
+        return found | gpu_memory()
+
+    def service(self, count: int, load: Load) -> Any:
+        """One load on the service with this many HTTP processes, which all loads have in turn."""
+        service = self.service_of(count)
+        bodies = prepare_bodies("service", SERVICE_ROUTE, load, self.texts, self.folder)
+        run_load(service, load, bodies, 1)
+        return run_load(service, load, bodies, self.seconds) | gpu_memory()
+
+    def _start(self, count: int) -> Running:
+        self.started.close()
+        flags = ["--device", self.options.device, "--http-processes", str(count)]
+        flags += ["--max-concurrent-requests", "4096"]
+        system = our_service(self.folder / "fp16", options=flags)
+        return self.started.enter_context(running(system, self.folder / "log"))
+
+    def raw_loop(self, load: Load) -> Any:
+        """One thread that tokenises and runs as many texts as the load has at once."""
+        encoder = self.encoder("fp16")
+        return self._calls(lambda texts: encoder.encode(texts, batch_size=1024), load)
+
+    def encode(self, attention: str, load: Load) -> Any:
+        """sentence-transformers in float16; the batch size that gives most."""
+        if attention == "flash_attention_2" and find_spec("flash_attn") is None:
+            return "not measured: flash_attn is not installed"
+        model = open_float16(self.options.checkpoint, self.options.device, attention)
+        best: dict[str, Any] = {"texts_per_second": 0.0}
+        for size in (32, 256, 1024):
+            if size <= max(32, load.in_flight):
+                seen = self._calls(partial(model.encode, batch_size=size), load)
+                best = max(best, seen | {"batch": size}, key=lambda of: of["texts_per_second"])
+        return best
+
+    def _calls(self, embed: Callable[[list[str]], Any], load: Load) -> dict[str, Any]:
+        task = {"texts": self.texts.of(load.kind), "texts_per_call": load.in_flight}
+        measure(lambda texts: embed(list(texts)), task | {"seconds": 0.3})
+        seen = measure(lambda texts: embed(list(texts)), task | {"seconds": self.seconds})
+        rate = seen["texts"] / seen["seconds"]
+        return {"texts_per_second": rate} | summarise_ms(seen["call_seconds"])
 
 
-def _tokenizer(folder: Path) -> Tokenizer:
-    artifact = Artifact.open(folder)
-    manifest = artifact.manifest
-    return Tokenizer(artifact.read(TOKENIZER), manifest.max_seq_length, manifest.template)
-
-
-@contextmanager
-def _recorded(found: Figures, part: str, name: str) -> Iterator[Figures]:
-    """The place for the figures of one system; what cannot be measured is recorded as such."""
-    of: Figures = found.setdefault(part, {}).setdefault(name, {})
-    started = time.perf_counter()
-    try:
-        yield of
-    except Exception as error:  # libraries' own; the other systems are still measured
-        of["not_measured"] = f"{type(error).__name__}: {error}"
-    of["took_seconds"] = time.perf_counter() - started
-    print(part, name, json.dumps(of)[:400], file=sys.stderr, flush=True)
-
-
-def _measure_service(artifact: Path, texts: Texts, seconds: float) -> Figures:
-    found: Figures = {}
-    system = our_service(artifact, options=("--device", "cuda"))
-    with tempfile.TemporaryDirectory() as folder:
-        with running(system, Path(folder, "log")) as service:
-            for load in LOADS:
-                bodies = prepare_bodies("service", _route(service), load, texts, Path(folder))
-                run_load(service, load, bodies, WARM_UP_SECONDS)
-                with _watched() as gpu:
-                    found[load.name] = run_load(service, load, bodies, seconds)
-                found[load.name] |= gpu
-        found["ready_seconds"] = service.seconds_to_ready
-    return found
-
-
-def _route(service: Running) -> Any:
-    if service.system.route is None:
-        raise NotMeasured("the service has no route")
-    return service.system.route
-
-
-def _measure_loop(artifact: Path, texts: Texts, seconds: float) -> Figures:
-    limit = RawLimit(artifact, on_gpu=True)
-    found: Figures = {}
-    for load in LOADS:
-        task = {"texts": texts.of(load.kind), "in_flight": load.in_flight, "seconds": seconds}
-        with _watched() as gpu:
-            seen = limit.measure(task)
-        found[load.name] = _rates(seen) | {"way": seen["way"]} | gpu
-    return found
-
-
-def _measure_encode(checkpoint: Path, texts: Texts, seconds: float) -> Figures:
-    """One caller that gives as many texts a call as the load has in flight."""
+@cache
+def open_float16(checkpoint: Path, device: str, attention: str) -> Any:
+    """A sentence-transformers encoder in float16."""
     import torch
     from sentence_transformers import SentenceTransformer
 
-    kwargs = {"dtype": torch.float16, "attn_implementation": "sdpa"}
-    encoder = SentenceTransformer(str(checkpoint), device="cuda", model_kwargs=kwargs)
-    found: Figures = {}
-    for load in LOADS:
-        together = load.in_flight
-        rates = {}
-        for size in ENCODE_BATCHES if together > ENCODE_BATCHES[0] else ENCODE_BATCHES[:1]:
-
-            def embed(batch: Sequence[str], size: int = size) -> Any:
-                return encoder.encode(list(batch), batch_size=size, show_progress_bar=False)
-
-            task = {"texts": texts.of(load.kind), "texts_per_call": together, "seconds": 0.5}
-            measure(embed, task)
-            with _watched() as gpu:
-                seen = measure(embed, task | {"seconds": seconds / 2})
-            way = {"way": f"{together} texts a call, batches of {size}"}
-            rates[size] = _rates(seen) | way | gpu
-        found[load.name] = max(rates.values(), key=lambda of: of["texts_per_second"])
-    return found
+    kwargs = {"attn_implementation": attention, "dtype": torch.float16}
+    return SentenceTransformer(str(checkpoint), device=device, model_kwargs=kwargs)
 
 
-def _rates(seen: Figures) -> Figures:
-    rate = {"texts_per_second": seen["texts"] / seen["seconds"]}
-    return rate | summarise_ms(seen["call_seconds"])
-
-
-def _compare_batches(artifact: Path, texts: Sequence[str]) -> Figures:
-    """Largest difference of a component: between batches on the GPU, and from the CPU."""
-    chosen = list(texts[:COMPARED])
-    encoder = OnnxEncoder(Artifact.open(artifact), device="cuda")
-    alone = encoder.encode(chosen, batch_size=1)
-    by_size = {size: encoder.encode(chosen, batch_size=size) for size in (7, 64, COMPARED)}
-    reversed_ = encoder.encode(chosen[::-1], batch_size=64)[::-1]
-    again = encoder.encode(chosen, batch_size=64)
-    differences = {f"batches of {size}": rows for size, rows in by_size.items()}
-    differences |= {"batches of 64, reversed": reversed_}
-    found: Figures = {name: _difference(rows, alone) for name, rows in differences.items()}
-    found["the same batches again"] = _difference(again, by_size[64])
-    found["provider"] = encoder.provider
-    with suppress(Exception):  # a CPU may lack a kernel of a graph for GPUs
-        on_cpu = OnnxEncoder(Artifact.open(artifact), device="cpu").encode(chosen, batch_size=32)
-        found["the CPU"] = _difference(on_cpu, alone)
-        found["least cosine to the CPU"] = float(np.sum(on_cpu * alone, axis=1).min())
-    return found
-
-
-def _compare_concurrent(artifact: Path, texts: Sequence[str]) -> Figures:
-    """Batches of long texts in two threads of one session, which `OnnxEncoder` does not do on a
-    GPU, beside the same batches one after another: how many fail, differ, or have rows of zeros."""
-    opened = Artifact.open(artifact)
-    encoder = OnnxEncoder(opened, device="cuda")
-    session = open_by_depth(opened, "cuda")[None]
-    rows = [row.input_ids for row in encoder.tokenizer.tokenize(texts)]
-    batches = [encoder.inputs(rows[at : at + 64]) for at in range(0, len(rows), 64)]
-    expected = [run_bound(session, POOLED_OUTPUT, batch) for batch in batches]
-    found = dict.fromkeys(("batches", "failed", "differ by 1e-3 or more", "have zeros"), 0)
-
-    def run(at: int) -> None:
-        found["batches"] += 1
-        try:
-            embeddings = run_bound(session, POOLED_OUTPUT, batches[at % len(batches)])
-        except Exception:  # ONNX Runtime raises classes of its own
-            found["failed"] += 1
-            return
-        differ = _difference(embeddings, expected[at % len(batches)]) >= 1e-3
-        found["differ by 1e-3 or more"] += differ
-        found["have zeros"] += not embeddings.any(axis=1).all()
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(run, range(CONCURRENT_BATCHES)))
-    return found
-
-
-def _difference(rows: Any, others: Any) -> float:
-    return float(np.abs(rows - others).max())
-
-
-def _run_times(artifact: Path) -> dict[int, float]:
-    """Median ms of a run of n texts of `RUN_LENGTH` tokens, tokens given."""
-    encoder = OnnxEncoder(Artifact.open(artifact), device="cuda")
-    found = {}
-    for count in RUN_TEXTS:
-        rows = [[101, *range(2000, 2000 + RUN_LENGTH - 2), 102]] * count
-        times = []
-        for _ in range(RUNS):
-            started = time.perf_counter()
-            encoder.run(rows)
-            times.append(1e3 * (time.perf_counter() - started))
-        found[count] = median(times[RUNS // 3 :])
-    return found
-
-
-@contextmanager
-def _watched() -> Iterator[Figures]:
-    """The GPU's utilisation (median, %) and used memory (largest, MB) during a block."""
-    query = "--query-gpu=utilization.gpu,memory.used"
-    command = ["nvidia-smi", query, "--format=csv,noheader,nounits", "-lms", "250"]
-    found: Figures = {}
+def nvidia_smi(query: str) -> str:
+    """One line of figures; empty without a GPU."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
     try:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    except OSError:
-        yield found
-        return
-    try:
-        yield found
-    finally:
-        process.terminate()
-        lines = process.communicate()[0].splitlines()
-        rows = [[float(cell) for cell in line.split(",")] for line in lines if "," in line]
-        if rows:
-            found["gpu_percent"] = median(row[0] for row in rows)
-            found["gpu_mb"] = max(row[1] for row in rows)
-
-
-def _device() -> str:
-    query = "--query-gpu=name,driver_version,memory.total"
-    command = ["nvidia-smi", query, "--format=csv,noheader"]
-    with suppress(OSError, subprocess.CalledProcessError):
         return subprocess.check_output(command, text=True).strip()
-    return "no NVIDIA GPU"
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": sys.version.split()[0]}
-    for name in ("onnxruntime-gpu", "torch", "transformers", "sentence-transformers", "fastapi"):
-        with suppress(Exception):
-            found[name] = version(name)
-    return found
+def gpu_memory() -> dict[str, float]:
+    """Megabytes of the GPU in use."""
+    used = nvidia_smi("memory.used")
+    return {"gpu_mb": float(used)} if used else {}
 
 
-def _tables(found: Figures) -> Iterator[str]:
-    yield f"{found['device']}; {found['versions']}"
-    rounds = [found[part] for part in found if part.startswith("round")]
-    if rounds:
-        yield "| texts/s | " + " | ".join(load.short_label for load in LOADS) + " |"
-        yield "|---" * (len(LOADS) + 1) + "|"
-    for name in rounds[0] if rounds else ():
-        cells = []
-        for load in LOADS:
-            seen = [of[name][load.name] for of in rounds if load.name in of.get(name, {})]
-            rates = [each["texts_per_second"] for each in seen]
-            p50 = [each["p50_ms"] for each in seen]
-            cells.append(f"{median(rates):.0f} ({median(p50):.2f} ms)" if rates else "–")
-        yield f"| {name} | " + " | ".join(cells) + " |"
-    for part in ("exactness", "two runs at once in one session", "runs"):
-        for name, of in found.get(part, {}).items():
-            yield f"{part}, {name}: {json.dumps(of)}"
+def main() -> None:
+    """Measure one cell after another, each written as it ends."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--artifact", type=Path, default=DEFAULT_ARTIFACT)
+    parser.add_argument("--checkpoint", type=Path, help="for sentence-transformers")
+    parser.add_argument("--texts", type=Path, help="one text a line; by default the export's own")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--short", action="store_true", help="a few cells, for a dry run")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each load")
+    parser.add_argument("--limit", type=float, default=540.0, help="seconds for all cells")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    started = time.monotonic()
+    packages = ("onnxruntime-gpu", "onnxruntime", "torch", "sentence-transformers")
+    versions = {name: version(name) for name in packages if find_spec(name.replace("-", "_"))}
+    card = nvidia_smi("name,driver_version") or "no NVIDIA GPU"
+    found: dict[str, Any] = {"command": sys.argv, "card": card, "versions": versions}
+    print(f"{card}; a machine without an index is brought {', '.join(PACKAGES)}, wrk and this tree")
+    for name, cell in Study(options).cells().items():
+        began = time.monotonic()
+        try:
+            late = began - started > options.limit
+            found[name] = "not measured: no time was left" if late else cell()
+        except Exception as error:  # libraries' own; the other cells are still measured
+            found[name] = f"not measured: {type(error).__name__}: {error}"
+        print(f"{time.monotonic() - began:6.1f} s  {name}: {json.dumps(found[name])}", flush=True)
+        options.out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ import tokenizers
 from numpy.typing import NDArray
 
 BATCH_SIZES = (1, 4, 8, 16, 32)
-BATCH_SIZES_ON_GPU = (1, 16, 64, 128, 256)
 MAX_TOKENS = 256
 TRIAL_SECONDS = 1.0
 
@@ -53,18 +52,14 @@ class BatchStream:
 
 
 class RawLimit:
-    """An artifact's graph in one session with all threads, and in one session a core.
+    """An artifact's graph in one session with all threads, and in one session a core."""
 
-    On a GPU it is one session that one thread runs.
-    """
-
-    def __init__(self, artifact: Path, *, on_gpu: bool = False) -> None:
+    def __init__(self, artifact: Path) -> None:
         self._tokenizer = tokenizers.Tokenizer.from_file(str(artifact / "tokenizer.json"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MAX_TOKENS)
         path = str(artifact / "onnx/model.onnx")
-        self._ways = _ways_on_gpu(path) if on_gpu else _ways_on_cpu(path)
-        self._sizes = BATCH_SIZES_ON_GPU if on_gpu else BATCH_SIZES
+        self._ways = _ways(path)
         self._fastest: dict[tuple[int, str], tuple[str, int]] = {}  # by load
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
@@ -90,7 +85,7 @@ class RawLimit:
         trials = {
             (way, size): _rate(self._time(way, size, task, TRIAL_SECONDS))
             for way in self._ways
-            for size in sorted({self._fitting(way, size, task) for size in self._sizes})
+            for size in sorted({self._fitting(way, size, task) for size in BATCH_SIZES})
         }
         return max(trials, key=lambda key: trials[key])
 
@@ -131,19 +126,12 @@ def _rate(seen: dict[str, Any]) -> float:
     return rate
 
 
-def _ways_on_cpu(path: str) -> dict[str, list[ort.InferenceSession]]:
+def _ways(path: str) -> dict[str, list[ort.InferenceSession]]:
     cores = len(os.sched_getaffinity(0))
     return {
         "one session": [_open(path, cores)],
         "one session a core": [_open(path, 1) for _ in range(cores)],
     }
-
-
-def _ways_on_gpu(path: str) -> dict[str, list[ort.InferenceSession]]:
-    ort.preload_dlls()
-    providers = [("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider"]
-    session = ort.InferenceSession(path, providers=providers, enable_fallback=0)
-    return {"one session": [session]}  # two threads in it gave wrong embeddings
 
 
 def _open(path: str, threads: int) -> ort.InferenceSession:
