@@ -80,7 +80,7 @@ def _sentence(kind: Any, error: ErrorDetails) -> str:
     if name.startswith("union_tag"):
         known = ", ".join(each.name for each in inner)
         return f" [{key}] has the name {value.get('name')!r}: choose one of {known}"
-    option = next(part for part in reversed(error["loc"]) if isinstance(part, str))
+    option = next((part for part in reversed(error["loc"]) if isinstance(part, str)), "recipe")
     if name == "finite_number" and type(value) is int:
         return f"{place} has {option} above 1.8e308: write a smaller number"
     return f"{place} has {option} = {value!r}: {_cure(name, error)}"

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -169,6 +170,12 @@ def test_values_that_toml_has_and_a_recipe_has_not_are_refused_by_name(tmp_path:
             ConfigError, match=r"\[training\] has steps = .*: it must be of type int"
         ):
             read_recipe(write(tmp_path, MINIMAL.replace("= 3", f"= {value}")))
+
+
+@pytest.mark.parametrize("table", [["seed"], "seed", 3, None])
+def test_a_record_whose_recipe_is_no_table_is_refused(table: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^record has recipe = .*: it must be of type table\.$"):
+        recipe_from(table, "record")
 
 
 def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path: Path) -> None:
