@@ -17,7 +17,6 @@ import { cosineMatrix } from "./vectors.js";
 const LONG_PASTE = 5_000; // characters
 
 let info = null; // the answer of /info
-let around = 0; // special tokens of a text
 let results = null; // { texts, vectors, tokens, unknown, truncated, cosines, options, analysis }, or none of no texts
 let running = new AbortController();
 
@@ -57,7 +56,7 @@ async function start() {
     const device = info.provider.replace("ExecutionProvider", "");
     byId("model").textContent = `${info.served_model_name} · ${info.dim} numbers · ${info.precision} · ${device}`;
     byId("key-field").hidden = !hasKey();
-    around = await countAround();
+    await countAround();
     prepareDepth(info);
     fillPrompts();
     await embedTexts();
@@ -79,6 +78,7 @@ async function embedTexts() {
   if (texts.length === 0) {
     results = null;
     byId("progress").textContent = "";
+    byId("unknown").hidden = true;
     tell("There is no text. Type one per line, or load an example.");
     return showView();
   }
@@ -104,10 +104,10 @@ async function embedTexts() {
 
 /** Tell of texts that are mostly symbols the model does not know, which it takes for one another. */
 function warnOfUnknown() {
-  const found = mostlyUnknown(results, around);
+  const found = mostlyUnknown(results);
   byId("unknown").hidden = found.length === 0;
   const which = found.slice(0, 5).map((position) => position + 1).join(", ");
-  byId("unknown").textContent = `The model knows less than half of ${found.length === 1 ? `text ${which}` : `${found.length} texts (${which}${found.length > 5 ? " …" : ""})`}: ` +
+  byId("unknown").textContent = `The model does not know half or more of ${found.length === 1 ? `text ${which}` : `${found.length} texts (${which}${found.length > 5 ? " …" : ""})`}: ` +
     "all that it does not know is one token to it, so such texts can look equal. See Tokens.";
 }
 

@@ -2,6 +2,7 @@
 
 import { embed } from "./api.js";
 import { byId, decimals, element, shorten } from "./dom.js";
+import { mostlyUnknown } from "./tokens.js";
 import { dot, ranking } from "./vectors.js";
 
 const SHOWN = 20;
@@ -44,19 +45,25 @@ async function search(onFailure) {
   const query = searchedFor();
   if (!current || !query) {
     byId("hits").replaceChildren();
+    noteOnQuery(false);
     told(null);
     return;
   }
   const prompt = byId("prompt").value;
   const options = prompt ? { ...current.options, prompt_name: prompt } : current.options;
   try {
-    const { vectors } = await embed([query], options, running);
-    const scores = current.vectors.map((vector) => dot(vector, vectors[0]));
+    const asked = await embed([query], options, running);
+    const scores = current.vectors.map((vector) => dot(vector, asked.vectors[0]));
+    noteOnQuery(mostlyUnknown(asked).length > 0);
     list(query, scores);
     told(scores);
   } catch (error) {
     if (error.name !== "AbortError") onFailure(error);
   }
+}
+
+function noteOnQuery(isUnknown) {
+  for (const note of document.querySelectorAll(".query-note")) note.hidden = !isUnknown;
 }
 
 function list(query, scores) {

@@ -9,16 +9,17 @@ const MOST_DRAWN = 100; // texts whose tokens are drawn
 const DRAWN_CHARACTERS = 600; // of such a text
 const DRAWN_TOKENS = 80;
 
+let around = 0; // special tokens that stand around a text
 let shows = 0; // begun so far; only the latest draws
 
-/** The positions of texts of which the model knows less than half; `around` are the special tokens of a text. */
-export const mostlyUnknown = ({ tokens, unknown }, around) =>
+/** The positions of texts of which half or more is unknown to the model. */
+export const mostlyUnknown = ({ tokens, unknown }) =>
   [...tokens.keys()].filter((position) => unknown[position] > 0 && 2 * unknown[position] >= tokens[position] - around);
 
-/** How many special tokens stand around a text. */
+/** Ask how many special tokens stand around a text. */
 export async function countAround() {
   const [spans] = await callJson("tokenize", { inputs: "a" });
-  return spans.filter((span) => span.special).length;
+  around = spans.filter((span) => span.special).length;
 }
 
 export async function showTokens({ texts, tokens, unknown, truncated }, info, guarded) {

@@ -13,10 +13,12 @@ pytestmark = with_chromium
 
 
 def test_of_no_texts_each_view_says_what_to_do(page: Page) -> None:
-    paste(page, TEXTS)
+    paste(page, [*TEXTS, "\N{AUTOMOBILE}"])
+    expect(page.locator("#unknown")).to_be_visible()
     page.fill("#texts", " \n ")
     page.click("#embed")
     expect(page.locator("#notice")).to_contain_text("There is no text.")
+    expect(page.locator("#unknown")).to_be_hidden()
     expect(page.locator("#count")).to_have_text("0 texts")
     for name in VIEWS:
         view(page, name)
@@ -72,7 +74,7 @@ def test_what_rounds_to_zero_has_no_sign(page: Page) -> None:
 def test_tokens_are_drawn_and_texts_that_are_mostly_unknown_are_warned_of(page: Page) -> None:
     expect(page.locator("#unknown")).to_be_hidden()
     paste(page, ["a dog runs", "\N{SLICE OF PIZZA}", "\N{AUTOMOBILE}", "a dog \N{AUTOMOBILE} runs"])
-    expect(page.locator("#unknown")).to_contain_text("less than half of 2 texts (2, 3)")
+    expect(page.locator("#unknown")).to_contain_text("does not know half or more of 2 texts (2, 3)")
     view(page, "tokens")
     lines = page.locator("#token-list li")
     expect(lines.nth(0).locator("code")).to_have_text(["a", "dog", "runs"])
@@ -83,6 +85,19 @@ def test_tokens_are_drawn_and_texts_that_are_mostly_unknown_are_warned_of(page: 
     expect(page.locator("#tokens-summary")).to_contain_text("3 of them unknown")
     paste(page, TEXTS)
     expect(page.locator("#unknown")).to_be_hidden()
+
+
+def test_a_search_for_what_is_unknown_is_warned_of(page: Page) -> None:
+    paste(page, TEXTS)
+    view(page, "search")
+    note = page.locator("#search .query-note")
+    for query, unknown in (("\N{AUTOMOBILE}", True), ("a dog", False)):
+        page.fill("#query", query)
+        expect(page.locator("#hits")).to_have_attribute("data-query", query)
+        expect(note).to_be_visible(visible=unknown)
+    page.fill("#query", "\N{AUTOMOBILE}")
+    view(page, "map")
+    expect(page.locator("#map .query-note")).to_be_visible()
 
 
 def test_live_asks_while_it_is_looked_at_only(browser: Browser, server: ServerProcess) -> None:
