@@ -22,11 +22,16 @@ from s2sent.model.artifact.manifest import MANIFEST
 from s2sent.model.network.bare import MODULES_FILE, told_of_bare
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.transformer import TemplateTransformer, TokenPooling
+from s2sent.model.network.twin_encoder import TwinEncoder
 
 BACKBONES: tuple[type[Module], ...] = (Transformer, TemplateTransformer)
 POOLINGS: tuple[type[Module], ...] = (Pooling, TokenPooling)
 HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the pooling
 KNOWN: tuple[type[Module], ...] = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
+FORMER_MODULES = {  # of checkpoints that were saved before they carried their code
+    "model.network.transformer": TemplateTransformer.__module__,
+    "model.network.twins": TwinEncoder.__module__,
+}
 SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none
 SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name")
 ADAPTER_FILE = "adapter_config.json"  # of peft
@@ -74,12 +79,18 @@ def module_entries(checkpoint: Path) -> list[tuple[str, str]]:
         case [_, *_] as entries if all(map(_is_module, entries)):
             for entry in entries:
                 _require_inside(checkpoint, entry["path"])
-            return [(entry["type"], entry["path"]) for entry in entries]
+            return [(_today(entry["type"]), entry["path"]) for entry in entries]
         case _:
             raise CheckpointError(
                 f"{checkpoint / MODULES_FILE} is no list of modules with type and path: pass a "
                 "folder that encoder.save() wrote."
             )
+
+
+def _today(name: str) -> str:
+    """A class's name as it is saved today."""
+    module, _, class_name = name.rpartition(".")
+    return f"{FORMER_MODULES.get(module, module)}.{class_name}"
 
 
 def has_template(checkpoint: str | Path) -> bool:
