@@ -12,12 +12,11 @@ import fcntl
 import logging
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,6 +24,7 @@ import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MODEL, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact, graph_at
+from s2sent.service.engine.inference.private_cache import UMASK, is_private, written_by_others
 from s2sent.service.engine.inference.start_step import start_step
 from s2sent.service.lock_files import open_lock_file
 from s2sent.service.settings import Settings
@@ -37,7 +37,6 @@ CONVERSION = {"int8": "3", "fp16": "fp16-1", "fp32": "fp32-1"}
 # What a conversion changes in a manifest.
 CONVERTED_FIELDS = ("precision", "exact_without_vnni", "scores", "by_depth", "parity", "versions")
 CONVERTED_FOR_GPU = (*CONVERTED_FIELDS, "inputs")
-OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 CODE = Path(s2sent.__file__).parents[1]  # where the converter is that belongs to this code
 
 
@@ -111,25 +110,15 @@ def _cache_folder(settings: Settings) -> Path:
 
 def _require_private(folder: Path) -> None:
     """Raise ConversionUnavailable where others may write: they could replace the model."""
-    try:
-        found = folder.stat()
-    except OSError:  # it is made with the first entry, or the error is told then
-        return
-    if _others_may_write(found):
-        raise _unwritable(
-            folder,
-            f"others may write it (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):o})",
-        )
-
-
-def _others_may_write(found: os.stat_result) -> bool:
-    return found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & OTHERS_MAY_WRITE)
+    with suppress(OSError):  # it is made with the first entry, or the error is told then
+        if reason := written_by_others(folder):
+            raise _unwritable(folder, reason)
 
 
 def _cached(entry: Path, source: Artifact, target: str) -> Artifact | None:
     """What is in the cache, None where that is nothing, damaged or of another artifact or user."""
     try:
-        if any(_others_may_write(part.stat()) for part in (entry, *entry.rglob("*"))):
+        if not is_private(entry):
             return None
         made = Artifact.open(entry, keep_graph=True)
     except (ArtifactError, OSError):
@@ -205,7 +194,7 @@ def _run_converter(source: Artifact, entry: Path, target: str, lock: int) -> Non
         capture_output=True,
         text=True,
         pass_fds=(lock,),
-        umask=0o077,
+        umask=UMASK,
         check=False,
     )
     if done.returncode:

@@ -16,13 +16,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MANIFEST, MODEL
+from s2sent.service.engine.inference.private_cache import UMASK, is_private, written_by_others
 from s2sent.service.engine.inference.start_step import start_step
+from s2sent.service.lock_files import open_lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -47,13 +49,27 @@ def artifact_of(model: str, cache: Path | None = None) -> Path:
     if folder is not None and (folder / MANIFEST).is_file():
         return folder
     entry = (cache or cache_folder()) / _key(model, folder)
-    if (entry / MANIFEST).is_file():
+    if _is_kept(entry):
         return entry
     with _locked(entry):
-        if not (entry / MANIFEST).is_file():  # made by another process meanwhile
+        if not _is_kept(entry):  # made by another process meanwhile
             with start_step(f"exporting {model} to {entry}"):
                 _make(model, folder, entry)
     return entry
+
+
+def _is_kept(entry: Path) -> bool:
+    """Whether the cache has it. Raises ModelUnavailable where others may write it there."""
+    with suppress(OSError):  # nothing is there yet, or the error is told when it is made
+        reason = written_by_others(entry.parent)
+        if not reason and entry.is_dir() and not is_private(entry):
+            reason = f"others may write {entry.name}"
+        if reason:
+            raise ModelUnavailable(
+                f"{entry.parent} cannot keep the exported model: {reason}. Set XDG_CACHE_HOME to a"
+                " folder that this user alone can write, or remove what others may write."
+            )
+    return (entry / MANIFEST).is_file()
 
 
 def cache_folder() -> Path:
@@ -103,6 +119,7 @@ def _run(command: list[str], model: str) -> None:
         capture_output=True,
         text=True,
         check=False,
+        umask=UMASK,
     )
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
@@ -114,8 +131,7 @@ def _locked(entry: Path) -> Iterator[None]:
     """Let one process at a time export; the others wait for what it makes."""
     try:
         entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        lock = os.open(entry.with_name(f"{entry.name}.lock"), flags, 0o600)
+        lock = open_lock_file(entry.with_name(f"{entry.name}.lock"), 0o600)
     except OSError as error:
         raise ModelUnavailable(
             f"{entry.parent} cannot keep the exported model ({error.strerror}): set XDG_CACHE_HOME"

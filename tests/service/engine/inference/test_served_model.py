@@ -1,5 +1,6 @@
 """serve --model: a folder or a hub id becomes an artifact once, and is served like any other."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -177,6 +178,24 @@ def test_a_lock_that_is_a_link_is_not_followed(given: Path, tmp_path: Path) -> N
     with pytest.raises(ModelUnavailable, match="cannot keep the exported model"):
         artifact_of(str(given), tmp_path / "cache")
     assert (tmp_path / "target").read_text() == "kept"
+
+
+@pytest.mark.parametrize("part", [".", "onnx/model.onnx", ".."])
+def test_what_others_may_write_is_not_served(given: Path, tmp_path: Path, part: str) -> None:
+    made = artifact_of(str(given), tmp_path / "cache")
+    (made / part).chmod(0o777)
+    with pytest.raises(ModelUnavailable, match="cannot keep the exported model: others may write"):
+        artifact_of(str(given), tmp_path / "cache")
+
+
+def test_what_is_exported_is_private_whatever_the_umask(given: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o755)
+    before = os.umask(0)
+    try:
+        made = artifact_of(str(given), tmp_path / "cache")
+    finally:
+        os.umask(before)
+    assert not [found for found in (made, *made.rglob("*")) if found.stat().st_mode & 0o022]
 
 
 @pytest.mark.parametrize("precision", ["as_is", "int8"])
