@@ -76,48 +76,6 @@ $(DEV)/installed: pyproject.toml constraints.txt
 	$(DEV)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,optimum,dev]'
 	touch $@
 
-$(NEWER)/installed: pyproject.toml tests/model/transformers_5.txt
-	@$(VENV) $(NEWER)
-	$(NEWER)/bin/pip install --quiet --editable '.[cpu,train]' --requirement tests/model/transformers_5.txt
-	touch $@
-
-$(BULK)/installed    ## s2sent embed on a Ray cluster, and its vectors in stores
-	cd tests/bulk && ORT_DISABLE_TELEMETRY=1 RAY_USAGE_STATS_ENABLED=0 \
-	  $(CURDIR)/$(BULK)/bin/python -m pytest -c pytest.ini
-
-check: $(DEV)/installed         ## lint, format and types
-	$(DEV)/bin/ruff check . && $(DEV)/bin/ruff format --check . && $(DEV)/bin/mypy
-
-fix: $(DEV)/installed           ## format and mend what can be mended
-	$(DEV)/bin/ruff check --fix . ; $(DEV)/bin/ruff format .
-
-bench: $(DEV)/installed         ## measure the service beside its peers (needs wrk and cc), with BENCH=--options
-	-$(MAKE) --keep-going peers
-	$(DEV)/bin/python -m benchmarks $(BENCH)
-
-peers: $(OTHERS:%=$(PEERS)/%/installed)  ## install what bench compares with
-
-soak: $(DEV)/installed          ## twenty minutes of faults, leavers and restarts; MINUTES=2 for less
-	$(DEV)/bin/python -m tests.support.chaos --minutes $(or $(MINUTES),20)
-
-fuzz: $(DEV)/installed $(FUZZ)/installed ## 10,000 cases made from the OpenAPI document
-	$(DEV)/bin/python -m tests.fuzz
-
-$(SERVE)/installed: pyproject.toml constraints.txt
-	@$(VENV) $(SERVE)
-	$(SERVE)/bin/pip install --constraint constraints.txt --editable '.[cpu]'
-	touch $@
-
-$(TRAIN)/installed: pyproject.toml constraints.txt
-	@$(VENV) $(TRAIN)
-	$(TRAIN)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,optimum]'
-	touch $@
-
-$(DEV)/installed: pyproject.toml constraints.txt
-	@$(VENV) $(DEV)
-	$(DEV)/bin/pip install --constraint constraints.txt --editable '.[cpu,train,optimum,dev]'
-	touch $@
-
 $(NEWER)/installed: pyproject.toml constraints.txt tests/model/transformers_5.txt
 	@$(VENV) $(NEWER)
 	grep -vE '^(transformers|sentence-transformers|huggingface_hub|tokenizers)==' constraints.txt \
