@@ -1,7 +1,7 @@
 """Requantizing an artifact: an int8 artifact from a float one, without its checkpoint or torch.
 
-    matrices in float32 again -> measured on sentences -> int8 products, also within the branches of
-        early exits -> compared with the source, at every depth
+    matrices in float32 again, tables rounded -> measured on sentences -> int8 products, also within
+        the branches of early exits, and int8 tables -> compared with the source, at every depth
 
 Where there is a checkpoint, `model.export.checkpoint` gives better weights: here those that are
 stored as int8 already are rounded a second time.
@@ -24,7 +24,7 @@ from s2sent.model.export import graph
 from s2sent.model.export.early_exit import without_exits
 from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from s2sent.model.export.int8.products import multiply_as_int8
-from s2sent.model.export.int8.storage import fold_int8
+from s2sent.model.export.int8.storage import fold_int8, round_tables, store_int8
 from s2sent.model.export.parity import (
     ParityError,
     ParityReport,
@@ -95,8 +95,10 @@ def _convert_graph(
     ]
     model = onnx.load_from_string(source.read(MODEL))
     fold_int8(model)
+    round_tables(model)
     if not multiply_as_int8(model.graph, measure_tokens(without_exits(model), batches)):
         raise ConversionError(f"{source.path} has no product that int8 suits. Serve it as it is.")
+    store_int8(model, tables_only=True)
     return model
 
 

@@ -1,6 +1,7 @@
 """Weights that are stored as int8 with a scale for each of their channels, in a graph."""
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,9 +47,9 @@ def store_int8(encoder: ModelProto, *, tables_only: bool = False, by_row: str = 
     for tensor in list(encoder.graph.initializer):
         if tensor.name not in axes or tensor.data_type != TensorProto.FLOAT:
             continue
-        weight = numpy_helper.to_array(tensor)
-        if weight.ndim != 2 or weight.size < MIN_ROUNDED_ELEMENTS:
+        if not _is_large(tensor):
             continue
+        weight = numpy_helper.to_array(tensor)
         quantized, scale = quantize_channels(weight, axes[tensor.name])
         if not np.allclose(quantized * scale, weight, rtol=1e-6, atol=0):
             raise GraphError(f"{tensor.name} is not on the int8 grid of its channels")
@@ -63,6 +64,19 @@ def store_int8(encoder: ModelProto, *, tables_only: bool = False, by_row: str = 
             _unfold(encoder, tensor.name)
         stored += 1
     return stored
+
+
+def round_tables(encoder: ModelProto) -> None:
+    """Round the embedding tables in float32 to the grid that `store_int8` stores, in place."""
+    axes = _weight_axes(encoder, _TABLES)
+    for tensor in encoder.graph.initializer:
+        if tensor.name in axes and tensor.data_type == TensorProto.FLOAT and _is_large(tensor):
+            rounded = round_channels(numpy_helper.to_array(tensor), axes[tensor.name])
+            tensor.CopyFrom(numpy_helper.from_array(rounded, tensor.name))
+
+
+def _is_large(tensor: TensorProto) -> bool:
+    return len(tensor.dims) == 2 and prod(tensor.dims) >= MIN_ROUNDED_ELEMENTS
 
 
 def fold_int8(encoder: ModelProto) -> None:

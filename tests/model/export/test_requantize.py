@@ -11,11 +11,12 @@ import pytest
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MODEL
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export import graph as graph_of
 from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions, Precision
 from s2sent.model.export.requantize import ConversionError, convert_to_int8
-from s2sent.model.network.encoder import build_encoder
+from s2sent.model.network.encoder import build_encoder, build_plain_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.__main__ import main
@@ -43,6 +44,27 @@ def test_products_are_of_int8_and_vectors_near_those_of_the_source(
     before, after = (OnnxEncoder(artifact).encode(TEXTS) for artifact in (source, made))
     assert ((before * after).sum(axis=1) > 0.99).all()
     assert (np.abs(before - after).max(axis=1) > 0).all()
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("precision", ["fp32", "weight-int8"])
+def test_int8_is_as_small_by_conversion_as_by_export(
+    family: str, precision: Precision, tmp_path: Path
+) -> None:
+    """Tables of embeddings are stored as int8 too, whatever the source has."""
+    backbone = tiny_backbone(tmp_path / "backbone", family, num_layers=2)
+    encoder = build_plain_encoder(backbone, max_seq_length=64)
+    encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
+    source, exported = (
+        export_checkpoint(tmp_path / "checkpoint", tmp_path / each, ExportOptions(precision=each))
+        for each in (precision, "int8")
+    )
+    made = convert_to_int8(source, tmp_path / "made")
+
+    def weights(artifact: Artifact) -> int:
+        return graph_of.weight_bytes(onnx.load_from_string(artifact.read(MODEL)))
+
+    assert weights(made) == pytest.approx(weights(exported), rel=0.05)
 
 
 def test_a_file_that_is_replaced_meanwhile_is_not_sealed(
