@@ -36,6 +36,8 @@ class FakeRuntime:
         self.failure = failure
         self.sessions: list[FakeSession] = []
         self.libraries_loaded = 0
+        self.running = 0  # runs that have begun and not ended, in any session
+        self.most_at_once = 0
         self.bytes_placed = 0  # of arrays that were put on the GPU to stay there
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> "FakeRuntime":
@@ -85,8 +87,6 @@ class FakeSession:
         self.providers = providers  # what was asked for: options by provider, in order
         self.keywords = keywords
         self.bindings: list[FakeBinding] = []
-        self.running = 0  # runs that have begun and not ended
-        self.most_at_once = 0
 
     def get_outputs(self) -> list[Any]:
         return list(self._real.get_outputs())
@@ -115,11 +115,12 @@ class FakeSession:
 
     def run_with_iobinding(self, binding: "FakeBinding") -> None:
         binding.calls.append("run")
-        self.running += 1
-        self.most_at_once = max(self.most_at_once, self.running)
+        runtime = self._runtime
+        runtime.running += 1
+        runtime.most_at_once = max(runtime.most_at_once, runtime.running)
         time.sleep(0.001)  # so that another thread comes in if it can
         self._real.run_with_iobinding(binding.real)
-        self.running -= 1
+        runtime.running -= 1
 
 
 class FakeBinding:

@@ -282,16 +282,19 @@ def test_a_bound_run_computes_what_a_plain_run_does(
 
 
 def test_on_a_gpu_runs_of_several_threads_wait_for_each_other(
-    gpu_artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    exits_on_gpu: Artifact, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two at once gave wrong embeddings there. Each has its own binding, so its own rows."""
+    """Two at once gave wrong embeddings there, and depths have sessions of their own. Each run has
+    its own binding, so its own rows."""
     runtime = FakeRuntime().install(monkeypatch)
-    encoder = OnnxEncoder(gpu_artifact, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
-    one_by_one = [encoder.run([row]) for row in rows(encoder)] * 8
+    encoder = OnnxEncoder(exits_on_gpu, device="cuda", intra_op_num_threads=2, concurrent_runs=4)
+    asked = [(row, depth) for row in rows(encoder) for depth in (2, None)]
+    one_by_one = [encoder.run([row], depth=depth) for row, depth in asked] * 8
     with ThreadPoolExecutor(4) as pool:
         together = list(
-            pool.map(lambda row: encoder.run([row], exclusive=False), rows(encoder) * 8)
+            pool.map(lambda one: encoder.run([one[0]], exclusive=False, depth=one[1]), asked * 8)
         )
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
-    assert len(runtime.session.bindings) == len(TEXTS) * 9
-    assert runtime.session.most_at_once == 1
+    bindings = [each for session in runtime.sessions for each in session.bindings]
+    assert len(bindings) == len(asked) * 9
+    assert runtime.most_at_once == 1

@@ -94,16 +94,26 @@ def same_direction(first: Artifact, second: Artifact, depth: int | None = None) 
     )
 
 
+@pytest.mark.parametrize(("device", "precision"), [("cpu", "int8"), ("cuda", "fp16")])
 def test_a_start_converts_in_a_process_without_torch_and_the_next_finds_it(
-    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_artifact: Artifact,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    precision: str,
 ) -> None:
     """The real process, in which what only training needs cannot be imported."""
     blocked = BLOCK.format(blocked=(*NOT_FOR_SERVING, "training", "service"), modules=())
     (tmp_path / "sitecustomize.py").write_text(blocked)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    settings = settings_for(tiny_artifact, tmp_path / "cache")
+    settings = load_settings(
+        artifact=tiny_artifact.path,
+        device=device,
+        precision=precision,
+        int8_cache=tmp_path / "cache",
+    )
     made = open_artifact(settings)
-    assert (made.manifest.precision, made.manifest.name) == ("int8", "tiny")
+    assert (made.manifest.precision, made.manifest.name) == (precision, "tiny")
     assert made.path == entry_of(tmp_path / "cache")
     assert same_direction(made, tiny_artifact)
     monkeypatch.setattr(subprocess, "run", None)  # it cannot be started again
