@@ -178,11 +178,20 @@ def _refuse_other_files(folder: Path, config: Mapping[str, Any]) -> None:
     for field, value in settings.items() if isinstance(settings, dict) else ():
         if value and field.endswith(OF_OTHER_FILES) and field not in NOT_READ:
             raise _not_allowed(folder / "tokenizer_config.json", field, value)
+        if field == "model_input_names" and not _are_names(value):
+            raise CheckpointError(
+                f"{folder / 'tokenizer_config.json'} has {field} = {_short(value)}, which is no"
+                " list of names: correct it."
+            )
     if (folder / "processor_config.json").is_file():
         raise CheckpointError(
             f"{folder / 'processor_config.json'} is of a model that also reads other media, and an"
             " encoder here reads texts: choose another model."
         )
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _not_allowed(path: Path, name: str, value: Any) -> CheckpointError:

@@ -224,6 +224,14 @@ def test_an_activation_that_is_no_name_is_a_sentence(checkpoint: Path, activatio
         load_encoder(checkpoint)
 
 
+@pytest.mark.parametrize("names", [1.5, True, None, [1], {"a": 1}])
+def test_inputs_that_are_no_names_are_a_sentence(checkpoint: Path, names: object) -> None:
+    edit_json(checkpoint / "tokenizer_config.json", model_input_names=names)
+    for load in (load_encoder, build_plain_encoder):
+        with pytest.raises(CheckpointError, match="model_input_names = .* is no list of names"):
+            load(checkpoint)
+
+
 def test_more_blocks_than_any_model_has_are_not_made(checkpoint: Path) -> None:
     edit_json(checkpoint / "config.json", num_hidden_layers=10**30)
     for load in (load_encoder, build_plain_encoder):

@@ -238,10 +238,6 @@ def test_what_is_no_checkpoint_is_named(tiny: Path, tmp_path: Path) -> None:
         ("1_S2SentSelector/model.safetensors", b""),
         ("1_S2SentSelector/config.json", b"{}"),
         ("1_S2SentSelector/config.json", b'{"width": 32, "surprise": 1}'),
-        (
-            "tokenizer_config.json",
-            b'{"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": 1.5}',
-        ),
     ],
 )
 def test_a_damaged_checkpoint_is_a_sentence(
