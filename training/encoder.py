@@ -8,7 +8,7 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from s2sent.model.network.checkpoint import CheckpointError, has_selector
+from s2sent.model.network.checkpoint import CheckpointError, embed_probe, has_selector
 from s2sent.model.network.encoder import find_selector, get_selector, load_encoder
 from s2sent.model.network.pooled import require_exits
 from s2sent.model.network.selector import S2SentSelector
@@ -34,6 +34,7 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
         encoder = family_of(recipe).build_encoder(folder, recipe, config)
         if not recipe.backbone.template:
             require_padding(getattr(encoder[0], "tokenizer", None), recipe.backbone.name)
+            embed_probe(recipe.backbone.name, encoder)
     except PaddingError as error:
         raise ConfigError(str(error)) from None
     except CheckpointError:

@@ -17,6 +17,7 @@ from s2sent.model.network.backbone import load_transformer, loading
 from s2sent.model.network.checkpoint import (
     SETTINGS_FILE,
     CheckpointError,
+    embed_probe,
     first_line,
     read_modules,
     read_settings,
@@ -60,7 +61,7 @@ def build_encoder(
         Pooling(config.width, pooling_mode=config.pooling),
     ]
     encoder = assemble([*modules, Normalize()] if normalize else modules)
-    encoder.encode(["probe"], show_progress_bar=False)  # the selector refuses what it cannot fuse
+    embed_probe(backbone, encoder, (ValueError,))  # the selector's, of what it cannot fuse
     return encoder
 
 
@@ -113,7 +114,7 @@ def build_prompt_encoder(
         selector = [S2SentSelector(config)]
     encoder = assemble([transformer, *selector, pool])
     _align(encoder)
-    encoder.encode(["probe"], show_progress_bar=False)  # the selector refuses what it cannot fuse
+    embed_probe(backbone, encoder, (ValueError,))  # the selector's, of what it cannot fuse
     return encoder
 
 

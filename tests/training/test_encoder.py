@@ -1,5 +1,7 @@
 """The encoder that training starts from: the start of its gate, and a frozen backbone."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,3 +140,15 @@ def test_a_decoder_without_a_template_is_told_so_not_its_name_or_selector(
         CheckpointError, match=r"backbone alone, .* no padding token, train it .* and a template"
     ):
         load_encoder(decoder)
+
+
+@pytest.mark.parametrize("selector", [None, {"reduction": 4}])
+def test_a_backbone_that_cannot_embed_is_a_sentence(
+    recipe: Recipe, tmp_path: Path, selector: dict[str, int] | None
+) -> None:
+    folder = shutil.copytree(recipe.backbone.name, tmp_path / "odd")
+    config = json.loads((folder / "config.json").read_text()) | {"hidden_act": -1}
+    (folder / "config.json").write_text(json.dumps(config))
+    odd = replace(recipe, backbone=replace(recipe.backbone, name=str(folder)), selector=selector)
+    with pytest.raises(CheckpointError, match="odd cannot embed a text .*: correct its config"):
+        new_encoder(odd)
