@@ -83,7 +83,7 @@ def _settings(folder: Path, recipe: Recipe) -> Iterator[str]:
 
 def _pooling(folder: Path, path: str) -> tuple[str, ...]:
     modes = Pooling.load_config(str(folder), subfolder=path).get("pooling_mode", "mean")
-    return (modes,) if isinstance(modes, str) else tuple(map(str, modes))
+    return tuple(map(str, modes if isinstance(modes, (list, tuple)) else [modes]))
 
 
 def _shape(folder: Path, kind: type[Module], path: str) -> str:

@@ -1,5 +1,6 @@
 """Training from a checkpoint says what of it a recipe leaves out, and why."""
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -91,6 +92,15 @@ def test_a_selector_that_does_not_go_on_and_a_template_are_named(
         backbone=replace(recipe.backbone, pooling="mask"),
     )
     assert "its template" not in said(again, prompt, caplog)
+
+
+def test_a_pooling_that_is_none_is_named_too(
+    recipe: Recipe, backbone: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = saved(tmp_path / "odd", backbone, Pooling(32), Normalize())
+    settings = folder / "1_Pooling/config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"pooling_mode": 0}))
+    assert "its 0 pooling" in said(recipe, folder, caplog)
 
 
 def test_a_backbone_and_a_checkpoint_that_are_kept_whole_say_nothing(
