@@ -8,9 +8,10 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from s2sent.model.network.checkpoint import CheckpointError, embed_probe, has_selector
+from s2sent.model.network.checkpoint import CheckpointError, has_selector
 from s2sent.model.network.encoder import find_selector, get_selector, load_encoder
 from s2sent.model.network.pooled import require_exits
+from s2sent.model.network.probe import embed_probe
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.template import PaddingError, require_padding
 from s2sent.training.backbones import resolve, width_of

@@ -10,9 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
@@ -143,45 +140,6 @@ def require_length(checkpoint: Path, transformer: Any) -> None:
             f"{checkpoint} has the max_seq_length {limit!r}, and it must be a whole number above 0:"
             " correct it in sentence_bert_config.json."
         )
-
-
-def require_vectors(checkpoint: Path, encoder: SentenceTransformer) -> None:
-    """Raise `CheckpointError` unless the encoder gives finite numbers, as many as it says."""
-    for name, weight in encoder.named_parameters():
-        if not weight.isfinite().all():  # attention gives numbers for some that are not
-            raise CheckpointError(
-                f"{checkpoint} has a weight that is no finite number, in {name}: train or fetch it "
-                "again."
-            )
-    vectors = embed_probe(checkpoint, encoder)
-    if not np.isfinite(vectors).all():
-        raise CheckpointError(
-            f"{checkpoint} gives no finite vector for a text: train or fetch it again."
-        )
-    if (dim := vectors.shape[-1]) != (told := encoder.get_embedding_dimension()):
-        raise CheckpointError(
-            f"{checkpoint} gives vectors of {dim} numbers and its modules say {told}: correct the "
-            "configuration of its Pooling or Dense, or choose another model."
-        )
-
-
-def embed_probe(
-    source: object, encoder: SentenceTransformer, passed: tuple[type[Exception], ...] = ()
-) -> NDArray[np.float32]:
-    """The vectors [1, dim] of one word.
-
-    Raises `CheckpointError` for whatever the libraries raise, but for what is ``passed`` on.
-    """
-    try:
-        vectors: NDArray[np.float32] = encoder.encode(["probe"], show_progress_bar=False)
-    except (ImportError, MemoryError, *passed):
-        raise
-    except Exception as error:  # whatever the libraries raise on parts that do not fit together
-        raise CheckpointError(
-            f"{source} cannot embed a text ({first_line(error)}): correct its configuration or "
-            "its tokenizer, or choose another model."
-        ) from error
-    return vectors
 
 
 def first_line(error: Exception) -> str:

@@ -17,16 +17,15 @@ from s2sent.model.network.backbone import load_transformer, loading
 from s2sent.model.network.checkpoint import (
     SETTINGS_FILE,
     CheckpointError,
-    embed_probe,
     first_line,
     read_modules,
     read_settings,
     require_length,
     require_matching_tokenizer,
-    require_vectors,
 )
 from s2sent.model.network.hub import local_folder
 from s2sent.model.network.positions import num_positions
+from s2sent.model.network.probe import embed_probe, require_vectors
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.template import Read, require_padding
