@@ -168,7 +168,7 @@ def test_healthcheck_of_what_cannot_be_asked_is_a_sentence(host: str, flags: lis
 def test_help_shows_choices_as_they_are_written() -> None:
     shown = run(app, ["serve", "--help"], env={"COLUMNS": "200"}).stdout
     assert "debug|info|warning|error" in shown
-    assert "as_is|int8|auto" in shown
+    assert "as_is|int8|fp16|fp32|auto" in shown
 
 
 def test_healthcheck_of_nothing_is_a_sentence_and_exit_1() -> None:
