@@ -148,6 +148,10 @@ def test_a_phone_has_results_in_sight_and_no_small_letters(
             view(page, name)
             if name == "map":
                 expect(page.locator("#labels text").first).to_be_visible()
+                page.evaluate("scrollTo(0, 0)")
+                box = page.locator("#scatter").bounding_box()
+                assert box is not None
+                assert box["y"] + 100 < 844
             assert page.evaluate(small) == [], name
         page.goto("/docs")
         assert page.evaluate(small) == []
