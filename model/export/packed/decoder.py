@@ -11,6 +11,7 @@ Shapes: B texts, L tokens with padding, P of the prefix, L' = L - P, T tokens in
 """
 
 import copy
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -46,15 +47,18 @@ class PackedDecoder(nn.Module):
         self.prefix_states: list[Tensor] = []
         if not prefix:
             return
+        cache = DynamicCache()  # of whole texts, also where a block sees a window
+        takes = inspect.signature(self.backbone.forward).parameters
         outputs = self.backbone(
             torch.tensor([prefix]),
-            past_key_values=DynamicCache(),  # of whole texts, also where a block sees a window
+            **{"cache" if "cache" in takes else "past_key_values": cache},  # the name by release
             use_cache=True,
             output_hidden_states=True,
             return_dict=True,
         )
         self.prefix_states = list(outputs.hidden_states)
-        for layer in outputs.past_key_values.layers:
+        layer: Any
+        for layer in cache.layers:
             self.past.append((_beside(layer.keys), _beside(layer.values)))
 
     def forward(

@@ -57,6 +57,8 @@ def random_backbone(name: str, **more: Any) -> Any:
     kind, own = BACKBONES[name]
     heads = {} if kind == "t5" else {"num_attention_heads": 4, "max_position_embeddings": 64}
     config: Any = AutoConfig.for_model(kind, vocab_size=100, pad_token_id=1, **heads, **own, **more)
+    if kind == "modernbert":
+        config.tie_last_hidden_states = False  # as `load_encoder` sets it
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         made: Any = T5EncoderModel(config) if kind == "t5" else AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
