@@ -34,6 +34,17 @@ CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 # How an input begins that only graphs for a GPU have (`model.runtime.encoder.token_places`).
 TOKEN_PLACES = "token_places"  # noqa: S105  # no password
+# Defaults for fields that manifests of earlier versions do not have.
+ADDED_FIELDS: dict[str, Any] = {
+    "depths": [],
+    "comparable_depths": [],
+    "by_depth": {},
+    "packed": False,
+    "template": None,
+    "towers": [],
+    "default_prompt_name": None,
+    "exact_without_vnni": False,
+}
 LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
 
 
@@ -195,6 +206,7 @@ class Manifest:
                 f" Use a matching version of s2sent. {REEXPORT}"
             )
         types = get_type_hints(cls)
+        fields = ADDED_FIELDS | fields
         if wrong := sorted(set(types) ^ set(fields)):
             raise MalformedManifest(
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"

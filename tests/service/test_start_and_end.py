@@ -133,7 +133,11 @@ def test_a_signal_while_the_service_starts_ends_it_without_a_word(
 
 
 def make(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True)
+    # As from a shell, also where make runs the tests: it would print the folders that it enters.
+    environment = {name: os.environ[name] for name in os.environ if not name.startswith("MAKE")}
+    return subprocess.run(
+        ["make", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
 
 
 def test_make_serve_takes_a_port(tmp_path: Path) -> None:
