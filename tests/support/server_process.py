@@ -97,5 +97,6 @@ def running_server(
         server.client.close()
         if server.process.poll() is None:
             server.stop()
+        server._reader.join(STOP_TIMEOUT_SECONDS)  # else it reads from a file that is closed
         if server.process.stdout:
             server.process.stdout.close()
