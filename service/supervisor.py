@@ -165,7 +165,8 @@ class Supervisor:
                     return 0
                 child = await self._spawn(process, listener.fileno(), its.fileno())
             self._children[process] = child
-            await child.communicate(settings_as_json(self._settings))
+            with suppress(RuntimeError):  # uvloop's, where it has ended already
+                await child.communicate(settings_as_json(self._settings))
             return await child.wait()
         finally:
             self._children.pop(process, None)
