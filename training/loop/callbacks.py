@@ -27,14 +27,18 @@ class SettingsKept(TrainerCallback):
     ones.
     """
 
+    NAMES = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
+
     def __init__(self, config: Any) -> None:
-        names = ("bos_token_id", "eos_token_id", "pad_token_id", "use_cache")
         self.config = config
-        self.kept = {name: getattr(config, name) for name in names if hasattr(config, name)}
+        self.kept = {name: getattr(config, name) for name in self.NAMES if hasattr(config, name)}
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        for name, value in self.kept.items():
-            setattr(self.config, name, value)
+        for name in self.NAMES:
+            if name in self.kept:
+                setattr(self.config, name, self.kept[name])
+            elif hasattr(self.config, name):  # it had none
+                delattr(self.config, name)
 
 
 class Progress(TrainerCallback):

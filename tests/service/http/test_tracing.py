@@ -277,7 +277,7 @@ def test_a_collector_that_is_away_costs_a_request_nothing_and_the_end_little(
         since = time.monotonic()
         assert server.stop() == 0
     assert statuses == {200}
-    assert time.monotonic() - since < FLUSH_TIMEOUT_SECONDS + 6  # the exporter's: 10
+    assert time.monotonic() - since < FLUSH_TIMEOUT_SECONDS + 2  # the rest of the shutdown
 
 
 def test_a_collector_that_hangs_holds_the_end_up_for_the_flush_time_only(
@@ -291,7 +291,7 @@ def test_a_collector_that_hangs_holds_the_end_up_for_the_flush_time_only(
         close_provider(provider)
     taken = time.monotonic() - since
     assert len(collector.requests) == 1
-    assert FLUSH_TIMEOUT_SECONDS - 0.1 < taken < FLUSH_TIMEOUT_SECONDS + 5  # the exporter's: 10
+    assert FLUSH_TIMEOUT_SECONDS - 0.1 < taken < FLUSH_TIMEOUT_SECONDS + 1
 
 
 def test_the_name_of_the_service_can_be_given_by_the_sdks_own_variable(
