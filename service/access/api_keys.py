@@ -74,6 +74,11 @@ class KeyFile:
             self._reload_if_changed()
         return self._keys
 
+    def latest(self) -> tuple[Key, ...]:
+        """The file's keys, as checked now."""
+        self._reload_if_changed()
+        return self._keys
+
     def _reload_if_changed(self) -> None:
         version = _version_at(self._path)
         if version == self._version:

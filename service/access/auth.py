@@ -46,13 +46,25 @@ class ApiKeys:
             raise SettingsError([f"api_keys_file: {error}"]) from None
 
     def find(self, authorization: str | None) -> Key | None:
-        """The accepted key in an ``Authorization: Bearer <key>`` header, or None."""
+        """The accepted key in an ``Authorization: Bearer <key>`` header, or None.
+
+        A key that the file has since a moment ago is found: several HTTP processes would
+        otherwise disagree on it until each has checked the file.
+        """
         scheme, _, given = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
         digest = digest_of(given.strip(" \t").encode("latin-1"))  # as Starlette decodes headers
-        accepted = self._keys + (self._file.current() if self._file else ())
-        # Compares with every key: stopping at a match would reveal its position by the time taken.
-        found = [key for key in accepted if hmac.compare_digest(digest, key.digest)]
-        return found[0] if found and scheme.lower() == "bearer" else None
+        key = _matching(digest, self._keys)
+        if key is None and self._file:
+            key = _matching(digest, self._file.current()) or _matching(digest, self._file.latest())
+        return key
+
+
+def _matching(digest: bytes, keys: Sequence[Key]) -> Key | None:
+    """The key with a digest; each is compared, so the time taken does not tell its position."""
+    found = [key for key in keys if hmac.compare_digest(digest, key.digest)]
+    return found[0] if found else None
 
 
 class RequireApiKey:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from s2sent.service.access.api_keys import key_line
+from s2sent.service.access.api_keys import KeyFile, key_line
 from s2sent.service.access.auth import ApiKeys
 from s2sent.service.settings import SettingsError
 from tests.support.fake_engine import FakeEngine, client_of
@@ -120,6 +120,15 @@ async def test_keys_of_the_settings_and_of_the_file_are_accepted(tmp_path: Path)
     for key, status in (("plain", 200), ("filed", 200), ("alice", 401)):
         response = await client.get("/info", headers={"Authorization": f"Bearer {key}"})
         assert response.status_code == status
+
+
+def test_a_key_added_to_the_file_is_accepted_at_once(tmp_path: Path) -> None:
+    """Also by an HTTP process that has just checked the file, which the others have not."""
+    (tmp_path / "keys").write_text(key_line("alice", "old"))
+    keys = ApiKeys([], KeyFile(tmp_path / "keys", clock=lambda: 0.0))
+    assert keys.find("Bearer new") is None
+    (tmp_path / "keys").write_text(key_line("bob", "new"))
+    assert keys.find("Bearer new") is not None
 
 
 def test_a_file_that_cannot_be_used_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
