@@ -10,19 +10,20 @@
                                                the last is a hard negative
                                                (the first line is a header)
 
-Any of them may end in .gz. Runs of white space become single spaces. Empty lines are left out and
-texts of more than `MAX_CHARACTERS` cut or left out, as the part says; both are counted. Any other
-line that cannot be used raises an error with its number, so that no run trains on a corpus that is
-silently smaller than intended.
+`training.made_sources` has others. Any file may end in .gz. Runs of white space become single
+spaces. Empty lines are left out and texts of more than `MAX_CHARACTERS` cut or left out, as the
+part says; both are counted. Any other line that cannot be used raises an error with its number, so
+that no run trains on a corpus that is silently smaller than intended.
 """
 
 import csv
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from s2sent.training.errors import DataError
 from s2sent.training.files.missing import not_a_file
@@ -125,24 +126,34 @@ class Lines:
         return ", ".join(f"{what}: {count:,}" for what, count in counts.items() if count)
 
 
-def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind) -> Corpus:
+Make = Callable[[Path, CorpusPart, ExampleKind, Lines], Iterable[Example]]
+
+
+def read_corpus(
+    folder: Path,
+    parts: Iterable[CorpusPart],
+    *,
+    kind: ExampleKind,
+    made: Mapping[str, Make] = MappingProxyType({}),
+) -> Corpus:
     """Read the examples of ``parts``: single texts, pairs (or triples), or related pairs.
 
-    Where a file gives more examples than its part's limit, they are taken at equal steps through
-    it, because the files are sorted. Repeated examples and pairs of equal texts are left out.
-    Raises `DataError` naming the file and line of anything that cannot be used.
+    ``made`` are sources that make their examples. Where a source gives more examples than its
+    part's limit, they are taken at equal steps through it, because the files are sorted. Repeated
+    examples and pairs of equal texts are left out. Raises `DataError` naming the file and line of
+    anything that cannot be used.
     """
     seen: set[Example] = set()
     found: dict[str, list[Example]] = {}
     changed: dict[str, str] = {}
     for part in parts:
         lines = Lines(part.too_long)
-        rows = dict.fromkeys(_rows(folder, part.source, kind, lines))
+        rows = dict.fromkeys(_rows(folder, part, kind, lines, made))
         fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
         limit = part.limit * part.join or len(fresh)
         taken = _spread(fresh, limit)
         seen.update(taken)
-        name = part.source if part.join == 1 else f"{part.source}, {part.join} joined"
+        name = part.label
         if name in found:
             raise DataError(f"The corpus names {name} twice: name it once, with one limit.")
         found[name] = _join(taken, part.join, kind)
@@ -157,21 +168,28 @@ def read_corpus(folder: Path, parts: Iterable[CorpusPart], *, kind: ExampleKind)
     return Corpus(found, digest.hexdigest(), changed)
 
 
-def _rows(folder: Path, name: str, kind: ExampleKind, lines: Lines) -> Iterator[Example]:
+def _rows(
+    folder: Path, part: CorpusPart, kind: ExampleKind, lines: Lines, made: Mapping[str, Make]
+) -> Iterable[Example]:
+    name = part.source
     if name in SOURCES:
-        source = SOURCES[name]
-        for row in read_table(folder / source.file, source.columns, lines=lines):
-            yield from source.examples(row, kind)
-        return
+        return known_rows(folder, SOURCES[name], kind, lines)
+    if name in made:
+        return made[name](folder, part, kind, lines)
     suffix = Path(name.removesuffix(".gz")).suffix
     if suffix not in (".txt", ".tsv", ".csv"):
-        raise DataError(
-            f"{name} is no known source: use {', '.join(SOURCES)}, or a .txt, .tsv or .csv file."
-        )
+        known = ", ".join([*SOURCES, *made])
+        raise DataError(f"{name} is no known source: use {known}, or a .txt, .tsv or .csv file.")
     if (suffix == ".txt") != (kind == "texts"):
         needs = "single texts, a .txt file" if kind == "texts" else "pairs, a .tsv or .csv file"
         raise DataError(f"{folder / name} does not fit the objective, which needs {needs}.")
-    yield from _file_rows(folder / name, lines, comma=suffix == ".csv", kind=kind)
+    return _file_rows(folder / name, lines, comma=suffix == ".csv", kind=kind)
+
+
+def known_rows(folder: Path, source: Source, kind: ExampleKind, lines: Lines) -> Iterator[Example]:
+    """The examples of a known file of the folder."""
+    for row in read_table(folder / source.file, source.columns, lines=lines):
+        yield from source.examples(row, kind)
 
 
 def _file_rows(path: Path, lines: Lines, *, comma: bool, kind: ExampleKind) -> Iterator[Example]:
@@ -233,16 +251,6 @@ def read_table(
         headed = True
     if not headed:
         raise DataError(f"{path} is empty and has no rows: fetch it again.")
-
-
-def read_sentences(path: Path) -> list[str]:
-    """The lines of a file, as they are. Raises `DataError` for one that is not UTF-8."""
-    try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path} is not UTF-8 ({error}): name a file of sentences, one a line."
-        ) from None
 
 
 def _checked(

@@ -17,6 +17,7 @@ from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentenc
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.projections import fit_new_projections
 from s2sent.training.loop.trainer import Reporting, Trainer, new_trainer
+from s2sent.training.made_sources import MADE
 from s2sent.training.objectives.families import make_loss
 from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.recipe import Recipe
@@ -57,7 +58,8 @@ def prepare(
     """
     require_trackers(report_to)
     dev = _dev(data / "sts" / DEV_FILE, recipe.training.dev_pairs)
-    corpus = read_corpus(data / "corpus", recipe.corpus, kind=recipe.objective.example_kind)
+    kind = recipe.objective.example_kind
+    corpus = read_corpus(data / "corpus", recipe.corpus, kind=kind, made=MADE)
     log.info("corpus: %s rows, sha256 %s", corpus.counts, corpus.sha256[:12])
     for source, changed in corpus.changed.items():
         log.warning("%s: %s", source, changed)

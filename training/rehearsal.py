@@ -4,7 +4,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.training.loop.unfinished import require_free
 from s2sent.training.preparation import Prepared, partial_of, prepare, require_trackers
+from s2sent.training.recipe.phases import PHASE, Phase, with_encoders
 from s2sent.training.recipe.recipe import Recipe
 
 STEPS = 20  # that are trained
@@ -137,6 +138,14 @@ def rehearse(
         f" {found.unfinished / 1e6:,.1f} MB for {partial_of(output)} until it is done;"
         f" {free_megabytes(output)} MB are free"
     )
+
+
+def untrained(phases: Sequence[Phase]) -> Iterator[tuple[str, Recipe]]:
+    """The name and recipe of each phase, in which the first backbone stands for earlier phases."""
+    first = phases[0].recipe.backbone.name
+    names = {PHASE + phase.name: first for phase in phases}
+    for phase in phases:
+        yield phase.name, with_encoders(phase.recipe, names, phase.name)
 
 
 def free_megabytes(path: Path) -> str:

@@ -39,6 +39,7 @@ from s2sent.training.loop.unfinished import claimed, newest_state, require_free,
 from s2sent.training.objectives.families import family_of
 from s2sent.training.preparation import SAVE_MINUTES, partial_of, prepare
 from s2sent.training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
+from s2sent.training.recipe.phases import Phase
 from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -68,15 +69,17 @@ def train(
     save_minutes: float = SAVE_MINUTES,
     report_to: Sequence[str] = (),
     callbacks: Sequence[TrainerCallback] = (),
+    phase: Phase | None = None,
 ) -> Outcome:
     """Train a recipe on ``data/corpus``, choose the step on ``data/sts``, save to ``output``.
 
     ``cache`` keeps teachers' embeddings between runs, and the states of a frozen backbone.
     ``resume`` continues an interrupted run of the same recipe from ``<output>.partial``, where its
     state is saved every ``save_minutes``. ``report_to`` names trackers that transformers knows.
-    ``callbacks`` are added to the trainer's. Raises a `TrainingError` for a recipe, data or
-    backbone that cannot be used and when ``output`` exists, and `Interrupted` when SIGINT or
-    SIGTERM ended the run after saving its state.
+    ``callbacks`` are added to the trainer's. The record has the recipe of ``phase`` in place of
+    ``recipe``, which names its encoders by their folders. Raises a `TrainingError` for a recipe,
+    data or backbone that cannot be used and when ``output`` exists, and `Interrupted` when SIGINT
+    or SIGTERM ended the run after saving its state.
     """
     partial = partial_of(output)
     require_free(output, partial, resume=resume)
@@ -100,6 +103,8 @@ def train(
             stopped = _run(trainer, state)
         _require_score(trainer, partial)
         outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
+        if phase is not None:
+            outcome.record.update(recipe=phase.recipe.as_table(), phase=phase.name)
         if trainer.is_world_process_zero():
             _warn_of_better_start(outcome)
             _save(encoder, recipe, output, outcome, dev)

@@ -17,6 +17,7 @@ from s2sent.training.caption_edits.table import (
 )
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.made_sources import MADE
 from s2sent.training.recipe.recipe import CorpusPart
 
 CAPTION = "A young man is riding a bike near the river"
@@ -139,6 +140,26 @@ def test_the_table_is_a_corpus_of_related_pairs(
     _, held_out = split_pictures(data / "corpus")
     for row in held_out:
         assert row[0].split()[-1] not in " ".join(corpus.texts()).split()
+
+
+def test_a_corpus_names_the_edits_and_the_captions_far_from_tasks(data: Path) -> None:
+    """The pairs that the table has, and captions without those near a sentence of a task."""
+    write_caption_edits(data / "corpus" / "edits.tsv", data)
+    with (data / "sts" / "stsb-dev.tsv").open("a") as task:
+        task.write("dev\t1.0\ta man is holding a thing3 in the street7\tsnow\n")
+    parts = [CorpusPart(source="edits.tsv"), CorpusPart(source="caption_edits")]
+    table, made = (
+        read_corpus(data / "corpus", [part], kind="related", made=MADE).parts[part.source]
+        for part in parts
+    )
+    assert set(made) <= set(table)
+    far, every = (
+        read_corpus(data / "corpus", [CorpusPart(source=source)], kind="texts", made=MADE).texts()
+        for source in ("far_captions", "captions")
+    )
+    assert set(every) - set(far) == {"A man is holding a thing3 in the street7 ."}
+    with pytest.raises(DataError, match="are related texts, and the objective needs texts"):
+        read_corpus(data / "corpus", [parts[1]], kind="texts", made=MADE)
 
 
 def test_a_pair_near_a_task_is_left_out(data: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from s2sent.training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
 from s2sent.training.errors import DataError
+from s2sent.training.made_sources import MADE
 from s2sent.training.recipe.objectives import ExampleKind
 from s2sent.training.recipe.recipe import CorpusPart
 from tests.support.tiny_data import tiny_data, write_table
@@ -62,6 +63,38 @@ def test_a_known_file_gives_its_pairs_and_its_texts(
     assert read(tmp_path, {source: 9}).parts == {source: pairs}
     assert read(tmp_path, {source: 9}, kind="related").parts == {source: related}
     assert read(tmp_path, {source: 0}, kind="texts").parts == {source: [(text,) for text in texts]}
+
+
+def texts_of(folder: Path, **rows: list[str]) -> None:
+    table = [(group.replace("_", "-"), text) for group, texts in rows.items() for text in texts]
+    write_table(folder / "texts.tsv.gz", [("source", "text"), *table])
+
+
+def test_texts_are_taken_of_the_groups_that_are_named(tmp_path: Path) -> None:
+    """All without a name; two of one group are related, and one that stays over is left out."""
+    texts_of(tmp_path, foldoc=["a", "b", "c"], python_doc=["d", "e"])
+    some = CorpusPart(source="texts", groups=["python-doc"])
+    every = CorpusPart(source="texts")
+    assert read_corpus(tmp_path, [some], kind="texts", made=MADE).parts == {
+        "texts python-doc": [("d",), ("e",)]
+    }
+    both = read_corpus(tmp_path, [some, every], kind="related", made=MADE)
+    assert both.parts == {"texts python-doc": [("d", "e")], "texts": [("a", "b")]}
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "reason"),
+    [
+        (CorpusPart(source="texts", groups=["x"]), "texts", "no texts of x: use foldoc."),
+        (CorpusPart(source="texts"), "pairs", "no pairs of one meaning: name another source."),
+    ],
+)
+def test_what_cannot_be_taken_of_texts_is_refused(
+    tmp_path: Path, part: CorpusPart, kind: ExampleKind, reason: str
+) -> None:
+    texts_of(tmp_path, foldoc=["a", "b"])
+    with pytest.raises(DataError, match=reason):
+        read_corpus(tmp_path, [part], kind=kind, made=MADE)
 
 
 def test_white_space_is_folded_and_repeated_or_equal_pairs_are_left_out(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ an STS task are left out.
 """
 
 import logging
+import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from random import Random
+from typing import TypeVar
 
 from s2sent.training.caption_edits.edits import edit
 from s2sent.training.corpus import SOURCES, Lines, read_table
@@ -18,6 +20,8 @@ from s2sent.training.evaluation.sts import read_sentence_pairs
 from s2sent.training.files.tables import Pair, require_new_table, write_table
 
 log = logging.getLogger(__name__)
+
+Row = TypeVar("Row", bound=tuple[str, ...])
 
 HEADER = ("sentence1", "sentence2")
 WORDS = range(4, 17)  # of a caption that is edited
@@ -33,15 +37,29 @@ def write_caption_edits(output: Path, data: Path) -> int:
     file, `DataError` when the captions or a task are missing or give no pair.
     """
     require_new_table(output)
+    pairs = read_caption_edits(data)
+    write_table(output, HEADER, pairs)
+    return len(pairs)
+
+
+def read_caption_edits(data: Path) -> list[Pair]:
+    """The pairs of `write_caption_edits`. Raises `DataError` as it does."""
     used, _ = split_pictures(data / "corpus")
     pairs = make_pairs(used, seed=3)
     Random(1).shuffle(pairs)  # noqa: S311  a reproducible order, not a secret
-    tasks = Sentences(_task_sentences(data / "sts"))
-    kept = [pair for pair in pairs[:CANDIDATES] if not any(map(tasks.have_near, pair))]
+    kept = far_from_tasks(pairs[:CANDIDATES], data)
     if not kept:
         raise DataError(f"{data} has no captions that can be edited: fetch corpus/ again.")
-    write_table(output, HEADER, kept[:MOST_PAIRS])
-    return min(len(kept), MOST_PAIRS)
+    return kept[:MOST_PAIRS]
+
+
+def far_from_tasks(rows: Iterable[Row], data: Path) -> list[Row]:
+    """The rows without a sentence that shares `NEAR` of its words with one of an STS task.
+
+    Raises `DataError` where ``data/sts`` has no tasks.
+    """
+    tasks = Sentences(_task_sentences(data / "sts"))
+    return [row for row in rows if not any(map(tasks.have_near, row))]
 
 
 def split_pictures(folder: Path) -> tuple[list[list[str]], list[list[str]]]:
@@ -100,9 +118,13 @@ class Sentences:
         """Whether one shares at least `NEAR` of both sentences' different words (Jaccard index)."""
         if sentence not in self._known:
             words = _words(sentence)
-            shared = Counter(other for word in words for other in self._with_word.get(word, ()))
+            # Near ones share NEAR of these words, so one of the rarest that are then left over.
+            rarest = sorted(words, key=lambda word: (len(self._with_word.get(word, ())), word))
+            looked_up = rarest[: len(words) - math.ceil(NEAR * len(words)) + 1]
             self._known[sentence] = any(
-                count / (len(words) + len(other) - count) >= NEAR for other, count in shared.items()
+                len(words & other) >= NEAR * len(words | other)
+                for word in looked_up
+                for other in self._with_word.get(word, ())
             )
         return self._known[sentence]
 

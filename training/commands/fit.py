@@ -34,21 +34,23 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from s2sent.training.recipe.recipe import read_recipe, recipe_from
-    from s2sent.training.train import train
+    from s2sent.training.phases import train_phases
+    from s2sent.training.recipe.phases import read_phases, with_seed
 
-    asked = read_recipe(recipe)
+    phases = read_phases(recipe)
     if seed is not None:
-        asked = recipe_from(asked.as_table() | {"seed": seed}, "--seed")
+        phases = with_seed(phases, seed)
     if dry_run:
-        from s2sent.training.rehearsal import rehearse
+        from s2sent.training.rehearsal import rehearse, untrained
 
-        typer.echo(
-            rehearse(asked, data, output, cache=cache, resume=resume, report_to=report_to or ())
-        )
+        for name, asked in untrained(phases):
+            said = rehearse(
+                asked, data, output, cache=cache, resume=resume, report_to=report_to or ()
+            )
+            typer.echo(f"phase {name} {said}" if name else said)
         return
-    train(
-        asked,
+    train_phases(
+        phases,
         data,
         output,
         cache=cache,

@@ -1,9 +1,9 @@
-"""Writes tables of related pairs that a recipe can name as a source of its corpus."""
+"""Writes tables of related pairs, which a recipe can name as a source, and reads sentences."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from s2sent.training.errors import ConfigError
+from s2sent.training.errors import ConfigError, DataError
 
 Pair = tuple[str, str]
 
@@ -24,3 +24,13 @@ def write_table(path: Path, header: Pair, pairs: Sequence[Pair]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ("\t".join(row) + "\n" for row in (header, *pairs))
     path.write_text("".join(lines), encoding="utf-8")
+
+
+def read_sentences(path: Path) -> list[str]:
+    """The lines of a file, as they are. Raises `DataError` for one that is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8 ({error}): name a file of sentences, one a line."
+        ) from None

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,8 +35,8 @@ def teachers_embeddings(
     """Embeddings [M, C, E] of the C texts of each corpus row, whose cosines are the teachers' mean.
 
     They are the teachers' unit-norm embeddings, concatenated. ``bf16`` computes matrix products in
-    that precision where a teacher runs in torch. ``cache`` is a folder for computed embeddings,
-    named by a hash of the texts and of the teacher's embeddings of probes. Raises
+    that precision where a teacher runs in torch. ``cache`` keeps the embedding of each text
+    in a folder of the teacher, named by a hash of its embeddings of probes. Raises
     `EncoderError` for a name that is not an encoder.
     """
     rows = [row for part in corpus.parts.values() for row in part]
@@ -48,26 +49,42 @@ def teachers_embeddings(
 
 
 def _embeddings(encode: Encode, texts: list[str], cache: Path | None) -> NDArray[np.float32]:
-    if cache is None:
-        return _encode_all(encode, texts)
-    digest = hashlib.sha256("\n".join(texts).encode() + encode(PROBES).tobytes())
-    path = cache / f"{digest.hexdigest()[:16]}.npy"
-    if not path.is_file():
-        with written_whole(path) as scratch:
-            np.save(scratch, _encode_all(encode, texts))
-    try:
-        kept: NDArray[np.float32] = np.load(path)
-    except (ValueError, EOFError) as error:
-        raise DataError(
-            f"{path} is not a whole file of embeddings ({error}): delete it, and they are computed"
-            " again."
-        ) from None
+    """Embeddings [N, E] of texts, each computed once; ``cache`` keeps them between runs."""
+    unique = list(dict.fromkeys(texts))
+    keys = [hashlib.sha256(text.encode()).hexdigest() for text in unique]
+    found: dict[str, NDArray[np.float32]] = {}
+    folder = None
+    if cache is not None:
+        folder = cache / f"teacher-{hashlib.sha256(encode(PROBES).tobytes()).hexdigest()[:16]}"
+        found = _read_kept(folder, {*keys})
+    missing = [at for at, key in enumerate(keys) if key not in found]
+    for start in range(0, len(missing), TEXTS_PER_CALL):
+        chunk = missing[start : start + TEXTS_PER_CALL]
+        vectors = encode([unique[at] for at in chunk]).astype(np.float32)
+        new = [keys[at] for at in chunk]
+        found.update(zip(new, vectors, strict=True))
+        if folder is not None:
+            name = hashlib.sha256("".join(new).encode()).hexdigest()[:16]
+            with written_whole(folder / f"{name}.npz") as scratch:
+                np.savez(scratch, keys=new, vectors=vectors)
+        log.info("the teacher has embedded %d of %d texts", start + len(chunk), len(missing))
+    places = dict(zip(unique, keys, strict=True))
+    return np.stack([found[places[text]] for text in texts])
+
+
+def _read_kept(folder: Path, wanted: set[str]) -> dict[str, NDArray[np.float32]]:
+    """The embeddings of texts, by the sha256 of each text, in the files of a teacher's folder."""
+    kept: dict[str, NDArray[np.float32]] = {}
+    for path in sorted(folder.glob("*.npz")):
+        if path.stem.endswith(".partial"):  # of a process that was killed
+            continue
+        try:
+            with path.open("rb") as opened, np.load(opened) as file:
+                rows = zip(file["keys"].tolist(), file["vectors"], strict=True)
+                kept.update((key, vector) for key, vector in rows if key in wanted)
+        except (ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise DataError(
+                f"{path} is not a whole file of embeddings ({error}): delete it, and they are"
+                " computed again."
+            ) from None
     return kept
-
-
-def _encode_all(encode: Encode, texts: list[str]) -> NDArray[np.float32]:
-    parts = []
-    for start in range(0, len(texts), TEXTS_PER_CALL):
-        parts.append(encode(texts[start : start + TEXTS_PER_CALL]))
-        log.info("the teacher has embedded %d of %d texts", start + len(parts[-1]), len(texts))
-    return np.concatenate(parts).astype(np.float32)

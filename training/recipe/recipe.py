@@ -21,6 +21,7 @@ from s2sent.training.recipe.toml_tables import TABLE, AboveZero, Count, at_least
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
 TooLong = Literal["cut", "skip"]
+TEXTS = "texts"  # the source that has groups
 MAX_BIAS = 1_000  # of a gate's first logits; far less leaves a softmax one block
 Tokens = Annotated[int, at_least(3)]
 # Of [training]: how a part of the backbone is trained.
@@ -55,7 +56,10 @@ class BackboneConfig:
 
 @dataclass(frozen=True, kw_only=True, config=TABLE)
 class CorpusPart:
-    """One file of the corpus: a name of `training.corpus.SOURCES`, or a file in ``corpus/``."""
+    """One part of the corpus: a known name, or a file in ``corpus/``.
+
+    The names are those of `training.corpus.SOURCES` and `training.made_sources.MADE`.
+    """
 
     source: str
     # Rows to take at equal steps through the file, at most.
@@ -63,6 +67,19 @@ class CorpusPart:
     # Single texts that are put together into one longer text.
     join: Annotated[int, at_least(1, ", which leaves the texts as they are")] = 1
     too_long: TooLong = "cut"  # what is done with a text of more than `MAX_CHARACTERS`
+    groups: list[str] = field(default_factory=list)  # of the source texts: the origins to take
+
+    def __post_init__(self) -> None:
+        require(
+            not self.groups or self.source == TEXTS,
+            f"groups belongs to the source {TEXTS}: leave it out for {self.source}",
+        )
+
+    @property
+    def label(self) -> str:
+        """What the part is called in messages and records."""
+        joined = f", {self.join} joined" if self.join > 1 else ""
+        return " ".join([self.source, *self.groups]) + joined
 
 
 @dataclass(frozen=True, kw_only=True, config=TABLE)
@@ -239,13 +256,17 @@ class Recipe:
 
 def read_recipe(path: Path) -> Recipe:
     """Read a recipe's TOML file. Raises `ConfigError` naming the file and the key."""
+    return recipe_from(read_table(path), str(path))
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """The table of a TOML file. Raises `ConfigError` naming the file."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): name a recipe.") from None
     except (ValueError, RecursionError) as error:  # also of UTF-8, of digits and of nesting
         raise ConfigError(f"{path} is not TOML: {error}.") from None
-    return recipe_from(table, str(path))
 
 
 def recipe_from(table: dict[str, Any], where: str) -> Recipe:

@@ -1,6 +1,8 @@
 """Distillation: the losses against hand calculations, and several teachers as their mean."""
 
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from s2sent.training.corpus import Corpus, read_corpus
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError
 from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.objectives import teacher as teachers
 from s2sent.training.objectives.distillation import (
     PairDistillationLoss,
     SimilarityDistillationLoss,
@@ -130,9 +133,36 @@ def test_two_teachers_are_the_mean_of_their_cosines(
     alone = [torch.from_numpy(open_encoder(name)(corpus.texts())) for name in names]
     expected = (cos_sim(alone[0], alone[0]) + cos_sim(alone[1], alone[1])) / 2
     torch.testing.assert_close(cos_sim(both[:, 0], both[:, 0]), expected, rtol=0, atol=1e-5)
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    kept = sorted((tmp_path / "cache").rglob("*.npz"))
+    assert len(kept) == 2
     assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
-    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert sorted((tmp_path / "cache").rglob("*.npz")) == kept
+
+
+def test_a_text_is_embedded_once_whatever_corpus_it_stands_in(
+    backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a run that was ended between two calls of the teacher."""
+    monkeypatch.setattr(teachers, "TEXTS_PER_CALL", 2)
+    asked: list[str] = []
+    encode = open_encoder(str(backbone))
+
+    def counted(texts: Sequence[str]) -> NDArray[np.float32]:
+        if "stop" in texts:
+            raise KeyboardInterrupt
+        asked.extend(text for text in texts if text not in teachers.PROBES)
+        return encode(texts)
+
+    monkeypatch.setattr(teachers, "open_encoder", lambda _: counted)
+    corpora: list[list[tuple[str, ...]]] = [
+        [("a", "b"), ("b", "c")],
+        [("c", "d"), ("e", "stop")],
+        [("e", "a"), ("f", "d")],
+    ]
+    for rows in corpora:
+        with suppress(KeyboardInterrupt):
+            teachers_embeddings(["any"], Corpus({"some": rows}, ""), tmp_path)
+    assert asked == ["a", "b", "c", "d", "e", "f"]
 
 
 def test_teachers_that_cut_texts_elsewhere_share_no_embeddings(
@@ -184,7 +214,7 @@ def test_directions_need_one_teacher_of_the_students_width(
 def test_a_damaged_cache_is_named(backbone: Path, data: Path, tmp_path: Path, share: float) -> None:
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
     teachers_embeddings([str(backbone)], corpus, tmp_path)
-    (file,) = tmp_path.iterdir()
+    (file,) = tmp_path.rglob("*.npz")
     file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
     with pytest.raises(DataError, match=f"{file.name} is not a whole file .* delete it"):
         teachers_embeddings([str(backbone)], corpus, tmp_path)
@@ -195,14 +225,14 @@ def test_two_processes_do_not_write_one_file(
 ) -> None:
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
     written: list[Path] = []
-    save = np.save
+    save = np.savez
 
-    def watched(path: Path, rows: NDArray[np.float32]) -> None:
+    def watched(path: Path, **arrays: Any) -> None:
         written.append(path)
-        save(path, rows)
+        save(path, **arrays)
 
-    monkeypatch.setattr(np, "save", watched)
+    monkeypatch.setattr(np, "savez", watched)
     teachers_embeddings([str(backbone)], corpus, tmp_path)
     assert str(os.getpid()) in written[0].name
-    assert written[0].parent == tmp_path
-    assert len([*tmp_path.iterdir()]) == 1
+    assert written[0].parent.parent == tmp_path
+    assert len([*tmp_path.rglob("*.npz")]) == 1

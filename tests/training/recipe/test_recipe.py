@@ -87,6 +87,7 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
     ("text", "says"),
     [
         ("sead = 1\n" + MINIMAL, "unknown key sead"),
+        (MINIMAL.replace("limit = 10", 'groups = ["a"]'), "groups belongs to the source texts"),
         (MINIMAL + "step = 2\n", r"\[training\] has the unknown key step"),
         (MINIMAL.replace("seed = 7", ""), "lacks the key seed"),
         (
