@@ -28,7 +28,7 @@ from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, TOKENIZER, Man
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
-from s2sent.model.export.cpu.long_attention import spare_scores
+from s2sent.model.export.cpu.long_attention import skip_mask_for_long_texts
 from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
 from s2sent.model.export.cpu.packing import add_biases_in_products, pack
 from s2sent.model.export.given_folder import (
@@ -155,7 +155,7 @@ def _write_graph(
             fused["Gelu"] = fused.pop("BiasGelu")
     whole = graph.join(front, _pooling_graph(encoder, width, front.ir_version))
     if encoder.max_seq_length > LONG_TEXT:
-        spare_scores(whole.graph)
+        skip_mask_for_long_texts(whole.graph)
     if packed and attend_by_standard_operator(whole):
         fused["Attention"] = fused.pop("MultiHeadAttention")
     graph.save(whole, str(path))

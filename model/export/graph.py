@@ -169,7 +169,7 @@ def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
     yield graph
 
 
-def exchange(graph: GraphProto, made: Callable[[NodeProto], NodeProto | None]) -> int:
+def map_nodes(graph: GraphProto, made: Callable[[NodeProto], NodeProto | None]) -> int:
     """Put what is ``made`` of a node in its place, unless None, in the graph and its branches.
 
     Returns how many nodes it was.

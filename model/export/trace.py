@@ -66,7 +66,7 @@ class TracedEncoder:
 
     @property
     def pooled_blocks(self) -> list[str]:
-        """The block states that are pooled at full depth, oldest first."""
+        """The block states that are pooled at full depth, shallowest first."""
         return self.exits[max(self.exits)]
 
     @property

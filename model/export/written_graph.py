@@ -17,7 +17,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from s2sent.model.export import graph
-from s2sent.model.export.cpu.long_attention import spare_scores
+from s2sent.model.export.cpu.long_attention import skip_mask_for_long_texts
 from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
 from s2sent.model.export.cpu.packing import add_biases_in_products, pack
 from s2sent.model.export.early_exit import OwnGates, add_depth_input
@@ -92,7 +92,7 @@ def _finish(
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)
     if max_seq_length(encoder) > LONG_TEXT:
-        spare_scores(whole.graph)
+        skip_mask_for_long_texts(whole.graph)
     if packed and attend_by_standard_operator(whole):
         fused["Attention"] = fused.pop("MultiHeadAttention")
     return whole, fused, packed

@@ -31,8 +31,8 @@ class PooledEncoder(nn.Module):
     Returns (sentence_embedding [B, D], pooled_embedding [B, D], block_weights [B, N, D], *exits,
     *blocks [B, L, D]): the pipeline's output, the same before normalisation, the selector's
     weights, the last two of each exit with a gate of its own by rising depth, and the states of the
-    blocks that are pooled, oldest first: those that the selector fuses, as it scales them, or the
-    last one without a selector. There are weights where ``weighs`` says so; an exit that fuses
+    blocks that are pooled, shallowest first: those that the selector fuses, as it scales them, or
+    the last without a selector. There are weights where ``weighs`` says so; an exit that fuses
     fewer blocks has zeros for those it lacks. ``depths`` adds the blocks that are pooled when the
     backbone ends at that depth; ``exits`` has the block numbers by depth, ``gated`` the depths
     below full that have their own gates. Raises CheckpointError for a depth that cannot be an exit.

@@ -104,7 +104,7 @@ class S2SentSelector(Module):
     def project_exit(self, fused: Tensor, blocks: Sequence[Tensor], depth: int) -> Tensor:
         """Fused vectors [..., D] of an exit times its matrix; as they are where it has none.
 
-        ``blocks`` [..., D] are those that were fused, oldest first. With ``project_blocks`` the
+        ``blocks`` [..., D] are those that were fused, shallowest first. With ``project_blocks`` the
         matrix reads, behind what is fused, all of them but the last.
         """
         name = str(depth)
@@ -115,7 +115,7 @@ class S2SentSelector(Module):
         return project(fused, self.projections[name])
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
-        """The N blocks to fuse, oldest first, of ``states`` (embedding output, then every block).
+        """The N blocks to fuse, shallowest first; ``states`` are embedding output and every block.
 
         Raises ValueError where the whole backbone has too few.
         """
@@ -192,7 +192,7 @@ class S2SentSelector(Module):
         depths: Sequence[int],
         read_positions: Tensor | None = None,
     ) -> list[tuple[Tensor, Tensor]]:
-        """`pool_exits` [B, D], each with the weights [B, N, D] of its blocks, oldest first.
+        """`pool_exits` [B, D], each with the weights [B, N, D] of its blocks, shallowest first.
 
         Not for a selector that gates tokens, each of which may have other weights.
         """

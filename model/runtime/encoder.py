@@ -109,7 +109,7 @@ class OnnxEncoder:
         exclusive: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
-        """The selector's weights [n, blocks, dim] for the same arguments as `run`, oldest first.
+        """The selector's weights [n, blocks, dim], shallowest first; arguments as of `run`.
 
         `Manifest.fused_blocks` has the numbers of the blocks. Raises ValueError where the graph
         does not give them (``has_block_weights``).

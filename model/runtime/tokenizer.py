@@ -116,21 +116,21 @@ class Tokenizer:
         must begin and end with it. Raises `InputTooLong` when a text does not fit and ``truncate``
         is false, and `InvalidTokenIds` for ids outside the vocabulary or not in the template.
         """
-        keep_left = truncation_direction == "left"
+        cut_left = truncation_direction == "left"
         most = windows.most if windows else 1
         strings: list[str] = []
         cut: list[int] = []  # the texts of which not all characters are tokenised
         for index, text in enumerate(texts):
             if isinstance(text, str):
                 framed = self._framed(prompt + text)
-                strings.append(self._bounded(framed, index, most, truncate, keep_left))
+                strings.append(self._bounded(framed, index, most, truncate, cut_left))
                 if len(strings[-1]) < len(framed):
                     cut.append(index)
         encoded = iter(self._encode(strings))
         rows = [
-            self._fitted(next(encoded), index, prompt, windows, truncate, keep_left)
+            self._fitted(next(encoded), index, prompt, windows, truncate, cut_left)
             if isinstance(text, str)
-            else self._cut(*self._checked(text, index), truncate, keep_left)
+            else self._cut(*self._checked(text, index), truncate, cut_left)
             for index, text in enumerate(texts)
         ]
         for index in cut:
@@ -181,7 +181,7 @@ class Tokenizer:
         prefix: list[int],
         suffix: list[int],
         truncate: bool,
-        keep_left: bool,
+        cut_left: bool,
     ) -> TokenizedText:
         """A row of ``ids`` between prefix and suffix, which are never cut.
 
@@ -194,7 +194,7 @@ class Tokenizer:
         if truncated:
             if not truncate:
                 raise self._too_long(index, len(ids) + self.max_seq_length - room)
-            ids = ids[-room:] if keep_left else ids[:room]
+            ids = ids[-room:] if cut_left else ids[:room]
         return TokenizedText([*prefix, *ids, *suffix], truncated)
 
     def _fitted(
@@ -204,16 +204,16 @@ class Tokenizer:
         prompt: str,
         windows: Windows | None,
         truncate: bool,
-        keep_left: bool,
+        cut_left: bool,
     ) -> TokenizedText:
         """A text's ids with the tokens around them: as they are, in windows, or cut."""
         if windows is None or len(ids) <= self._room:
-            return self._cut(ids, index, self._prefix, self._suffix, truncate, keep_left)
+            return self._cut(ids, index, self._prefix, self._suffix, truncate, cut_left)
         asked = self._encode([self._framed(prompt)])[0] if prompt else []
         lead = ids[: common_length(asked, ids)]
         room = self._room - len(lead)
         if room < 1:
-            return self._cut(ids, index, self._prefix, self._suffix, truncate, keep_left)
+            return self._cut(ids, index, self._prefix, self._suffix, truncate, cut_left)
         rest, limit = ids[len(lead) :], windows.limit(room)
         truncated = len(rest) > limit
         if truncated:
@@ -224,13 +224,13 @@ class Tokenizer:
                     f"has {len(ids) + len(self._prefix) + len(self._suffix)} tokens; {windows.most}"
                     f" windows hold {limit}. Shorten it or allow truncation.",
                 )
-            rest = rest[-limit:] if keep_left else rest[:limit]
+            rest = rest[-limit:] if cut_left else rest[:limit]
         first, *more = (
             [*self._prefix, *lead, *window, *self._suffix] for window in windows.split(rest, room)
         )
         return TokenizedText(first, truncated, more)
 
-    def _bounded(self, text: str, index: int, most: int, truncate: bool, keep_left: bool) -> str:
+    def _bounded(self, text: str, index: int, most: int, truncate: bool, cut_left: bool) -> str:
         limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length * most
         if len(text) <= limit:
             return text
@@ -240,7 +240,7 @@ class Tokenizer:
                 f"has {len(text)} characters; the limit is {limit}."
                 " Shorten it or allow truncation.",
             )
-        return text[-limit:] if keep_left else text[:limit]
+        return text[-limit:] if cut_left else text[:limit]
 
     def _too_long(self, index: int, num_tokens: int) -> InputTooLong:
         return InputTooLong(

@@ -17,7 +17,7 @@ from s2sent.service.api.exposition import Exposition
 from s2sent.service.api.prompts import prompt_of
 from s2sent.service.api.schemas.options import EmbedOptions
 from s2sent.service.api.schemas.texts import Text
-from s2sent.service.engine.types import EmbeddingEngine, EmbedResult, OtherTexts
+from s2sent.service.engine.types import EmbeddingEngine, EmbedRequest, EmbedResult, OtherTexts
 from s2sent.service.errors import InvalidInput
 from s2sent.service.http.body import BodyReader, unless_disconnected
 from s2sent.service.http.context import context_of
@@ -148,7 +148,7 @@ def remaining_seconds(request: Request) -> float:
     return max(0.001, limit - context_of(request).elapsed_seconds())
 
 
-async def written(request: Request, writing: Coroutine[Any, Any, Result]) -> Result:
+async def within_timeout(request: Request, writing: Coroutine[Any, Any, Result]) -> Result:
     """What ``writing`` an answer gives, within the request's timeout; a drain waits for it.
 
     Raises DeadlineExceeded, NotReady when the drain's time is over, and ClientDisconnect.
@@ -199,35 +199,33 @@ async def embed(
     an overlap that is too large, and ClientDisconnect.
     """
     service, context = service_of(request), context_of(request)
-    depth = service.depth(options.depth)
-    settings = service.settings
-    every = [*texts, *others.texts] if others else texts
-    count = len(every)
-    context.lane = lane_of(
+    settings, truncate = service.settings, options.truncate
+    count = len(texts) + (len(others.texts) if others else 0)
+    lane = lane_of(
         request.headers.get(PRIORITY),
         count,
         key=context.key_lane,
         interactive_texts=settings.interactive_texts,
     )
-    work = service.engine.embed(
+    asked = EmbedRequest(
         texts,
-        truncate=settings.auto_truncate if options.truncate is None else options.truncate,
+        prompt_of(service.manifest, options) if prompt is None else prompt,
+        service.depth(options.depth),
+        others,
+        truncate=settings.auto_truncate if truncate is None else truncate,
         truncation_direction=options.truncation_direction,
-        prompt=prompt_of(service.manifest, options) if prompt is None else prompt,
         windows=service.windows(options),
-        lane=context.lane,
-        depth=depth,
-        others=others,
         weights=weights,
         skip_failed=skip_failed,
+        lane=lane,
         timeout_seconds=remaining_seconds(request),
     )
-    context.characters += sum(map(len, every))
-    context.depth = depth
+    context.lane, context.depth = asked.lane, asked.depth
+    context.characters += sum(map(len, asked.all_texts()))
     if context.span is not None:
         context.span.set_attribute("s2sent.texts", count)
     began_ns = time.time_ns()
-    context.result = await unless_disconnected(request, work)
+    context.result = await unless_disconnected(request, service.engine.embed(asked))
     if context.span is not None:
         trace_stages(context.span, context.result, began_ns=began_ns)
     return context.result

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from s2sent.service.api.embedding import service_of, written
+from s2sent.service.api.embedding import service_of, within_timeout
 from s2sent.service.api.pieces import Pieces, answer_of, hold_answer
 from s2sent.service.engine.types import EmbedResult
 from s2sent.service.http.context import RequestContext, context_of
@@ -58,7 +58,7 @@ def _weight(parameters: Sequence[str]) -> float:
 async def list_as_json(request: Request, items: Items) -> Pieces:
     """A JSON array of ``items``, which may be, or contain, arrays of finite numbers.
 
-    Raises what `written` raises, where the list is long, and Overloaded.
+    Raises what `within_timeout` raises, where the list is long, and Overloaded.
     """
     if len(items) <= _ITEMS_PER_SLICE:
         return [_dumped(items)]
@@ -71,9 +71,9 @@ async def list_as_json(request: Request, items: Items) -> Pieces:
 async def array_of(request: Request, items: Iterable[bytes]) -> Pieces:
     """A JSON array of ``items``, which are JSON, or several with commas between them.
 
-    Raises what `written` raises, and Overloaded.
+    Raises what `within_timeout` raises, and Overloaded.
     """
-    return await written(request, _array(request, items))
+    return await within_timeout(request, _array(request, items))
 
 
 async def _array(request: Request, items: Iterable[bytes]) -> Pieces:

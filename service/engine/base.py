@@ -15,14 +15,17 @@ from typing import TypeVar
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.token_spans import TokenSpan
-from s2sent.model.runtime.tokenizer import TruncationDirection
-from s2sent.model.runtime.windows import Windows
 from s2sent.service.engine.admission import Admission, SecondsToEmpty, TextQueue, not_ready
 from s2sent.service.engine.deadlines import InFlightRequests
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.submission import Part, Submission
-from s2sent.service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, decoded
-from s2sent.service.engine.types import EmbedResult, OtherTexts, ServedModel
+from s2sent.service.engine.tokenization import (
+    MAX_TOKENIZER_THREADS,
+    TokenizationThreads,
+    Tokenized,
+    decoded,
+)
+from s2sent.service.engine.types import EmbedRequest, EmbedResult, ServedModel
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -98,58 +101,52 @@ class BaseEngine:
         """
         self._admission.check_room(lanes)
 
-    async def embed(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        truncate: bool = True,
-        truncation_direction: TruncationDirection = "right",
-        prompt: str = "",
-        windows: Windows | None = None,
-        lane: Lane = "interactive",
-        depth: int | None = None,
-        others: OtherTexts | None = None,
-        weights: bool = False,
-        skip_failed: bool = False,
-        timeout_seconds: float | None = None,
-    ) -> EmbedResult:
-        """Embed texts, or lists of token ids, which are taken verbatim.
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
+        """The embeddings of texts; cancelling drops those that wait.
 
-        With ``windows`` a text that is too long is split and its embedding is the mean of theirs
-        (`service.engine.windows`). ``depth``, one of the artifact's, is the last block that is run;
-        None runs all. ``others`` follow, by their own depth and prompt. With ``weights`` the
-        selector's block weights are given instead. With ``skip_failed``, which takes no ``others``,
-        errors of texts are in the result. Raises EmptyInput, InvalidInput, PayloadTooLarge,
-        Overloaded, NotReady, DeadlineExceeded or InferenceFailed. Cancelling drops what waits.
+        Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
+        InferenceFailed.
         """
-        every = [*texts, *others.texts] if others else texts
-        self._admission.check_embedding(every, lane, allow_empty=skip_failed)
+        self._admission.check_embedding(
+            request.all_texts(), request.lane, allow_empty=request.skip_failed
+        )
         parts: list[Part] = []
         try:
             async with self._admission.track(
-                timeout_seconds, stage=lambda: self._submission.stage_of(parts)
+                request.timeout_seconds, stage=lambda: self._submission.stage_of(parts)
             ):
-                token_ids = partial(
-                    self._tokenization.token_ids,
-                    self._loaded.tokenizer,
-                    truncate=truncate,
-                    truncation_direction=truncation_direction,
-                    windows=windows,
-                )
-                rows = await token_ids(texts, prompt=prompt, skip_failed=skip_failed)
-                at_depths = [(rows, depth)]
-                if others:
-                    rows = await token_ids(others.texts, prompt=others.prompt, first=len(texts))
-                    at_depths.append((rows, others.depth))
-                row_length = partial(self._loaded.row_length, weights=weights)
+                at_depths = await self._tokenized(request)
+                row_length = partial(self._loaded.row_length, weights=request.weights)
                 parts = self._submission.submit(
-                    at_depths, row_length, lane=lane, weights=weights, now=self._clock()
+                    at_depths,
+                    row_length,
+                    lane=request.lane,
+                    weights=request.weights,
+                    now=self._clock(),
                 )
                 for part in parts:
                     await part.pending.future
         finally:
             self._submission.drop(parts)
-        return self._submission.finish(parts, counted=windows is not None)
+        return self._submission.finish(parts, counted=request.windows is not None)
+
+    async def _tokenized(self, request: EmbedRequest) -> list[tuple[Tokenized, int | None]]:
+        """The texts as tokens, and the others after them, each with its depth."""
+        token_ids = partial(
+            self._tokenization.token_ids,
+            self._loaded.tokenizer,
+            truncate=request.truncate,
+            truncation_direction=request.truncation_direction,
+            windows=request.windows,
+        )
+        rows = await token_ids(
+            request.texts, prompt=request.prompt, skip_failed=request.skip_failed
+        )
+        at_depths = [(rows, request.depth)]
+        if others := request.others:
+            rows = await token_ids(others.texts, prompt=others.prompt, first=len(request.texts))
+            at_depths.append((rows, others.depth))
+        return at_depths
 
     async def tokenize(
         self,

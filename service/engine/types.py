@@ -19,6 +19,39 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
+class OtherTexts:
+    """The texts, or lists of token ids, of the other side of a comparison.
+
+    ``depth`` is the last block that is run for them, None for all; ``prompt`` is put before them.
+    """
+
+    texts: Sequence[str | Sequence[int]]
+    depth: int | None
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """What to embed, and how."""
+
+    texts: Sequence[str | Sequence[int]]  # lists of token ids are taken verbatim
+    prompt: str = ""  # put before each text
+    depth: int | None = None  # the last block that is run, one of the artifact's; None runs all
+    others: OtherTexts | None = None  # follow the texts; not with skip_failed
+    truncate: bool = True  # otherwise a text that is too long is an error
+    truncation_direction: TruncationDirection = "right"  # the side that is cut off
+    windows: Windows | None = None  # split what is too long; its embedding is their mean
+    weights: bool = False  # the selector's block weights instead of the embeddings
+    skip_failed: bool = False  # what is wrong with a text is in the result, not raised
+    lane: Lane = "interactive"
+    timeout_seconds: float | None = None
+
+    def all_texts(self) -> Sequence[str | Sequence[int]]:
+        """The texts, and the others after them."""
+        return [*self.texts, *self.others.texts] if self.others else self.texts
+
+
+@dataclass(frozen=True, slots=True)
 class EmbedResult:
     """The embeddings of one request; waiting and running times are means over its texts.
 
@@ -35,18 +68,6 @@ class EmbedResult:
     errors: Mapping[int, ServiceError] = field(default_factory=dict)
     token_ids: Sequence[Sequence[int]] = ()  # what was run, special tokens included
     windows: Sequence[int] | None = None  # per text; None where no text could be split
-
-
-@dataclass(frozen=True, slots=True)
-class OtherTexts:
-    """The texts, or lists of token ids, of the other side of a comparison.
-
-    ``depth`` is the last block that is run for them, None for all; ``prompt`` is put before them.
-    """
-
-    texts: Sequence[str | Sequence[int]]
-    depth: int | None
-    prompt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +101,7 @@ class EmbeddingEngine(Protocol):
 
     def check_room(self, lanes: Collection[Lane]) -> None: ...
 
-    async def embed(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        truncate: bool = True,
-        truncation_direction: TruncationDirection = "right",
-        prompt: str = "",
-        windows: Windows | None = None,
-        lane: Lane = "interactive",
-        depth: int | None = None,
-        others: OtherTexts | None = None,
-        weights: bool = False,
-        skip_failed: bool = False,
-        timeout_seconds: float | None = None,
-    ) -> EmbedResult: ...
+    async def embed(self, request: EmbedRequest) -> EmbedResult: ...
 
     async def tokenize(
         self,
@@ -142,7 +149,7 @@ class TokenEncoder(Protocol):
         exclusive: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
-        """Return one embedding [dim] per sequence, not normalised; blocks.
+        """Return one embedding [dim] per sequence, not normalised, once the run is over.
 
         ``exclusive`` says that no other run is expected meanwhile, so that this one may use every
         core. ``depth`` is the last block to run, one of the artifact's depths; None runs all.

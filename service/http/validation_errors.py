@@ -50,7 +50,7 @@ def _complaint(detail: Any) -> str:
     if detail["type"] == "missing":
         return sentence
     given = detail["input"]
-    shown = described(given)
+    shown = in_json_terms(given)
     if isinstance(given, list) and detail["type"].startswith("too_"):
         shown = str(len(given))
     if isinstance(given, str) and detail["type"] in _OF_OPTIONS:
@@ -69,12 +69,12 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def whole(value: object) -> object:
+def exact_integer(value: object) -> object:
     """An integer beyond 64 bits, which orjson reads as a float, as an integer to be refused."""
     return int(value) if isinstance(value, float) and abs(value) >= _BEYOND_64_BITS else value
 
 
-def described(value: object) -> str:
+def in_json_terms(value: object) -> str:
     """A JSON value in few words: a number as it is, of others the type in JSON's terms.
 
     A string is not repeated: it may be a text to embed, which belongs in no log.

@@ -99,7 +99,7 @@ async def test_an_inference_thread_that_cannot_be_replaced_at_once_is_replaced_l
         await harness.until(lambda: limit.tries == 2)
         limit.reached = False
         await harness.until(lambda: harness.engine.readiness().ready)
-        assert (await harness.engine.embed(["a"])).tokens == [1]
+        assert (await harness.embed(["a"])).tokens == [1]
         assert harness.fatal == []
 
 

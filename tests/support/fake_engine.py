@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from s2sent.model.artifact.manifest import Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.token_spans import TokenSpan
-from s2sent.model.runtime.tokenizer import TruncationDirection
-from s2sent.model.runtime.windows import Windows
 from s2sent.service.app import create_app
-from s2sent.service.engine.types import EmbedResult, OtherTexts, Readiness
+from s2sent.service.engine.types import EmbedRequest, EmbedResult, Readiness
 from s2sent.service.errors import NotReady, ServiceError
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
@@ -30,21 +28,6 @@ Result = TypeVar("Result")
 
 DIM = 8
 MAX_TOKENS = 128  # a text with more counts as cut
-
-
-@dataclass
-class Call:
-    """What the HTTP layer asked the engine for."""
-
-    texts: list[str | Sequence[int]]
-    truncate: bool
-    truncation_direction: str
-    prompt: str
-    timeout_seconds: float | None
-    depth: int | None = None
-    skip_failed: bool = False
-    lane: Lane = "interactive"
-    windows: Windows | None = None
 
 
 @dataclass
@@ -71,7 +54,7 @@ class FakeEngine:
     unknown_id: int | None = 3
     threads: int = 2
     tokenizer_threads: int = 3
-    calls: list[Call] = field(default_factory=list)
+    calls: list[EmbedRequest] = field(default_factory=list)
     tracked: list[tuple[float, str]] = field(default_factory=list)  # time left, stage
     started: asyncio.Event = field(default_factory=asyncio.Event)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,27 +78,14 @@ class FakeEngine:
         if self.refusal:
             raise self.refusal
 
-    async def embed(
-        self,
-        texts: Sequence[str | Sequence[int]],
-        *,
-        truncate: bool = True,
-        truncation_direction: TruncationDirection = "right",
-        prompt: str = "",
-        windows: Windows | None = None,
-        lane: Lane = "interactive",
-        depth: int | None = None,
-        others: OtherTexts | None = None,
-        weights: bool = False,
-        skip_failed: bool = False,
-        timeout_seconds: float | None = None,
-    ) -> EmbedResult:
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
         """The vectors of the texts; ``errors`` are those of an engine that skips failed texts."""
-        for part in (OtherTexts(texts, depth, prompt), *([others] if others else [])):
-            cut = truncate, truncation_direction
-            how = *cut, part.prompt, timeout_seconds, part.depth, skip_failed
-            self.calls.append(Call([*part.texts], *how, lane, windows))
-        texts = [*texts, *(others.texts if others else ())]
+        self.calls.append(request)
+        if side := request.others:
+            self.calls.append(
+                dataclasses.replace(request, texts=side.texts, prompt=side.prompt, depth=side.depth)
+            )
+        texts = request.all_texts()
         if self.error:
             raise self.error
         async with self._in_flight():
@@ -125,9 +95,9 @@ class FakeEngine:
             rows = np.stack([vector_of(text, self.dim) for text in texts])
         tokens = [count_tokens(text) for text in texts]
         truncated = [count > MAX_TOKENS for count in tokens]
-        errors = self.errors if skip_failed else {}
+        errors = self.errors if request.skip_failed else {}
         ids = [range(count) for count in tokens]
-        split = [1] * len(texts) if windows else None
+        split = [1] * len(texts) if request.windows else None
         return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors, ids, split)
 
     async def tokenize(

@@ -18,7 +18,7 @@ from s2sent.model.runtime.tokenizer import InputTooLong, TokenizedText
 from s2sent.model.runtime.windows import Windows
 from s2sent.service.engine.engine import Engine
 from s2sent.service.engine.inference.model import LoadedModel
-from s2sent.service.engine.types import EmbedResult, Readiness, TextTokenizer
+from s2sent.service.engine.types import EmbedRequest, EmbedResult, Readiness, TextTokenizer
 from s2sent.service.errors import ServiceError
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -227,8 +227,11 @@ class Harness:
         if isinstance(self.engine, LinkedEngine):
             self.engine.server.set_state(Readiness(False, reason), failed=True)
 
+    async def embed(self, texts: Sequence[str | Sequence[int]], **options: Any) -> EmbedResult:
+        return await self.engine.embed(EmbedRequest(texts, **options))
+
     def send(self, *texts: str, **options: Any) -> asyncio.Task[EmbedResult]:
-        return asyncio.create_task(self.engine.embed(texts, **options))
+        return asyncio.create_task(self.embed(texts, **options))
 
     async def hold(self, text: str = "held") -> asyncio.Task[EmbedResult]:
         """Keeps the inference thread busy with one text until ``encoder.gate`` is set."""

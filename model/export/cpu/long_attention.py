@@ -13,19 +13,19 @@ import numpy as np
 from onnx import GraphProto, NodeProto, helper, numpy_helper
 
 from s2sent.model.export.cpu.packing import MASK
-from s2sent.model.export.graph import choose, exchange, replace_nodes
+from s2sent.model.export.graph import choose, map_nodes, replace_nodes
 from s2sent.model.runtime.encoder import LONG_TEXT
 
 LONG_UNPADDED = "long/unpadded"  # true for a long batch without padding
 _BIAS = 5  # the place of an attention's bias among its inputs, the last one here
 
 
-def spare_scores(graph: GraphProto) -> int:
+def skip_mask_for_long_texts(graph: GraphProto) -> int:
     """Let every attention with a mask and no bias take this form, in place; returns how many.
 
     ``graph`` may have branches; it reads the mask as one of its inputs.
     """
-    count = exchange(graph, _either)
+    count = map_nodes(graph, _either)
     if count:
         replace_nodes(graph, [*_condition(graph), *graph.node])
     return count

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from s2sent.model.export.cpu.long_attention import LONG_UNPADDED
 from s2sent.model.export.cpu.packing import MASK
-from s2sent.model.export.graph import choose, drop_unread, exchange, replace_nodes
+from s2sent.model.export.graph import choose, drop_unread, map_nodes, replace_nodes
 
 OPSET = 23  # the first with Attention
 _IR_VERSION = 11  # the format's version that came with it
@@ -40,7 +40,7 @@ def attend_by_standard_operator(model: ModelProto) -> int:
     masks = {MASK} | {
         node.output[0] for node in graph.node if node.op_type == "Cast" and node.input[0] == MASK
     }
-    turned = exchange(
+    turned = map_nodes(
         graph, lambda node: _standard(node) if _is_masked_attention(node, masks) else None
     )
     if turned:

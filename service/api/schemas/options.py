@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from s2sent.model.runtime.tokenizer import TruncationDirection
 from s2sent.service.api.prompts import InputType
-from s2sent.service.http.validation_errors import whole
+from s2sent.service.http.validation_errors import exact_integer
 
 
 def _lower_case(value: object) -> object:
@@ -32,7 +32,7 @@ Direction = Annotated[
     BeforeValidator(_lower_case),
     WithJsonSchema({"enum": ["left", "Left", "right", "Right"], "type": "string"}),
 ]
-Positive = Annotated[int, Field(ge=1), BeforeValidator(whole)]
+Positive = Annotated[int, Field(ge=1), BeforeValidator(exact_integer)]
 PromptName = Annotated[
     str | None,
     Field(
@@ -55,7 +55,7 @@ LongTexts = Annotated[
     ),
 ]
 Overlap = Annotated[
-    Annotated[int, Field(ge=0), BeforeValidator(whole)] | None,
+    Annotated[int, Field(ge=0), BeforeValidator(exact_integer)] | None,
     Field(
         description="Tokens that neighbouring windows share, up to half of what the model reads; by"
         " default an eighth."

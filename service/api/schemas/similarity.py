@@ -18,7 +18,7 @@ from pydantic import (
 from s2sent.service.api.schemas.options import Body, EmbedOptions, Positive
 from s2sent.service.api.schemas.texts import TEXT_SCHEMA, check_count, checked_text
 from s2sent.service.errors import EmptyInput, PayloadTooLarge
-from s2sent.service.http.validation_errors import whole
+from s2sent.service.http.validation_errors import exact_integer
 
 MAX_RANKED = 65_536  # documents in the answers to all queries of a request, some 2 MB
 MAX_INTEGER = 2**63 - 1  # orjson may parse a larger integer as a float
@@ -138,8 +138,8 @@ class RankingForm(Body):
 
     queries: Texts
     documents: Texts
-    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER), BeforeValidator(whole)] | None = Field(
-        default=None, description="Documents in each answer; all of them by default."
+    top_k: Annotated[int, Field(ge=1, le=MAX_INTEGER), BeforeValidator(exact_integer)] | None = (
+        Field(default=None, description="Documents in each answer; all of them by default.")
     )
 
     @model_validator(mode="after")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
 from s2sent.service.errors import EmptyInput, InvalidInput, check_text_count
-from s2sent.service.http.validation_errors import described, whole
+from s2sent.service.http.validation_errors import exact_integer, in_json_terms
 
 Text = str | list[int]  # a text, or the token ids of one
 
@@ -42,11 +42,11 @@ def _parse_inputs(value: object, info: ValidationInfo) -> list[Text]:
         return [value if null_allowed else checked_text(value, "inputs", cure="Send a text")]
     if not isinstance(value, list):
         raise InvalidInput(
-            f"inputs must be a string or a list, got {described(value)}.", param="inputs"
+            f"inputs must be a string or a list, got {in_json_terms(value)}.", param="inputs"
         )
     if not value:
         raise EmptyInput("inputs is empty. Send at least one text.", param="inputs")
-    if type(whole(value[0])) is int:
+    if type(exact_integer(value[0])) is int:
         return [_checked_ids(value, "inputs", allow_any=null_allowed)]
     check_count(len(value), info)
     return [
@@ -68,7 +68,7 @@ def _parse_text(value: object, path: str, *, allow_any: bool) -> Text:
     if isinstance(value, list):
         return _checked_ids(value, path, allow_any=allow_any)
     raise InvalidInput(
-        f"{path} must be a string or a list of token ids, got {described(value)}.", param=path
+        f"{path} must be a string or a list of token ids, got {in_json_terms(value)}.", param=path
     )
 
 
@@ -95,7 +95,7 @@ def _checked_ids(ids: list[Any], path: str, *, allow_any: bool = False) -> list[
     if not ids:
         raise EmptyInput(f"{path} is an empty list. Leave it out.", param=path)
     if set(map(type, ids)) != {int}:
-        ids = [whole(token_id) for token_id in ids]  # most often one of them is no integer
+        ids = [exact_integer(token_id) for token_id in ids]  # most often one of them is no integer
         if set(map(type, ids)) != {int}:
             raise _bad_id(ids, path)
     if not allow_any and min(ids) < 0:
@@ -107,7 +107,8 @@ def _bad_id(ids: list[Any], path: str) -> InvalidInput:
     """The error that names the first item that cannot be a token id."""
     index, token_id = next((i, id_) for i, id_ in enumerate(ids) if type(id_) is not int or id_ < 0)
     return InvalidInput(
-        f"{path}[{index}] must be a token id, an integer of at least 0, got {described(token_id)}.",
+        f"{path}[{index}] must be a token id, an integer of at least 0,"
+        f" got {in_json_terms(token_id)}.",
         param=f"{path}[{index}]",
     )
 
@@ -119,7 +120,7 @@ def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
     allow_empty = null_on_error(info)
     if not isinstance(items, list):
         raise InvalidInput(
-            f"{name} must be a string or a list of strings, got {described(value)}.", param=name
+            f"{name} must be a string or a list of strings, got {in_json_terms(value)}.", param=name
         )
     if not items:
         raise EmptyInput(f"{name} is empty. Send at least one text.", param=name)
@@ -127,7 +128,7 @@ def _parse_strings(value: object, info: ValidationInfo) -> list[str]:
     for index, item in enumerate(items):
         if not isinstance(item, str):
             path = f"{name}[{index}]"
-            raise InvalidInput(f"{path} must be a string, got {described(item)}.", param=path)
+            raise InvalidInput(f"{path} must be a string, got {in_json_terms(item)}.", param=path)
         if not allow_empty and isinstance(value, str):
             checked_text(item, name, cure="Send a text")
         elif not allow_empty:
@@ -156,7 +157,7 @@ def _are_ids(value: object) -> bool:
 def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
     """The token ids of texts; the ids of a single text become a list of one."""
     if not isinstance(value, list):
-        raise InvalidInput(f"ids must be a list, got {described(value)}.", param="ids")
+        raise InvalidInput(f"ids must be a list, got {in_json_terms(value)}.", param="ids")
     if not value:
         raise EmptyInput("ids is empty. Send at least one id.", param="ids")
     if not isinstance(value[0], list):
@@ -165,7 +166,7 @@ def _parse_ids(value: object, info: ValidationInfo) -> list[list[int]]:
     for index, item in enumerate(value):
         if not isinstance(item, list):
             raise InvalidInput(
-                f"ids[{index}] must be a list of ids as the first is, got {described(item)}.",
+                f"ids[{index}] must be a list of ids as the first is, got {in_json_terms(item)}.",
                 param=f"ids[{index}]",
             )
         _checked_ids(item, f"ids[{index}]")

@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     exclusive: bool
 
 
-NO_BATCH = Batch([], exclusive=True)
+NO_TEXTS = Batch([], exclusive=True)
 
 
 def at_once(call: Call) -> None:
@@ -179,7 +179,7 @@ class Batcher:
                 self._idle.append(woken)
                 if not woken.wait(idle_seconds) and woken in self._idle:
                     self._idle.remove(woken)
-                    return NO_BATCH
+                    return NO_TEXTS
             if self._closed:
                 return None
             texts = self._take()

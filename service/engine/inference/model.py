@@ -55,7 +55,7 @@ class LoadedModel:
     """Encoder and tokenizer of an artifact. Without an artifact, as in tests, there is no canary.
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
-    ``remark`` is logged when the model is served: what its owner may want to be otherwise.
+    ``warning`` is logged when the model is served: what its owner may want to be otherwise.
     ``return_freed_memory`` hands what the process has freed back to the operating system.
     """
 
@@ -64,7 +64,7 @@ class LoadedModel:
     artifact: Artifact | None = None
     opened_since: float | None = None
     is_verified: bool = False
-    remark: str = ""
+    warning: str = ""
     return_freed_memory: Callable[[], None] = _nothing
 
     @classmethod
@@ -82,10 +82,10 @@ class LoadedModel:
             intra_op_num_threads=parallelism.threads,
             concurrent_runs=parallelism.concurrent_runs,
         )
-        remark = ""
+        warning = ""
         if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):
-            remark = f"not served in int8: {why}"
-        return cls(encoder, encoder.tokenizer, artifact, remark=remark)
+            warning = f"not served in int8: {why}"
+        return cls(encoder, encoder.tokenizer, artifact, warning=warning)
 
     @classmethod
     def open_in_background(
@@ -217,8 +217,8 @@ class LoadedModel:
 
     def describe(self, metrics: Metrics) -> None:
         """Publish which model is served."""
-        if self.remark:
-            logger.warning(self.remark)
+        if self.warning:
+            logger.warning(self.warning)
         if self.artifact is not None:
             manifest = self.artifact.manifest
             metrics.describe_model(

@@ -15,7 +15,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from s2sent.service.engine.inference.batcher import NO_BATCH, Batch, Batcher
+from s2sent.service.engine.inference.batcher import NO_TEXTS, Batch, Batcher
 from s2sent.service.engine.inference.fair_queue import PendingRequest, QueuedText
 from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel, WrongShape
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
@@ -204,7 +204,7 @@ class InferenceWorkers:
     # --- in the thread ---
 
     def _main(self, verify: Callable[[], None]) -> None:
-        thread, batch = threading.current_thread(), NO_BATCH
+        thread, batch = threading.current_thread(), NO_TEXTS
         try:
             verify()
             self._post(self._serving)
@@ -212,7 +212,7 @@ class InferenceWorkers:
                 batch, taken = taken, None  # so that no request outlives its answer
                 if not self._process(batch.texts, batch.exclusive):
                     self._verify()  # whether the texts are at fault or the encoder
-                batch = NO_BATCH
+                batch = NO_TEXTS
             self._post(self._finished, thread)
         except BaseException as error:  # SystemExit and panics are deaths too
             logger.critical("an inference thread died", exc_info=True)
@@ -221,7 +221,7 @@ class InferenceWorkers:
 
     def _next_batch(self) -> Batch | None:
         batch = self._batcher.next_batch(REST_SECONDS)
-        if batch is NO_BATCH:
+        if batch is NO_TEXTS:
             self._model.release_memory()
             batch = self._batcher.next_batch()
         return batch

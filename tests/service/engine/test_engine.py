@@ -63,14 +63,14 @@ pytestmark = pytest.mark.usefixtures("form")
 
 async def test_request_gets_its_own_vectors_in_order() -> None:
     async with serving() as harness:
-        result = await harness.engine.embed(["one", "three", "two", "one"])
+        result = await harness.embed(["one", "three", "two", "one"])
     assert result.embeddings.tolist() == [vector(t) for t in ("one", "three", "two", "one")]
     assert result.tokens == [3, 5, 3, 3]
 
 
 async def test_prompt_and_truncation_reach_the_tokenizer() -> None:
     async with serving() as harness:
-        result = await harness.engine.embed(["b" * 40], prompt="a")
+        result = await harness.embed(["b" * 40], prompt="a")
     assert result.embeddings.tolist() == [vector("a" + "b" * 31)]
     assert result.truncated == [True]
     assert harness.value("truncated_texts_total") == 1
@@ -79,24 +79,24 @@ async def test_prompt_and_truncation_reach_the_tokenizer() -> None:
 async def test_the_other_texts_of_a_request_have_a_prompt_of_their_own() -> None:
     async with serving() as harness:
         others = OtherTexts(["b", "c"], None, "to ")
-        result = await harness.engine.embed(["b"], prompt="of ", others=others)
+        result = await harness.embed(["b"], prompt="of ", others=others)
         assert result.embeddings.tolist() == [vector(t) for t in ("of b", "to b", "to c")]
         long = OtherTexts(["b", "c" * 40], None, "to ")
         with pytest.raises(InvalidInput, match=r"^input 2 has 43 tokens"):
-            await harness.engine.embed(["b"], prompt="of ", others=long, truncate=False)
+            await harness.embed(["b"], prompt="of ", others=long, truncate=False)
 
 
 async def test_request_larger_than_a_batch_is_answered_whole() -> None:
     texts = [f"text {number}" for number in range(200)]
     async with serving(max_queue_tokens=100_000) as harness:
-        result = await harness.engine.embed(texts)
+        result = await harness.embed(texts)
     assert result.embeddings.tolist() == [vector(text) for text in texts]
     assert len(harness.encoder.batches) >= 25
 
 
 async def test_lone_request_runs_at_once_and_alone() -> None:
     async with serving() as harness:
-        await harness.engine.embed(["alone"])
+        await harness.embed(["alone"])
     assert harness.encoder.batches == [["alone"]]
 
 
@@ -160,7 +160,7 @@ async def test_requests_for_tokens_share_the_limit_of_requests_in_flight() -> No
         harness.tokenizer.gate.clear()
         running = asyncio.create_task(harness.engine.tokenize([LONG], len))
         await harness.until(lambda: harness.tokenizer.calls == 1)
-        for work in (harness.engine.tokenize(["a"], len), harness.engine.embed(["a"])):
+        for work in (harness.engine.tokenize(["a"], len), harness.embed(["a"])):
             with pytest.raises(Overloaded) as refusal:
                 await work
             assert refusal.value.retry_after_seconds == 1
@@ -232,7 +232,7 @@ async def test_unusable_input_is_refused(
 ) -> None:
     async with serving(max_client_batch_size=8) as harness:
         with pytest.raises(error):
-            await harness.engine.embed(texts, **options)
+            await harness.embed(texts, **options)
     assert harness.encoder.batches == []
 
 
@@ -477,7 +477,7 @@ async def test_deaths_far_apart_are_forgiven() -> None:
         for _ in range(6):
             assert isinstance(await outcome(harness.send(LETHAL)), NotReady)
             clock.now += 30
-        assert (await harness.engine.embed(["alive"])).tokens == [5]
+        assert (await harness.embed(["alive"])).tokens == [5]
         assert harness.fatal == []
 
 
@@ -486,10 +486,10 @@ async def test_a_panic_of_the_tokenizer_is_an_error_of_its_own_request(text: str
     """On the loop and in a thread; PyO3's PanicException is no Exception."""
     async with serving() as harness:
         with pytest.raises(Panic):
-            await harness.engine.embed([text])
+            await harness.embed([text])
         with pytest.raises(Panic):
             await harness.engine.tokenize([text], len)
-        assert (await harness.engine.embed(["alive"])).tokens == [5]
+        assert (await harness.embed(["alive"])).tokens == [5]
 
 
 # --- running nothing twice ---
@@ -511,10 +511,10 @@ async def test_equal_texts_that_wait_together_are_run_once() -> None:
 
 async def test_text_that_comes_again_is_not_run_again() -> None:
     async with serving(cache_bytes=10_000) as harness:
-        await harness.engine.embed(["known"])
-        result = await harness.engine.embed(["new", "known"])
+        await harness.embed(["known"])
+        result = await harness.embed(["new", "known"])
         assert result.embeddings.tolist() == [vector("new"), vector("known")]
-        assert (await harness.engine.embed(["known"])).tokens == [5]
+        assert (await harness.embed(["known"])).tokens == [5]
         assert harness.encoder.batches == [["known"], ["new"]]
         assert harness.value("cache_hits_total") == harness.value("cache_misses_total") == 2
         assert harness.value("cache_bytes") > 0
@@ -523,7 +523,7 @@ async def test_text_that_comes_again_is_not_run_again() -> None:
 async def test_text_is_kept_for_the_depth_it_was_run_at() -> None:
     async with serving(cache_bytes=10_000) as harness:
         for depth in (None, 2, 4, 2, None):
-            result = await harness.engine.embed(["same"], depth=depth)
+            result = await harness.embed(["same"], depth=depth)
             assert result.embeddings.tolist() == [vector("same", depth)]
         assert harness.encoder.batches == [["same"]] * 3
 
@@ -531,7 +531,7 @@ async def test_text_is_kept_for_the_depth_it_was_run_at() -> None:
 async def test_texts_and_run_time_are_counted_by_depth() -> None:
     async with serving() as harness:
         for depth, texts in ((None, ["a"]), (2, ["b", "c"]), (2, ["d"])):
-            await harness.engine.embed(texts, depth=depth)
+            await harness.embed(texts, depth=depth)
         value = harness.metrics.registry.get_sample_value
         for label, count, batches in (("full", 1, 1), ("2", 3, 2)):
             assert value("s2sent_batch_texts_sum", {"depth": label}) == count
@@ -556,7 +556,7 @@ async def test_one_request_for_two_depths_is_admitted_once() -> None:
     async with serving(max_concurrent_requests=2) as harness:
         held = await harness.hold()
         two = asyncio.create_task(
-            harness.engine.embed(["a", "b"], depth=2, others=OtherTexts(["b", "c"], None, ""))
+            harness.embed(["a", "b"], depth=2, others=OtherTexts(["b", "c"], None, ""))
         )
         await harness.queued(4)
         draining = asyncio.create_task(harness.engine.drain(PATIENCE_SECONDS))
@@ -579,12 +579,12 @@ async def test_a_request_for_two_depths_that_does_not_fit_leaves_nothing_behind(
         held = await harness.hold()
         waiting = harness.send("waiting")
         await harness.queued(1)
-        refused = harness.engine.embed(texts, depth=2, others=others)
+        refused = harness.embed(texts, depth=2, others=others)
         assert isinstance(await outcome(asyncio.create_task(refused)), Overloaded)
         harness.encoder.gate.set()
         await asyncio.gather(held, waiting)
         assert harness.encoder.batches == [["held"], ["waiting"]]
-        result = await harness.engine.embed(texts, depth=2, others=others)
+        result = await harness.embed(texts, depth=2, others=others)
         expected = [vector("a" * 30, 2), vector("b" * 30), vector("c" * 30)]
         assert result.embeddings.tolist() == expected
 
@@ -592,9 +592,9 @@ async def test_a_request_for_two_depths_that_does_not_fit_leaves_nothing_behind(
 async def test_both_depths_of_a_request_may_fail(caplog: pytest.LogCaptureFixture) -> None:
     others = OtherTexts([POISON], None, "")
     async with serving() as harness:
-        both = asyncio.create_task(harness.engine.embed([POISON], depth=2, others=others))
+        both = asyncio.create_task(harness.embed([POISON], depth=2, others=others))
         assert isinstance(await outcome(both), InferenceFailed)
-        await harness.engine.embed(["behind them"])
+        await harness.embed(["behind them"])
     gc.collect()
     assert "exception was never retrieved" not in caplog.text
 
@@ -602,7 +602,7 @@ async def test_both_depths_of_a_request_may_fail(caplog: pytest.LogCaptureFixtur
 async def test_a_request_of_which_one_depth_runs_is_in_inference() -> None:
     async with serving() as harness:
         harness.encoder.gate.clear()
-        embedding = harness.engine.embed(["a"], depth=2, others=OtherTexts(["b"], None, ""))
+        embedding = harness.embed(["a"], depth=2, others=OtherTexts(["b"], None, ""))
         both = asyncio.create_task(embedding)
         await harness.encoder.until_entered()
         both.cancel()
@@ -620,14 +620,14 @@ async def test_no_request_outlives_its_answer() -> None:
 
     async with serving() as harness:
         before = requests()
-        await harness.engine.embed(["a"])
+        await harness.embed(["a"])
         await harness.until(lambda: requests() <= before)
 
 
 async def test_without_a_cache_every_text_is_run() -> None:
     async with serving() as harness:
-        await harness.engine.embed(["again"])
-        await harness.engine.embed(["again"])
+        await harness.embed(["again"])
+        await harness.embed(["again"])
         assert harness.encoder.batches == [["again"], ["again"]]
         assert harness.value("cache_hits_total") == harness.value("cache_misses_total") == 0
 

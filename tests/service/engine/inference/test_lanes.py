@@ -215,7 +215,7 @@ async def test_only_the_full_lane_refuses_and_says_so() -> None:
         bulk = harness.send(*["bulky"] * 80, lane="bulk")
         await harness.queued(80)
         with pytest.raises(Overloaded, match="bulk tokens are waiting, of 256 that may"):
-            await harness.engine.embed(["more"], lane="bulk")
+            await harness.embed(["more"], lane="bulk")
         single = harness.send("small")
         await harness.queued(81)
         harness.encoder.gate.set()

@@ -125,7 +125,7 @@ def test_the_model_that_is_loaded_is_the_converted_one(
 ) -> None:
     model = LoadedModel.open(settings_for(tiny_artifact, tmp_path, "auto"))
     assert model.artifact is not None
-    assert (model.artifact.manifest.precision, model.remark) == ("int8", "")
+    assert (model.artifact.manifest.precision, model.warning) == ("int8", "")
     model.check_canary(model.run)
 
 
