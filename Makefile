@@ -24,14 +24,14 @@ serve: $(SERVE)/installed       ## start the service with the embedded model; PO
 
 train: $(TRAIN)/installed        ## install what training and export need, s2sent-train among it
 
-test: $(DEV)/installed          ## run every test, two files at a time
-	$(DEV)/bin/python -m pytest -n 2 --dist loadfile
+test: $(DEV)/installed          ## run every test, in two processes
+	$(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
 # Each release exports its own models and those of the other.
 test-transformers5: $(DEV)/installed $(NEWER)/installed ## exports under transformers 5 beside 4.57
 	$(DEV)/bin/python -m tests.support.saved_models build/saved-by-4
 	$(NEWER)/bin/python -m tests.support.saved_models build/saved-by-5
-	TEST_SAVED_MODELS=$(CURDIR)/build/saved-by-4 $(NEWER)/bin/python -m pytest -n 2 --dist loadfile \
+	TEST_SAVED_MODELS=$(CURDIR)/build/saved-by-4 $(NEWER)/bin/python -m pytest -n 2 --dist worksteal \
 	  tests/model/export/test_releases.py tests/model/export/test_models_of_2026.py \
 	  tests/model/export/packed tests/training/loop/test_settings_kept.py -k "kept or roberta or not int8"
 	TEST_SAVED_MODELS=$(CURDIR)/build/saved-by-5 $(DEV)/bin/python -m pytest \

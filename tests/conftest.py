@@ -1,5 +1,6 @@
 """Fixtures for all tests: one tiny checkpoint and its artifact, built once a session."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,6 +14,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 
 from s2sent.model.artifact.reader import Artifact
+
+
+def pytest_collection_finish() -> None:
+    """Exports collect garbage; what is imported by then stays, and is not looked through again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", params=[1, 3], ids=["one-process", "http-processes"])

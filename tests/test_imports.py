@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -39,13 +40,21 @@ for name in {modules!r}:
 """
 
 
+@cache
+def imports_in(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """The import statements of a file, wherever in it they stand."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@cache
 def imported_packages(path: Path) -> set[str]:
-    """The dotted names a file imports, wherever in it they stand; ours without ``s2sent.``."""
+    """The dotted names a file imports; ours without ``s2sent.``."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in imports_in(path):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
     return {name.removeprefix("s2sent.") for name in names}
@@ -55,7 +64,7 @@ def test_our_packages_are_imported_as_parts_of_s2sent() -> None:
     """From the top of a clone ``import model`` works too, and makes a second copy of a module."""
     tops = [ROOT / name for name in (*OURS, "tests", "benchmarks")]
     for path in (path for top in tops for path in top.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in imports_in(path):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module or ""]
@@ -193,5 +202,5 @@ def test_the_selector_needs_only_the_files_that_a_checkpoint_carries() -> None:
 
 def siblings_of(path: Path) -> set[str]:
     """The modules of its own folder that a file imports by ``from .name import``."""
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return {n.module for n in nodes if isinstance(n, ast.ImportFrom) and n.level and n.module}
+    froms = (node for node in imports_in(path) if isinstance(node, ast.ImportFrom))
+    return {node.module for node in froms if node.level and node.module}

@@ -86,12 +86,13 @@ def export_checkpoint(
         manifest = _describe(encoder, checkpoint, options, written)
 
         def compare(depth: int | None = None) -> ParityReport:
+            exported = encode(encoder, sentences, depth)
             return check_parity(
                 options.precision,
                 sentences,
                 onnx=partial(served.encode, batch_size=len(sentences), depth=depth),
-                torch=encode(encoder, sentences, depth),
-                unrounded=encode(unrounded, sentences, depth),
+                torch=exported,
+                unrounded=exported if unrounded is encoder else encode(unrounded, sentences, depth),
             )
 
         with step("run", backbone_config(encoder)):

@@ -14,4 +14,3 @@ def collector() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
