@@ -12,8 +12,13 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # before any test imports O
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from s2sent.model.artifact.reader import Artifact
+
+# A machine may be as slow as it likes.
+settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("slow")
 
 
 def pytest_collection_finish() -> None:

@@ -25,9 +25,10 @@ def rate(metric: str, matchers: str, *by: str) -> str:
     return f"{grouping}(rate({metric}{{{matchers}}}[$__rate_interval]))"
 
 
-def mean(histogram: str, matchers: str) -> str:
+def mean(histogram: str, matchers: str, *by: str) -> str:
     """Mean of what a histogram observed, each observation weighing the same."""
-    return f"{rate(f'{histogram}_sum', matchers)} / {rate(f'{histogram}_count', matchers)}"
+    total, count = (rate(f"{histogram}_{what}", matchers, *by) for what in ("sum", "count"))
+    return f"{total} / {count}"
 
 
 def quantile(share: float, histogram: str, matchers: str, *by: str) -> str:

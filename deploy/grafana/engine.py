@@ -18,6 +18,7 @@ from builders import (
 
 INSTANCE = 'instance=~"$instance"'
 PROCESS = f'job="s2sent",{INSTANCE}'  # every Python process has these metrics, hence the job
+REQUESTS = "Requests per second"
 STAGES = ("tokenize", "queue", "inference", "serialize")
 
 
@@ -43,14 +44,14 @@ def engine() -> Json:
 
 def stages() -> Json:
     """Where a request spends its time."""
-    histograms = {stage: f"s2sent_{stage}_duration_seconds" for stage in STAGES}
+    metrics = {stage: f"s2sent_{stage}_duration_seconds" for stage in STAGES}
     return row(
         "Where the time goes",
         lines(
             "Stages of a request, mean",
             "s",
             "Mean time of a request in each stage, stacked up to what the engine takes.",
-            *(query(mean(histogram, INSTANCE), stage) for stage, histogram in histograms.items()),
+            *(query(mean(metric, INSTANCE), stage) for stage, metric in metrics.items()),
             stack=True,
             width=12,
         ),
@@ -58,10 +59,7 @@ def stages() -> Json:
             "Stages of a request, p99",
             "s",
             "99 % of requests spend at most this time in a stage.",
-            *(
-                query(quantile(0.99, histogram, INSTANCE), stage)
-                for stage, histogram in histograms.items()
-            ),
+            *(query(quantile(0.99, metric, INSTANCE), stage) for stage, metric in metrics.items()),
             width=12,
         ),
     )
@@ -76,11 +74,7 @@ def lanes() -> Json:
             "Wait by lane, mean",
             "s",
             "Mean time the texts of a request waited, by lane.",
-            query(
-                f"{rate(f'{waits}_sum', INSTANCE, 'lane')} / "
-                f"{rate(f'{waits}_count', INSTANCE, 'lane')}",
-                "{{lane}}",
-            ),
+            query(mean(waits, INSTANCE, "lane"), "{{lane}}"),
         ),
         lines(
             "Wait by lane, p99",
@@ -102,20 +96,21 @@ def batches() -> Json:
     """What the engine runs."""
     duration, padding = "s2sent_batch_duration_seconds", "s2sent_batch_padding_ratio"
     spread = (
-        ("Texts per batch", "short", "How many batches had how many texts.", "s2sent_batch_texts"),
+        ("Texts per batch", "short", "had how many texts", "s2sent_batch_texts"),
         (
-            *(
-                "Tokens per batch",
-                "short",
-                "How many batches had how many tokens, without padding.",
-            ),
+            "Tokens per batch",
+            "short",
+            "had how many tokens, without padding",
             "s2sent_batch_tokens",
         ),
-        ("Batch duration distribution", "s", "How many batches ran how long.", duration),
+        ("Batch duration distribution", "s", "ran how long", duration),
     )
     return row(
         "Batches",
-        *(heatmap(*panel, INSTANCE) for panel in spread),
+        *(
+            heatmap(title, unit, f"How many batches {what}.", metric, INSTANCE)
+            for title, unit, what, metric in spread
+        ),
         lines(
             "Padding share",
             "percentunit",
@@ -140,24 +135,22 @@ def batches() -> Json:
     )
 
 
-def _by_depth() -> tuple[Json, Json]:
+def _by_depth() -> list[Json]:
     """What the batches of each depth are, in texts and in time."""
-    return (
-        lines(
-            "Texts by depth",
-            "suffix: texts/s",
-            "Texts run per second, by the last block that was run.",
-            query(rate("s2sent_batch_texts_sum", INSTANCE, "depth"), "{{depth}}"),
-            stack=True,
-        ),
-        lines(
-            "Time in the encoder by depth",
-            "percentunit",
-            "Seconds that batches ran per second, by the last block that was run.",
-            query(rate("s2sent_batch_duration_seconds_sum", INSTANCE, "depth"), "{{depth}}"),
-            stack=True,
-        ),
+    panels = (
+        ("Texts", "suffix: texts/s", "Texts run", "texts"),
+        ("Time in the encoder", "percentunit", "Seconds that batches ran", "duration_seconds"),
     )
+    return [
+        lines(
+            f"{what} by depth",
+            unit,
+            f"{description} per second, by the last block that was run.",
+            query(rate(f"s2sent_batch_{metric}_sum", INSTANCE, "depth"), "{{depth}}"),
+            stack=True,
+        )
+        for what, unit, description, metric in panels
+    ]
 
 
 def throughput() -> Json:
@@ -165,19 +158,18 @@ def throughput() -> Json:
     texts, tokens = "s2sent_texts_total", "s2sent_tokens_total"
     return row(
         "Throughput",
-        lines(
-            "Texts by instance",
-            "suffix: texts/s",
-            "Texts embedded per second.",
-            query(rate(texts, INSTANCE, "instance"), "{{instance}}"),
-            width=6,
-        ),
-        lines(
-            "Tokens by instance",
-            "suffix: tokens/s",
-            "Tokens embedded per second, padding left out.",
-            query(rate(tokens, INSTANCE, "instance"), "{{instance}}"),
-            width=6,
+        *(
+            lines(
+                f"{what} by instance",
+                f"suffix: {what.lower()}/s",
+                f"{what} embedded per second{without}.",
+                query(rate(metric, INSTANCE, "instance"), "{{instance}}"),
+                width=6,
+            )
+            for what, metric, without in (
+                ("Texts", texts, ""),
+                ("Tokens", tokens, ", padding left out"),
+            )
         ),
         lines(
             "Tokens per text",
@@ -201,22 +193,17 @@ def throughput() -> Json:
 
 def unsuccessful() -> Json:
     """What was begun and not finished."""
+    in_stage = ", by the stage they were in."
     panels = (
-        ("Failed by reason", "failed", "reason", "Accepted requests that failed, per second."),
-        (
-            *("Out of time by stage", "timed_out", "stage"),
-            "Requests per second that met their deadline, by the stage they were in.",
-        ),
-        (
-            *("Client left by stage", "cancelled", "stage"),
-            "Requests per second whose client went away, by the stage they were in.",
-        ),
+        ("Failed", "failed", "reason", "Accepted requests that failed, per second."),
+        ("Out of time", "timed_out", "stage", f"{REQUESTS} that met their deadline{in_stage}"),
+        ("Client left", "cancelled", "stage", f"{REQUESTS} whose client went away{in_stage}"),
     )
     return row(
         "Requests without an embedding",
         *(
             lines(
-                title,
+                f"{title} by {by}",
                 "reqps",
                 description,
                 query(rate(f"s2sent_requests_{what}_total", INSTANCE, by), f"{{{{{by}}}}}"),
@@ -305,14 +292,8 @@ def gpu() -> Json:
     return row(
         "GPU (needs the DCGM exporter)",
         *(
-            lines(
-                title,
-                unit,
-                description,
-                query(f"DCGM_FI_DEV_{field}", "{{Hostname}} {{gpu}}"),
-                width=6,
-            )
-            for title, unit, description, field in panels
+            lines(title, unit, text, query(f"DCGM_FI_DEV_{field}", "{{Hostname}} {{gpu}}"), width=6)
+            for title, unit, text, field in panels
         ),
         collapsed=True,
     )

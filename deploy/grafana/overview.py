@@ -26,6 +26,10 @@ INSTANCE = 'instance=~"$instance"'
 ROUTE = f'{INSTANCE},route=~"$route"'
 REQUESTS, DURATION = "s2sent_requests_total", "s2sent_request_duration_seconds"
 # Every Python process has this metric, hence the job.
+RESTARTS = {
+    "engine": "s2sent_engine_restarts_total",
+    "HTTP process": "s2sent_http_restarts_total",
+}
 STARTS = f'changes(process_start_time_seconds{{job="s2sent",{INSTANCE}}}[$__rate_interval])'
 
 
@@ -203,11 +207,7 @@ def saturation() -> Json:
         "Saturation",
         *(
             lines(
-                title,
-                unit,
-                description,
-                query(f"s2sent_{metric}{{{INSTANCE}}}", legend),
-                width=6,
+                title, unit, description, query(f"s2sent_{metric}{{{INSTANCE}}}", legend), width=6
             )
             for title, metric, unit, legend, description in LOAD_GAUGES
         ),
@@ -237,13 +237,12 @@ def saturation() -> Json:
             "Restarts",
             "short",
             "Inference threads and HTTP processes replaced, and instances started anew.",
-            query(
-                f"increase(s2sent_engine_restarts_total{{{INSTANCE}}}[$__rate_interval])",
-                "engine of {{instance}}",
-            ),
-            query(
-                f"increase(s2sent_http_restarts_total{{{INSTANCE}}}[$__rate_interval])",
-                "HTTP process of {{instance}}",
+            *(
+                query(
+                    f"increase({metric}{{{INSTANCE}}}[$__rate_interval])",
+                    f"{what} of {{{{instance}}}}",
+                )
+                for what, metric in RESTARTS.items()
             ),
             query(STARTS, "process {{instance}}"),
             width=6,

@@ -51,19 +51,21 @@ def shown(reader: int, until: str = "") -> str:
     return text
 
 
-@FORMS
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
         ([], r"S2Sent is at (\S+), the playground \1/playground\. Ctrl-C ends it\."),
-        (["--host", "0.0.0.0"], r"S2Sent is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\."),  # noqa: S104
+        (
+            [*SEVERAL, "--host", "0.0.0.0"],  # noqa: S104
+            r"S2Sent is at http://127\.0\.0\.1:\d+\. Ctrl-C ends it\.",
+        ),
     ],
     ids=["with the playground", "without"],
 )
 def test_on_a_terminal_a_line_for_people_has_the_urls(
-    tiny_artifact: Artifact, form: Sequence[str], flags: Sequence[str], told: str
+    tiny_artifact: Artifact, flags: Sequence[str], told: str
 ) -> None:
-    with on_a_terminal(tiny_artifact, *form, *flags) as (process, reader):
+    with on_a_terminal(tiny_artifact, *flags) as (process, reader):
         text = shown(reader, until='"ready"')
         assert re.search(told, text), text
         port = re.search(r'"listening".*?"port":(\d+)', text)
@@ -74,18 +76,20 @@ def test_on_a_terminal_a_line_for_people_has_the_urls(
         assert process.wait(60) == 0
 
 
-@FORMS
-def test_what_is_no_terminal_gets_lines_of_json_alone(
-    tiny_artifact: Artifact, form: Sequence[str]
-) -> None:
-    with running_server(tiny_artifact.path, *form) as server:
+def test_what_is_no_terminal_gets_lines_of_json_alone(tiny_artifact: Artifact) -> None:
+    with running_server(tiny_artifact.path) as server:
         assert server.stop(signal.SIGINT) == 0
         assert all("level" in line for line in server.log)
 
 
-@FORMS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("after_seconds", [0.0, 0.05, 0.2])
+@pytest.mark.parametrize(
+    ("form", "number", "after_seconds"),
+    [
+        *(([], signal.SIGINT, 0.0), ([], signal.SIGTERM, 0.05), ([], signal.SIGINT, 0.2)),
+        *((SEVERAL, signal.SIGTERM, 0.0), (SEVERAL, signal.SIGINT, 0.05)),
+        (SEVERAL, signal.SIGTERM, 0.2),
+    ],
+)
 def test_two_signals_end_in_no_traceback(
     tiny_artifact: Artifact, form: Sequence[str], number: signal.Signals, after_seconds: float
 ) -> None:

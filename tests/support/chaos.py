@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,10 @@ class Keys:
     ) -> None:
         """Until cancelled: let clients use a new key, which the file has had for a whole turn.
 
-        A key goes a request's time after its last use: a server under load may read a request that
-        late.
+        A key goes when no client waits any more that sent it: a server under load may read a
+        request that late.
         """
-        turns = math.ceil(REQUEST_TIMEOUT_SECONDS / every_seconds)
+        turns = math.ceil(PATIENCE_SECONDS / every_seconds)
         used, successor = deque([self.current], maxlen=turns), new_key()
         while True:
             self._write(*used, self.current, successor)
@@ -114,9 +115,19 @@ class Watch:
 
 
 async def load(
-    server: ServerProcess, clients: Clients, keys: Keys, *, count: int, seconds: float, watch: Watch
+    server: ServerProcess,
+    clients: Clients,
+    keys: Keys,
+    *,
+    count: int,
+    seconds: float,
+    enough: Callable[[Tally], bool],
+    watch: Watch,
 ) -> int:
-    """Run clients for a while, then stop the server under them; returns its exit code."""
+    """Run clients that long and until there is ``enough``, then stop the server under them.
+
+    Returns its exit code.
+    """
     limits = httpx.Limits(max_connections=count, max_keepalive_connections=count)
     clients.stopped = False
     async with httpx.AsyncClient(
@@ -130,6 +141,8 @@ async def load(
         await asyncio.sleep(0)  # the first key is given out
         running = asyncio.create_task(clients.run(client, count))
         await asyncio.sleep(seconds)
+        while not enough(clients.tally):
+            await asyncio.sleep(0.05)
         for task in (watching, replacing):
             task.cancel()
         await asyncio.gather(watching, replacing, return_exceptions=True)
@@ -163,7 +176,14 @@ def reconcile(tally: Tally, got: Counter[int], left: int, log: list[dict[str, An
 
 
 def run(
-    artifact: Path, *, seconds: float, rounds: int, clients: int, faults: float, seed: int
+    artifact: Path,
+    *,
+    seconds: float,
+    rounds: int,
+    clients: int,
+    faults: float,
+    seed: int,
+    enough: Callable[[Tally], bool] = bool,  # at once
 ) -> tuple[Tally, list[Watch], list[str]]:
     """Rounds of load, each ended by SIGTERM; returns the tally, the samples and what went wrong."""
     tally, watches, problems = Tally(), [], []
@@ -178,9 +198,16 @@ def run(
             before, left_before = tally.answered.copy(), tally.left
             with running_server(artifact, *flags, module="tests.support.faulty_server") as server:
                 watches.append(Watch())
-                code = asyncio.run(
-                    load(server, crowd, keys, count=clients, seconds=seconds, watch=watches[-1])
+                loading = load(
+                    server,
+                    crowd,
+                    keys,
+                    count=clients,
+                    seconds=seconds,
+                    enough=enough,
+                    watch=watches[-1],
                 )
+                code = asyncio.run(loading)
                 if code != 0:
                     problems.append(f"round {number}: the server ended with {code}")
             got, left = tally.answered - before, tally.left - left_before

@@ -1,6 +1,7 @@
 """An export that finished serves torch's vectors; one that cannot leaves nothing behind."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32
+FEW = ExportOptions(sentences=parity_sentences()[:8])
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
 
 
@@ -125,23 +127,13 @@ def test_the_canary_is_torchs_vector(checkpoint: Path, artifact: Artifact) -> No
     np.testing.assert_allclose(OnnxEncoder(artifact).encode([canary.text])[0], expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "camembert", "distilbert", "electra"])
-def test_other_families_export_with_every_attention_fused(tmp_path: Path, family: str) -> None:
-    """Positions numbered from the padding id, and no token types, are handled."""
-    checkpoint = a_checkpoint(tmp_path, family)
-    exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
-    assert exported.manifest.fused["Attention"] == 4
-    types = ("token_type_ids",) if family == "electra" else ()
-    assert exported.manifest.inputs == ("input_ids", "attention_mask", *types)
-
-
 def test_unfused_attention_is_refused_unless_allowed(tmp_path: Path) -> None:
     """For a GPU MPNet is exported as transformers has it, with a bias that no kernel knows."""
     checkpoint = a_checkpoint(tmp_path, "mpnet")
     with pytest.raises(GraphError, match="0 of 4 attention blocks were fused"):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(precision="fp16"))
     assert not (tmp_path / "artifact").exists()
-    options = ExportOptions(precision="fp16", allow_unfused_attention=True)
+    options = replace(FEW, precision="fp16", allow_unfused_attention=True)
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     cosines = OnnxEncoder(exported).encode(TEXTS) * torch_embeddings(
         load_encoder(checkpoint), TEXTS
@@ -154,8 +146,7 @@ def test_a_graph_too_large_for_one_file_is_two(
 ) -> None:
     """With the same vectors; it is no int8, nor becomes it."""
     monkeypatch.setattr(graphs, "LARGEST_GRAPH", 10_000)
-    few = parity_sentences()[:8]
-    large = export_checkpoint(checkpoint, tmp_path / "large", ExportOptions(sentences=few))
+    large = export_checkpoint(checkpoint, tmp_path / "large", FEW)
     assert large.manifest.files[WEIGHTS].bytes > 10_000
     np.testing.assert_array_equal(
         OnnxEncoder(large).encode(TEXTS), OnnxEncoder(artifact).encode(TEXTS)
@@ -222,7 +213,7 @@ def test_half_precision_leaves_no_float32_between_the_ids_and_the_pooling(half: 
 def test_attention_in_half_precision_reads_lengths(tmp_path: Path, family: str) -> None:
     """With a mask of two dimensions ONNX Runtime's CUDA attention is many kernels, not one."""
     checkpoint = a_checkpoint(tmp_path, family)
-    exported = export_checkpoint(checkpoint, tmp_path / "half", ExportOptions(precision="fp16"))
+    exported = export_checkpoint(checkpoint, tmp_path / "half", replace(FEW, precision="fp16"))
     model = onnx.load(exported.onnx_path)
     masks = {node.input[3] for node in model.graph.node if node.op_type == "Attention"}
     assert len(masks) == 1
@@ -237,7 +228,7 @@ def test_standard_operators_are_all_there_are_when_asked_for(
     checkpoint: Path, tmp_path: Path
 ) -> None:
     """Other runtimes know no operators of ONNX Runtime's own."""
-    options = ExportOptions(standard_operators=True)
+    options = replace(FEW, standard_operators=True)
     exported = export_checkpoint(checkpoint, tmp_path / "standard", options)
     assert exported.manifest.fused == {}
     assert {node.domain for node in onnx.load(exported.onnx_path).graph.node} <= {"", "ai.onnx"}
@@ -262,7 +253,7 @@ def test_standard_operators_are_all_there_are_when_asked_for(
 def test_every_gated_selector_exports(tmp_path: Path, options: dict[str, Any]) -> None:
     """Parity is the export's own condition, so finishing is the assertion."""
     checkpoint = a_checkpoint(tmp_path, **options)
-    exported = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+    exported = export_checkpoint(checkpoint, tmp_path / "artifact", FEW)
     selector = exported.manifest.selector or {}
     assert {name: selector[name] for name in options} == options
 
@@ -273,7 +264,7 @@ def test_a_checkpoint_without_selector_exports_in_every_precision(
 ) -> None:
     """Parity is the export's own condition; the manifest says that there is no selector."""
     plain = a_plain_checkpoint(tmp_path)
-    exported = export_checkpoint(plain, tmp_path / "artifact", ExportOptions(precision=precision))
+    exported = export_checkpoint(plain, tmp_path / "artifact", replace(FEW, precision=precision))
     assert exported.manifest.selector is None
     assert exported.manifest.packed == (precision != "fp16")
     assert exported.manifest.exact_without_vnni == (precision == "int8")
@@ -281,14 +272,13 @@ def test_a_checkpoint_without_selector_exports_in_every_precision(
     assert Artifact.open(exported.path).manifest == exported.manifest
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(("pooling", "normalize"), [("mean", False), ("cls", True)])
 def test_a_plain_artifact_gives_sentence_transformers_vectors(
     tmp_path: Path, pooling: str, normalize: bool
 ) -> None:
     """Of the untouched library, with its own lengths where the checkpoint does not normalise."""
     plain = a_plain_checkpoint(tmp_path, pooling, normalize=normalize)
-    exported = export_checkpoint(plain, tmp_path / "artifact", ExportOptions())
+    exported = export_checkpoint(plain, tmp_path / "artifact", FEW)
     assert (exported.manifest.pooling, exported.manifest.normalize) == (pooling, normalize)
     modes = json.loads((exported.path / "1_Pooling/config.json").read_text())
     assert [mode for mode, is_on in modes.items() if is_on is True] == [
@@ -316,7 +306,7 @@ def test_states_by_their_root_mean_square_are_refused_where_tokens_are_padded(
     checkpoint = a_checkpoint(tmp_path, input_norm="rms")
     with pytest.raises(ExportError, match="input_norm is 'rms'.*of a bert cannot be fused"):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
-    options = ExportOptions(standard_operators=True)  # nothing is optimised
+    options = replace(FEW, standard_operators=True)  # nothing is optimised
     exported = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     assert exported.manifest.parity["max_abs_diff"] < 1e-5
 

@@ -22,6 +22,7 @@ from s2sent.model.artifact.writer import seal
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
+from s2sent.model.export.parity import parity_sentences
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, find_selector, get_selector, load_encoder
 from s2sent.model.network.pooled import stopped_at
@@ -72,11 +73,11 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("exits")
     checkpoint = a_checkpoint(folder, request.param)
     depths = (1, 2, 3) if request.param == "plain" else (2, 3)
-    options = ExportOptions(depths=depths)
+    options = ExportOptions(sentences=parity_sentences()[:12])
     return Exported(
         checkpoint,
-        export_checkpoint(checkpoint, folder / "exits", options),
-        export_checkpoint(checkpoint, folder / "none", ExportOptions()),
+        export_checkpoint(checkpoint, folder / "exits", replace(options, depths=depths)),
+        export_checkpoint(checkpoint, folder / "none", options),
     )
 
 
@@ -84,7 +85,7 @@ def shortened(checkpoint: Path, depth: int | None) -> SentenceTransformer:
     """The checkpoint's encoder with the blocks beyond ``depth`` cut out of its backbone."""
     encoder = load_encoder(checkpoint)
     blocks: Any = encoder[0].get_submodule("auto_model.encoder.layer")
-    del blocks[depth or NUM_BLOCKS :]
+    del blocks[depth or len(blocks) :]
     return encoder
 
 
@@ -190,8 +191,13 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
         OnnxEncoder(exported.without_exits).encode(TEXTS, depth=2)
 
 
-@pytest.mark.parametrize("precision", ["fp16", "weight-int8", "int8"])
-@pytest.mark.parametrize("kind", ["plain", "S2Sent", "own gates", "blocks projected"])
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        *(("blocks projected", each) for each in ("fp16", "weight-int8", "int8")),
+        *(("plain", "int8"), ("S2Sent", "fp16"), ("own gates", "weight-int8")),
+    ],
+)
 def test_rounded_encoders_can_stop_early_too(
     tmp_path: Path, kind: str, precision: Precision
 ) -> None:
@@ -306,11 +312,16 @@ def test_the_command_line_takes_depths(tmp_path: Path, capsys: pytest.CaptureFix
     assert "'two' is not a list of block numbers such as 2,4." in capsys.readouterr().err
 
 
-def test_requests_of_many_depths_at_one_time_get_their_own_vectors(exported: Exported) -> None:
-    """Over HTTP, in parallel; similarity is that of the depth, and /info tells the depths."""
-    depths = depths_of(exported.artifact)
-    expected = {depth: by_torch(exported.checkpoint, depth) for depth in depths}
-    with running_server(exported.artifact.path) as server, ThreadPoolExecutor(8) as pool:
+def test_requests_of_many_depths_at_one_time_get_their_own_vectors(
+    exits_checkpoint: Path, exits_artifact: Artifact
+) -> None:
+    """Over HTTP, in parallel; similarity is that of the depth, and /info tells the depths.
+
+    The log is JSON alone: ONNX Runtime would warn about the default value of the depth, in colours.
+    """
+    depths = depths_of(exits_artifact)
+    expected = {depth: by_torch(exits_checkpoint, depth) for depth in depths}
+    with running_server(exits_artifact.path) as server, ThreadPoolExecutor(8) as pool:
 
         def ask(depth: int | None) -> Any:
             return server.client.post("/embed", json={"inputs": TEXTS, "depth": depth}).json()
@@ -323,11 +334,6 @@ def test_requests_of_many_depths_at_one_time_get_their_own_vectors(exported: Exp
             score = server.client.post("/similarity", json=body).json()[0]
             assert score == pytest.approx(expected[depth][0] @ expected[depth][1], abs=1e-5)
         assert server.client.get("/info").json()["depths"] == depths[:-1]
-
-
-def test_the_log_of_a_server_with_exits_is_json_alone(exported: Exported) -> None:
-    """ONNX Runtime would warn about the default value of the depth, in colours."""
-    with running_server(exported.artifact.path) as server:
         server.stop()
     assert all("level" in line for line in server.log), server.log
 

@@ -1,5 +1,8 @@
 """Every family of docs/encoders.md: the artifact gives what sentence-transformers gives.
 
+Of BERT and its kin every attention is fused, with positions that are numbered from the padding's
+id and with token types or none; `packed/` has the tests of the others.
+
 With TEST_SAVED_MODELS, a folder that `tests.support.saved_models` wrote under another release of
 transformers, its models are exported too, and compared with what that release gives.
 """
@@ -18,6 +21,7 @@ from tests.support.saved_models import FAMILIES, TEXTS, VECTORS, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 ELSEWHERE = os.environ.get("TEST_SAVED_MODELS", "")
+KIN_OF_BERT = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra")
 SAVED = ("here", "elsewhere") if ELSEWHERE else ("here",)
 
 
@@ -29,6 +33,10 @@ def test_every_family_gives_the_vectors_of_the_library_that_saved_it(
     here = saved == "here"
     folder = save_model(tmp_path / family, family) if here else Path(ELSEWHERE, family)
     few = ExportOptions(sentences=parity_sentences()[:8])
-    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", few))
+    exported = export_checkpoint(folder, tmp_path / "artifact", few)
+    if family in KIN_OF_BERT:
+        assert exported.manifest.fused["Attention"] == 3
+    assert ("token_type_ids" in exported.manifest.inputs) == (family in ("bert", "electra"))
+    served = OnnxEncoder(exported)
     expected = np.load(folder / VECTORS)
     assert (served.encode(TEXTS) * expected).sum(1).min() >= 0.9999

@@ -81,7 +81,7 @@ def batch(
 
 
 @given(selectors(), lengths, st.randoms(use_true_random=False), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_neither_padding_nor_batch_mates_change_an_embedding(
     selector: S2SentSelector, lengths: list[int], random: Any, spare: int
 ) -> None:
@@ -100,7 +100,7 @@ def test_neither_padding_nor_batch_mates_change_an_embedding(
 
 
 @given(selectors(), lengths)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pooling_the_blocks_first_equals_fusing_first(
     selector: S2SentSelector, lengths: list[int]
 ) -> None:
@@ -116,7 +116,7 @@ def test_pooling_the_blocks_first_equals_fusing_first(
 
 
 @given(st.integers(1, 12), lengths)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_low_1_is_global_average_pooling(num_blocks: int, lengths: list[int]) -> None:
     selector = random_selector(
         SelectorConfig(width=WIDTH, num_blocks=num_blocks, num_frequencies=1, weight_norm="none")
@@ -132,7 +132,7 @@ def test_low_1_is_global_average_pooling(num_blocks: int, lengths: list[int]) ->
 
 
 @given(selectors())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_softmax_weights_sum_to_one_and_the_others_stay_in_bounds(selector: S2SentSelector) -> None:
     weights = selector.block_weights(sentence(selector, 7, 0), torch.ones(1, 7))
     gates = 1 if selector.config.spatial_selection == "2d" else selector.config.num_blocks

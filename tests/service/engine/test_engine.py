@@ -957,7 +957,7 @@ async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
         assert len(harness.engine._admission.in_flight) == 0
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
+@hypothesis_settings(max_examples=100)
 @given(steps, st.sampled_from([1, 3]), st.sampled_from([0, 1_000]))
 def test_whatever_happens_every_request_gets_an_answer_of_its_own(
     plan: list[tuple[str, Any]], concurrent_runs: int, cache_bytes: int

@@ -55,7 +55,7 @@ async def test_only_the_text_at_fault_has_an_error(trouble: str, cache_bytes: in
         assert harness.engine.readiness().ready
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=25)
 @given(
     texts=st.lists(
         st.sampled_from(["", "a", "bb", "ccc", LONG, POISON, "d" + NOT_A_NUMBER]), min_size=1

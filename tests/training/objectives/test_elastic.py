@@ -54,7 +54,7 @@ def toy(views: Views) -> Tensor:
     depths=st.lists(st.integers(1, 11), min_size=1, max_size=4, unique=True),
     dimensions=st.lists(st.integers(1, 5), max_size=3, unique=True),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_starbucks_is_full_and_the_mean_of_every_smaller_pair(
     depths: list[int], dimensions: list[int]
 ) -> None:

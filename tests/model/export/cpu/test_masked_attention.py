@@ -53,7 +53,7 @@ def masks() -> st.SearchStrategy[NDArray[np.int64]]:
     return drawn.map(lambda mask: np.where(mask.any(axis=1, keepdims=True), mask, 1))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(masks(), st.sampled_from([None, 0.25]))
 def test_the_values_are_those_of_onnx_runtimes_operator(
     mask: NDArray[np.int64], scale: float | None

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -96,7 +96,6 @@ def run(model: onnx.ModelProto, mask: Mask, *outputs: str) -> list[NDArray[np.fl
     return results
 
 
-@settings(deadline=None)
 @given(masks)
 def test_tokens_have_the_states_they_had(mask: Mask) -> None:
     nodes = [*block("embedding", "first"), *block("first", "last")]
@@ -111,7 +110,6 @@ def test_tokens_have_the_states_they_had(mask: Mask) -> None:
         np.testing.assert_allclose(after[tokens], before[tokens], rtol=1e-4, atol=1e-4)
 
 
-@settings(deadline=None)
 @given(masks)
 def test_a_product_adds_the_bias_of_gelu(mask: Mask) -> None:
     before, after = (an_encoder(*block("embedding", "last")) for _ in range(2))

@@ -67,7 +67,7 @@ def test_several_files_are_one_input(tmp_path: Path) -> None:
     count=st.integers(1, 4),
     lost=st.sets(st.integers(0, 60)),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_each_row_is_there_once_whatever_was_lost(
     tmp_path_factory: pytest.TempPathFactory, rows: int, per_shard: int, count: int, lost: set[int]
 ) -> None:

@@ -5,7 +5,7 @@ from itertools import accumulate
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from s2sent.service.engine.inference.batcher import Batch, Batcher, Call
@@ -66,7 +66,6 @@ requests = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(requests)
 def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -> None:
     rows = batcher()
@@ -87,7 +86,6 @@ def test_every_row_comes_out_once_and_no_batch_is_above_its_limits(plan: Plan) -
     assert rows.tokens == 0
 
 
-@settings(deadline=None)
 @given(requests, st.data())
 def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
     plan: Plan, data: st.DataObject
@@ -109,7 +107,6 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
     assert all(rows.oldest_seconds(lane) == 0 for lane in LANES)
 
 
-@settings(deadline=None)
 @given(requests)
 def test_the_row_with_the_lowest_tag_is_always_in_the_batch(plan: Plan) -> None:
     rows = batcher()

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from s2sent.service.engine.inference.batcher import Batcher
@@ -44,7 +44,6 @@ arrivals = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(arrivals, lengths_lists, st.sampled_from([0.05, 0.25, 0.5]))
 def test_bulk_has_its_share_to_within_a_batch_while_both_wait(
     plan: list[tuple[list[int], bool, int]], bulk: list[int], share: float
@@ -71,7 +70,6 @@ def test_bulk_has_its_share_to_within_a_batch_while_both_wait(
             assert highest - balance <= BATCH_TOKENS
 
 
-@settings(deadline=None)
 @given(lengths_lists, st.sampled_from([0.05, 0.25, 0.5]))
 def test_a_bulk_request_ends_under_a_flood_of_interactive_ones(
     lengths: list[int], share: float

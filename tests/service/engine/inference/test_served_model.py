@@ -170,6 +170,16 @@ def test_a_cache_that_cannot_be_written_is_a_sentence(given: Path, tmp_path: Pat
         artifact_of(str(given), tmp_path / "cache")
 
 
+def test_a_user_without_a_home_folder_is_told_to_name_a_cache(
+    given: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 10)  # no account, as a container's user
+    with pytest.raises(ModelUnavailable, match=r"no home folder\): set XDG_CACHE_HOME"):
+        artifact_of(str(given))
+
+
 def test_a_lock_that_is_a_link_is_not_followed(given: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "target").write_text("kept")
@@ -198,17 +208,15 @@ def test_what_is_exported_is_private_whatever_the_umask(given: Path, tmp_path: P
     assert not [found for found in (made, *made.rglob("*")) if found.stat().st_mode & 0o022]
 
 
-@pytest.mark.parametrize("precision", ["as_is", "int8"])
 def test_a_server_is_started_by_a_models_name(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both starts give the same vectors; the second one exports nothing."""
+    """Also in another precision; both starts give the same vectors, the second exports nothing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     program = [sys.executable, "-m", "s2sent.service", "serve", "--model", str(given)]
 
     def start() -> tuple[np.ndarray, list[dict[str, Any]]]:
-        flags = ("--precision", precision)
-        with running_server(given, *flags, program=program) as server:
+        with running_server(given, "--precision", "int8", program=program) as server:
             assert server.client.get("/info").json()["model_id"] == "tiny"
             vectors = server.client.post("/embed", json={"inputs": TEXTS}).json()
             return np.array(vectors), server.log
