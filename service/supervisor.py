@@ -37,12 +37,7 @@ from s2sent.service.engine.link.server import HttpProcessConnection, LinkServer,
 from s2sent.service.engine.types import Readiness
 from s2sent.service.http.tracing import check_packages
 from s2sent.service.process import stopped_by, tune_garbage_collector
-from s2sent.service.server import (
-    SEND_TIMEOUT_SECONDS,
-    greet,
-    listen_together,
-    log_start,
-)
+from s2sent.service.server import SEND_TIMEOUT_SECONDS, greet, listen_together, log_start
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 from s2sent.service.telemetry.processes import Reports, name_of

@@ -34,19 +34,6 @@ CANARY = "canary.json"
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 # How an input begins that only graphs for a GPU have (`model.runtime.encoder.token_places`).
 TOKEN_PLACES = "token_places"  # noqa: S105  # no password
-# Defaults for fields that manifests of earlier versions do not have.
-ADDED_FIELDS: dict[str, Any] = {
-    "depths": [],
-    "comparable_depths": [],
-    "by_depth": {},
-    "packed": False,
-    "template": None,
-    "towers": [],
-    "default_prompt_name": None,
-    "exact_without_vnni": False,
-}
-LISTS = ("inputs", "depths", "comparable_depths", "towers")  # fields that are tuples here
-
 
 Role = Literal["query", "document"]
 _ROLE_PROMPTS: Mapping[Role, tuple[str, ...]] = {
@@ -101,7 +88,7 @@ class Manifest:
     fused: dict[str, int]
     versions: dict[str, str]
     files: dict[str, FileEntry]
-    depths: tuple[int, ...] = ()
+    depths: tuple[int, ...] = ()  # manifests of earlier versions may lack it and what follows
     comparable_depths: tuple[int, ...] = ()
     by_depth: dict[str, Any] = field(default_factory=dict)
     packed: bool = False
@@ -205,25 +192,25 @@ class Manifest:
                 f"{MANIFEST} has schema_version {version!r}; this program reads {SCHEMA_VERSION}."
                 f" Use a matching version of s2sent. {REEXPORT}"
             )
-        types = get_type_hints(cls)
-        fields = ADDED_FIELDS | fields
-        if wrong := sorted(set(types) ^ set(fields)):
+        types, own = get_type_hints(cls), dataclasses.fields(cls)
+        required = {each.name for each in own if each.default is each.default_factory}  # MISSING
+        if wrong := sorted((required - fields.keys()) | (fields.keys() - types.keys())):
             raise MalformedManifest(
                 f"{MANIFEST} misses or does not know the fields {', '.join(wrong)}. {REEXPORT}"
             )
-        for name, hint in types.items():
-            kinds = _json_kinds(hint)
-            if type(fields[name]) not in kinds:
+        for name, value in fields.items():
+            kinds = _json_kinds(types[name])
+            if type(value) not in kinds:
                 names = " or ".join(kind.__name__ for kind in kinds)
                 raise MalformedManifest(
-                    f"{MANIFEST}: {name} must be {names}, got {fields[name]!r}. {REEXPORT}"
+                    f"{MANIFEST}: {name} must be {names}, got {value!r}. {REEXPORT}"
                 )
         _check_values(fields)
         return cls(
             **fields
-            | {name: tuple(fields[name]) for name in LISTS}
+            | {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
             | {"files": _parse_files(fields["files"])}
-            | {"template": _parse_template(fields["template"])}
+            | {"template": _parse_template(fields.get("template"))}
         )
 
 
@@ -252,7 +239,7 @@ def _json_kinds(hint: Any) -> list[type]:
 def _check_values(fields: Mapping[str, Any]) -> None:
     """Raise MalformedManifest for values that no encoder has, of fields whose type is right."""
     numbers = {name: [fields[name]] for name in ("dim", "max_seq_length")}
-    numbers |= {name: fields[name] for name in ("depths", "comparable_depths")}
+    numbers |= {name: fields.get(name, ()) for name in ("depths", "comparable_depths")}
     numbers["backbone.num_blocks"] = [fields["backbone"].get("num_blocks", 1)]
     if fields["selector"] is not None:
         numbers["selector.num_blocks"] = [fields["selector"].get("num_blocks")]
@@ -262,7 +249,7 @@ def _check_values(fields: Mapping[str, Any]) -> None:
                 raise MalformedManifest(
                     f"{MANIFEST}: {name} has {value!r}, which is no number above 0. {REEXPORT}"
                 )
-    prompts, default = fields["prompts"], fields["default_prompt_name"]
+    prompts, default = fields["prompts"], fields.get("default_prompt_name")
     if not all(isinstance(prompt, str) for prompt in prompts.values()):
         raise MalformedManifest(f"{MANIFEST}: prompts must be texts. {REEXPORT}")
     if default is not None and default not in prompts:

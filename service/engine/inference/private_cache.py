@@ -1,14 +1,46 @@
-"""Folders that keep what is served: who may write them could replace the model.
+"""Folders that keep what is served: who may write them could replace the model."""
 
-Imports the standard library only.
-"""
-
+import errno
+import fcntl
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from s2sent.service.lock_files import open_lock_file
 
 UMASK = 0o077  # with which an entry is made
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def cache_folder(name: str) -> Path:
+    """``s2sent/name`` in the cache of the XDG Base Directory Specification.
+
+    It is relative where neither HOME nor an account names a home folder.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():
+        base = Path(os.path.expanduser("~"), ".cache")
+    return base / "s2sent" / name
+
+
+@contextmanager
+def locked(entry: Path) -> Iterator[int]:
+    """Let one process at a time make an entry; the others wait for what it makes.
+
+    Yields the descriptor of the lock. Raises OSError where the entry's folder cannot be written,
+    or is that of a user without a home folder.
+    """
+    if not entry.is_absolute():
+        raise OSError(errno.ENOENT, "this user has no home folder")
+    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = open_lock_file(entry.with_name(f"{entry.name}.lock"), 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+    finally:
+        os.close(lock)
 
 
 def written_by_others(path: Path) -> str:

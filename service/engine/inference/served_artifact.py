@@ -8,15 +8,12 @@ The converter is a process of its own: what it imports and allocates never enter
 """
 
 import dataclasses
-import fcntl
 import logging
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,9 +21,14 @@ import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MODEL, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact, graph_at
-from s2sent.service.engine.inference.private_cache import UMASK, is_private, written_by_others
+from s2sent.service.engine.inference.private_cache import (
+    UMASK,
+    cache_folder,
+    is_private,
+    locked,
+    written_by_others,
+)
 from s2sent.service.engine.inference.start_step import start_step
-from s2sent.service.lock_files import open_lock_file
 from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -96,16 +98,7 @@ def int8_obstacle(settings: Settings, manifest: Manifest) -> str:
 
 
 def _cache_folder(settings: Settings) -> Path:
-    """The folder of the setting, or that of the XDG Base Directory Specification."""
-    if settings.int8_cache:
-        return settings.int8_cache.absolute()
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():
-        base = Path(os.path.expanduser("~"), ".cache")
-    folder = base / "s2sent" / "int8"
-    if not base.is_absolute():  # neither HOME nor an account names one
-        raise _unwritable(folder, "this user has no home folder")
-    return folder
+    return settings.int8_cache.absolute() if settings.int8_cache else cache_folder("int8")
 
 
 def _require_private(folder: Path) -> None:
@@ -147,7 +140,7 @@ def _convert(source: Artifact, entry: Path, target: str) -> Artifact:
             f" {sys.executable} -m pip install onnx{otherwise}."
         )
     try:
-        with _locked(entry) as lock:
+        with locked(entry) as lock:
             if made := _cached(entry, source, target):  # by another process meanwhile
                 return made
             for left in entry.parent.glob(f".{entry.name}.*/"):  # by a conversion that was killed
@@ -162,18 +155,6 @@ def _convert(source: Artifact, entry: Path, target: str) -> Artifact:
     if made is None:
         raise _unwritable(entry.parent, "what was written there is not what is read")
     return made
-
-
-@contextmanager
-def _locked(entry: Path) -> Iterator[int]:
-    """Let one process at a time convert; the others wait for what it makes."""
-    entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = open_lock_file(entry.with_name(f"{entry.name}.lock"), 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock
-    finally:
-        os.close(lock)
 
 
 def _run_converter(source: Artifact, entry: Path, target: str, lock: int) -> None:

@@ -6,7 +6,6 @@ onnx/model.onnx in it         model.export.given_graph, without torch
 else, or where that refuses   s2sent-train export, where torch is installed
 """
 
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -15,16 +14,20 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MANIFEST, MODEL
-from s2sent.service.engine.inference.private_cache import UMASK, is_private, written_by_others
+from s2sent.service.engine.inference.private_cache import (
+    UMASK,
+    cache_folder,
+    is_private,
+    locked,
+    written_by_others,
+)
 from s2sent.service.engine.inference.start_step import start_step
-from s2sent.service.lock_files import open_lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -42,19 +45,25 @@ class ModelUnavailable(ArtifactError):
 def artifact_of(model: str, cache: Path | None = None) -> Path:
     """The folder of the artifact of ``model``: a folder, a hub id, or a ``pypi:`` name.
 
-    It is made where the cache (by default `cache_folder`) has none for the files of the model as
-    they are now. Raises ModelUnavailable.
+    It is made where the cache (by default ``s2sent/models`` in the user's) has none for the files
+    of the model as they are now. Raises ModelUnavailable.
     """
     folder = Path(model).absolute() if Path(model).exists() else _snapshot(model)
     if folder is not None and (folder / MANIFEST).is_file():
         return folder
-    entry = (cache or cache_folder()) / _key(model, folder)
+    entry = (cache or cache_folder("models")) / _key(model, folder)
     if _is_kept(entry):
         return entry
-    with _locked(entry):
-        if not _is_kept(entry):  # made by another process meanwhile
-            with start_step(f"exporting {model} to {entry}"):
-                _make(model, folder, entry)
+    try:
+        with locked(entry):
+            if not _is_kept(entry):  # made by another process meanwhile
+                with start_step(f"exporting {model} to {entry}"):
+                    _make(model, folder, entry)
+    except OSError as error:
+        raise ModelUnavailable(
+            f"{entry.parent} cannot keep the exported model ({error.strerror}): set XDG_CACHE_HOME"
+            " to a folder that can be written."
+        ) from None
     return entry
 
 
@@ -70,14 +79,6 @@ def _is_kept(entry: Path) -> bool:
                 " folder that this user alone can write, or remove what others may write."
             )
     return (entry / MANIFEST).is_file()
-
-
-def cache_folder() -> Path:
-    """``s2sent/models`` in the cache of the XDG Base Directory Specification."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():
-        base = Path(os.path.expanduser("~"), ".cache")
-    return base / "s2sent" / "models"
 
 
 def _key(model: str, folder: Path | None) -> str:
@@ -124,24 +125,6 @@ def _run(command: list[str], model: str) -> None:
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
         raise ModelUnavailable(f"{model} could not be exported: {said[-1]}")
-
-
-@contextmanager
-def _locked(entry: Path) -> Iterator[None]:
-    """Let one process at a time export; the others wait for what it makes."""
-    try:
-        entry.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open_lock_file(entry.with_name(f"{entry.name}.lock"), 0o600)
-    except OSError as error:
-        raise ModelUnavailable(
-            f"{entry.parent} cannot keep the exported model ({error.strerror}): set XDG_CACHE_HOME"
-            " to a folder that can be written."
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _snapshot(model: str) -> Path | None:
