@@ -17,8 +17,6 @@ from s2sent.model.export.parity import parity_sentences
 from s2sent.model.network.encoder import load_encoder
 from tests.support.server_process import ServerProcess, running_server
 
-pytestmark = pytest.mark.usefixtures("each_form")
-
 TEXTS = list(parity_sentences())
 Rows = NDArray[np.float32]
 
@@ -110,16 +108,8 @@ def test_a_tampered_artifact_ends_the_process_with_one_sentence(
     subprocess.run(["cp", "-r", str(tiny_artifact.path), str(copy)], check=True)
     with (copy / MODEL).open("r+b") as file:
         file.write(b"\x00")
-    command = [
-        sys.executable,
-        "-m",
-        "s2sent.service",
-        "serve",
-        "--port",
-        "0",
-        "--artifact",
-        str(copy),
-    ]
+    command = [sys.executable, "-m", "s2sent.service", "serve", "--port", "0"]
+    command += ["--artifact", str(copy)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
     assert "onnx/model.onnx has" in ended.stdout + ended.stderr

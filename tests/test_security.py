@@ -15,8 +15,6 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.service.access.api_keys import digest_of, key_line
 from tests.support.server_process import ServerProcess, running_server
 
-pytestmark = pytest.mark.usefixtures("each_form")
-
 OLD, NEW, PLAIN = "s2s_the-old-key", "s2s_the-new-key", "s2s_the-plain-key"
 WRONG = "s2s_a-wrong-key"
 TEXT = "Grandmother's maiden name"

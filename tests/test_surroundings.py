@@ -18,27 +18,20 @@ import pytest
 
 from s2sent.model.artifact.reader import Artifact
 from tests.support.fake_engine import FakeEngine, client_of
-from tests.support.server_process import running_server
+from tests.support.server_process import ServerProcess, running_server
 
-pytestmark = pytest.mark.usefixtures("each_form")
+IN_EACH_FORM = pytest.mark.usefixtures("each_form")
 
 EMBED = {"inputs": "a dog runs"}
 
 
+@IN_EACH_FORM
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
 def test_a_full_disk_under_the_log_stops_no_request(tiny_artifact: Artifact, port: int) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "s2sent.service",
-        "serve",
-        "--artifact",
-        str(tiny_artifact.path),
-    ]
+    command = [sys.executable, "-m", "s2sent.service", "serve", "--port", str(port)]
+    command += ["--artifact", str(tiny_artifact.path), *ServerProcess.form]
     with Path("/dev/full").open("w") as full:
-        process = subprocess.Popen(
-            [*command, "--port", str(port)], stdout=full, stderr=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, stdout=full, stderr=subprocess.DEVNULL)
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client:
             until_ready(client, process)
@@ -66,6 +59,7 @@ async def test_a_clock_that_jumps_changes_no_duration_and_no_deadline(
             assert 0 <= int(response.headers["x-total-time"]) < 5_000
 
 
+@IN_EACH_FORM
 def test_a_killed_process_leaves_nothing_behind_that_the_next_one_minds(
     tiny_artifact: Artifact,
 ) -> None:
@@ -78,6 +72,7 @@ def test_a_killed_process_leaves_nothing_behind_that_the_next_one_minds(
     assert np.abs(vectors[0] - vectors[1]).max() <= 1e-6
 
 
+@IN_EACH_FORM
 def test_an_upgrade_under_load_loses_no_request(tiny_artifact: Artifact) -> None:
     """Clients that keep their connection, and try once more elsewhere, are all answered."""
     path = tiny_artifact.path
