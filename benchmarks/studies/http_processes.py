@@ -77,7 +77,7 @@ class FixedEncoder:
     ) -> NDArray[np.float32]:
         """One row per sequence, after the time of a run."""
         time.sleep(self._seconds)
-        return np.tile(self._row, (len(sequences), 1))
+        return np.broadcast_to(self._row, (len(sequences), self.dim))
 
     block_weights = run
 

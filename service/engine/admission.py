@@ -168,7 +168,7 @@ class Admission:
                 raise self._overloaded("queue_full", *(refusal or self._no_room(lane, tokens)))
         for part in parts:
             if not part.positions:
-                part.future.set_result(None)
+                part.settle()
 
     def _refusal(self, lane: Lane, tokens: int = 0) -> tuple[float, str] | None:
         """How long the lane's texts will take, and why no other ``tokens`` may wait; or None."""

@@ -1,9 +1,7 @@
 """A cache of embeddings in memory, with least recently used eviction, in front of the queue."""
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -101,15 +99,13 @@ class CachingBatcher(Batcher):
         if waiting and not super().submit(*waiting):
             return False
         for part in waiting:
-            part.future.add_done_callback(partial(self._keep, part))
+            part.keep = self._keep
         misses = sum(len(part.positions) for part in waiting)
         self._metrics.cache_hits.inc(asked - misses)
         self._metrics.cache_misses.inc(misses)
         return True
 
-    def _keep(self, part: PendingRequest, future: asyncio.Future[None]) -> None:
-        if future.cancelled() or future.exception():
-            return
+    def _keep(self, part: PendingRequest) -> None:
         embedded = (position for position in part.positions if position not in (part.errors or ()))
         rows = {position: part.embeddings[position] for position in embedded}
         self._cache.keep(part.sequences, rows, depth=part.depth)

@@ -114,7 +114,6 @@ class Engine(BaseEngine):
     def drop(self, part: PendingRequest) -> None:
         """Remove the texts of such a part, for which nobody waits any more."""
         self._batcher.drop(part)
-        part.future.cancel()
 
     def readiness(self) -> Readiness:
         """Whether traffic should be sent here. Cheap, and never waits for inference."""

@@ -31,7 +31,7 @@ FEW_TEXTS = 3
 SHARE_DECAY = 0.9
 
 Call = Callable[[], None]
-Place = tuple[FairQueue, PendingRequest, Sequence[int]]  # texts, by their positions
+Place = tuple[FairQueue, PendingRequest, Sequence[int], int]  # texts, by position; their tokens
 
 
 class Batch(NamedTuple):
@@ -47,11 +47,6 @@ NO_TEXTS = Batch([], exclusive=True)
 def at_once(call: Call) -> None:
     """Make a call now."""
     call()
-
-
-def _tokens(place: Place) -> int:
-    _, part, positions = place
-    return sum(len(part.sequences[position]) for position in positions)
 
 
 class Batcher:
@@ -124,9 +119,9 @@ class Batcher:
 
     def share(self, lane: Lane) -> float:
         """A lane's part of the tokens that run while it waits: bulk's is measured lately."""
-        bulk, every = self._recent["bulk"], sum(self._recent.values())
         if lane == "interactive":
             return 1 - self._bulk_share if self._bulk.texts else 1.0
+        bulk, every = self._recent["bulk"], sum(self._recent.values())
         if not every:
             return self._bulk_share if self._interactive.texts else 1.0
         return max(self._bulk_share, bulk / every)
@@ -144,12 +139,14 @@ class Batcher:
         otherwise.
         """
         places = list(self._places(parts))
+        asked: dict[FairQueue, int] = {}
+        for queue, _, _, tokens in places:
+            asked[queue] = asked.get(queue, 0) + tokens
         with self._lock:
-            for queue in self._lanes.values():
-                tokens = sum(map(_tokens, (place for place in places if place[0] is queue)))
-                if tokens and queue.tokens and queue.tokens + tokens > self._max_queue_tokens:
+            for queue, tokens in asked.items():
+                if queue.tokens and queue.tokens + tokens > self._max_queue_tokens:
                     return False
-            for queue, part, positions in places:
+            for queue, part, positions, _ in places:
                 queue.push(part, positions)
             wakes_already, self._wakes_soon = self._wakes_soon, True
         if not wakes_already:
@@ -200,12 +197,14 @@ class Batcher:
         """The queue of each text of a request, by part and positions."""
         left = self._interactive_texts if parts[0].lane == "interactive" else 0
         for part in parts:
-            first, others = part.positions[:left], part.positions[left:]
-            left -= len(first)
-            if first:
-                yield self._interactive, part, first
-            if others:
-                yield self._bulk, part, others
+            if not 0 < left < len(part.positions):  # all of it goes to one lane
+                yield self._interactive if left else self._bulk, part, part.positions, part.tokens
+            else:
+                first, others = part.positions[:left], part.positions[left:]
+                tokens = sum(len(part.sequences[position]) for position in first)
+                yield self._interactive, part, first, tokens
+                yield self._bulk, part, others, part.tokens - tokens
+            left = max(0, left - len(part.positions))
 
     @property
     def _has_texts(self) -> bool:

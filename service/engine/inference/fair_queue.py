@@ -17,7 +17,7 @@ block weights are asked for share a run with texts to embed.
 import asyncio
 import heapq
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -49,6 +49,7 @@ class PendingRequest:
     ``depth`` is the last block to run; None runs all. With ``weights`` the results are the block
     weights of the texts instead of their embeddings. ``dim`` is the length of a row. ``errors`` has
     the errors of single texts by position; where it is None, a text that fails fails the request.
+    ``keep`` is called with it once it is embedded.
 
     Threads: an inference thread writes ``embeddings`` and ``errors``. ``waiting_*``, ``started``
     and ``dropped`` change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event
@@ -58,7 +59,7 @@ class PendingRequest:
     __slots__ = (
         *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
         *("waiting_tokens", "started", "dropped", "unanswered"),
-        *("queue_seconds", "inference_seconds", "depth", "weights", "errors", "lane"),
+        *("queue_seconds", "inference_seconds", "depth", "weights", "errors", "lane", "keep"),
     )
 
     def __init__(
@@ -83,12 +84,30 @@ class PendingRequest:
         self.embeddings: NDArray[np.float32] = np.empty((len(sequences), dim), dtype=np.float32)
         self.future = future
         self.arrival = arrival
-        self.tokens = sum(len(sequences[position]) for position in self.positions)
+        self.keep: Callable[[PendingRequest], None] | None = None
+        self.tokens = sum([len(sequences[position]) for position in self.positions])
         self.waiting_texts = self.waiting_tokens = 0
         self.started = False  # a text of it has been handed to the encoder
         self.dropped = False  # nobody waits for it any more
         self.unanswered = len(self.positions)
         self.queue_seconds = self.inference_seconds = 0.0  # summed over its texts
+
+    def settle(self, error: ServiceError | None = None) -> bool:
+        """Answer whoever waits for it; False where nobody does any more. For the event loop."""
+        if not self._answer(error):
+            return False
+        if error is None and self.keep:
+            self.keep(self)
+        return True
+
+    def _answer(self, error: ServiceError | None) -> bool:
+        if self.future.done():
+            return False
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
+        return True
 
     def fill(self, known: Mapping[int, NDArray[np.float32]]) -> None:
         """Take embeddings that are known, by position; to be called before it is queued."""

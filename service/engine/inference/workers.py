@@ -181,8 +181,8 @@ class InferenceWorkers:
             request.queue_seconds += started - request.arrival
             request.inference_seconds += seconds
             request.unanswered -= 1
-            if not request.unanswered and not request.future.done():
-                request.future.set_result(None)
+            if not request.unanswered:
+                request.settle()
 
     def _observe(self, batch: Sequence[QueuedText], seconds: float) -> None:
         lengths = [len(text.sequence) for text in batch]
@@ -197,8 +197,7 @@ class InferenceWorkers:
         self._metrics.tokens[lane].inc(tokens)
 
     def _fail_request(self, request: PendingRequest, error: ServiceError, reason: str) -> None:
-        if not request.future.done():
-            request.future.set_exception(error)
+        if request.settle(error):
             self._metrics.failed.labels(reason).inc()
 
     # --- in the thread ---
@@ -241,7 +240,7 @@ class InferenceWorkers:
             asked = batch[0].request
             embeddings = self.run(
                 list(row_of), exclusive=exclusive, depth=asked.depth, weights=asked.weights
-            )[rows]
+            )
         except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(batch))
             wrong_shape = isinstance(error, WrongShape)  # the encoder is at fault, not a text
@@ -254,6 +253,7 @@ class InferenceWorkers:
             first, second = batch[:middle], batch[middle:]
             return self._process(first, exclusive) | self._process(second, exclusive)
         if len(row_of) < len(batch):
+            embeddings = embeddings[rows]
             self._metrics.coalesced_texts.inc(len(batch) - len(row_of))
         return self._deliver(batch, embeddings, started, self._clock() - started)
 

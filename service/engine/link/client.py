@@ -169,9 +169,8 @@ class EngineConnection(FrameConnection):
         if kind == Kind.ROWS:
             self._take_rows(number, payload)
         elif kind == Kind.FAILED:
-            part = self._take(number)
-            if part and not part.future.done():
-                part.future.set_exception(error_of(payload))
+            if part := self._take(number):
+                part.settle(error_of(payload))
         elif kind in (Kind.REPLY, Kind.REFUSED):
             self._take_reply(kind, number, payload)
         elif kind == Kind.STATE:
@@ -203,7 +202,7 @@ class EngineConnection(FrameConnection):
         if part.errors is not None:
             at = (part.positions[sequence] for sequence in result.failed)
             part.errors.update((position, failed_text(position)) for position in at)
-        part.future.set_result(None)
+        part.settle()
 
     def _take_reply(self, kind: int, number: int, payload: memoryview) -> None:
         answer = self._calls.get(number)

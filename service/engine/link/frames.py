@@ -180,11 +180,11 @@ def parts_of(payload: memoryview) -> list[Part]:
     return parts
 
 
-def result_payload(request: PendingRequest) -> tuple[bytes, memoryview]:
+def result_payload(request: PendingRequest) -> tuple[bytes, bytes]:
     """The result of a part, as ROWS has it."""
-    failed = sorted(request.errors) if request.errors else []
-    head = _RESULT.pack(request.queue_seconds, request.inference_seconds, len(failed))
-    return head + array("i", failed).tobytes(), request.embeddings.data.cast("B")
+    failed = array("i", sorted(request.errors)).tobytes() if request.errors else b""
+    head = _RESULT.pack(request.queue_seconds, request.inference_seconds, len(failed) // 4)
+    return head + failed, request.embeddings.tobytes()
 
 
 def result_of(payload: memoryview, row_length: int) -> Result:

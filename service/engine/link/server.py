@@ -7,7 +7,6 @@ its connection is lost.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import orjson
@@ -19,6 +18,7 @@ from s2sent.service.engine.link.board import Board
 from s2sent.service.engine.link.frames import (
     FrameConnection,
     Kind,
+    Part,
     error_payload,
     parts_of,
     result_payload,
@@ -108,22 +108,38 @@ class LinkServer:
 
 
 class _LinkedRequest(PendingRequest):
-    """A part of an HTTP process's request, which learns on the board that it has started."""
+    """A part of an HTTP process's request: that process is answered, and the board says when it
+    has started.
+    """
 
-    __slots__ = ("_board", "_number", "_process")
+    __slots__ = ("_connection", "_number")
 
-    def __init__(self, board: Board, process: int, number: int, *args: Any, **options: Any) -> None:
-        self._board, self._process, self._number = board, process, number
-        super().__init__(*args, **options)
+    def __init__(
+        self, connection: "HttpProcessConnection", number: int, part: Part, arrival: float
+    ) -> None:
+        self._connection, self._number = connection, number
+        super().__init__(
+            part.sequences,
+            part.row_length,
+            None,  # type: ignore[arg-type]  # the future, which only its `_answer` reads
+            lane=part.lane,
+            depth=part.depth,
+            weights=part.weights,
+            arrival=arrival,
+            errors={} if part.partial else None,
+        )
 
     @property
     def started(self) -> bool:
         """Whether a text of it has been handed to the encoder."""
-        return self._board.has_started(self._process, self._number)
+        return self._connection.board.has_started(self._connection.process, self._number)
 
     @started.setter
     def started(self, started: bool) -> None:
-        self._board.set_started(self._process, self._number, started)
+        self._connection.board.set_started(self._connection.process, self._number, started)
+
+    def _answer(self, error: ServiceError | None) -> bool:
+        return self._connection.answer(self._number, self, error)
 
 
 class HttpProcessConnection(FrameConnection):
@@ -144,7 +160,8 @@ class HttpProcessConnection(FrameConnection):
     ) -> None:
         super().__init__()
         self._owner = owner
-        self._process = process
+        self.board = owner.board
+        self.process = process
         self._on_ready = on_ready
         self._on_samples = on_samples
         self._clock = clock
@@ -155,11 +172,15 @@ class HttpProcessConnection(FrameConnection):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
         """Tell the process what is known by now."""
         super().connection_made(transport)
-        self._owner.add(self._process, self)
+        self._owner.add(self.process, self)
+
+    def data_received(self, data: bytes) -> None:
+        """Note when it came."""
+        self.heard = self._clock()
+        super().data_received(data)
 
     def received(self, kind: int, number: int, payload: memoryview) -> None:
         """Do what a frame asks for."""
-        self.heard = self._clock()
         if kind == Kind.SUBMIT:
             self._submit(number, payload)
         elif kind == Kind.DROP:
@@ -178,49 +199,37 @@ class HttpProcessConnection(FrameConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Drop all that the process waits for."""
         super().connection_lost(exc)
-        if self._owner.connections.get(self._process) is self:  # else its successor's
-            del self._owner.connections[self._process]
+        if self._owner.connections.get(self.process) is self:  # else its successor's
+            del self._owner.connections[self.process]
         for number in list(self._pending):
             self._drop(number)
         for call in self._calls:
             call.cancel()
 
     def _submit(self, number: int, payload: memoryview) -> None:
-        loop, now = asyncio.get_running_loop(), self._clock()
         requests = [
-            _LinkedRequest(
-                *(self._owner.board, self._process, at),
-                *(part.sequences, part.row_length, loop.create_future()),
-                lane=part.lane,
-                depth=part.depth,
-                weights=part.weights,
-                arrival=now,
-                errors={} if part.partial else None,
-            )
+            _LinkedRequest(self, at, part, self.heard)
             for at, part in enumerate(parts_of(payload), number)
         ]
+        self._pending.update(enumerate(requests, number))
         try:
             self._owner.engine.enqueue(requests)
         except ServiceError as error:
-            for at in range(number, number + len(requests)):
-                self.send(Kind.FAILED, at, error_payload(error))
-            return
-        finally:
-            self._owner.publish_soon()
-        for at, request in enumerate(requests, number):
-            self._pending[at] = request
-            request.future.add_done_callback(partial(self._answer, at, request))
+            for at, request in enumerate(requests, number):
+                self.answer(at, request, error)
+        self._owner.publish_soon()
 
-    def _answer(self, number: int, request: PendingRequest, future: asyncio.Future[None]) -> None:
-        error = None if future.cancelled() else future.exception()
+    def answer(self, number: int, request: PendingRequest, error: ServiceError | None) -> bool:
+        """Send the result of a part, or its error; False where nobody waits for it."""
         if self._pending.pop(number, None) is None:  # dropped
-            return
-        if isinstance(error, ServiceError):
+            return False
+        if error:
             self._owner.engine.drop(request)  # its other texts may wait
             self.send(Kind.FAILED, number, error_payload(error))
         else:
             self.send(Kind.ROWS, number, *result_payload(request))
         self._owner.publish_soon()
+        return True
 
     def _drop(self, number: int) -> None:
         request = self._pending.pop(number, None)
