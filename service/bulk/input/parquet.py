@@ -1,4 +1,7 @@
-"""The records of a Parquet file: the wanted columns, batch after batch of a bounded size."""
+"""The records of a Parquet file: the wanted columns, batch after batch of a bounded size.
+
+pyarrow reads them, but for strings of long pages, which it would hold some times over.
+"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -9,6 +12,7 @@ import pyarrow.parquet as pq
 
 from s2sent.service.bulk.input.columns import find_columns
 from s2sent.service.bulk.input.formats import Fields, Opened, Record, require_string
+from s2sent.service.bulk.input.long_strings import has_long_page, read_strings
 from s2sent.service.bulk.job import InputError, Options
 
 # What is decoded together. Rows differ in size, so there are few even where a mean one is small.
@@ -25,7 +29,9 @@ class ParquetRecords:
             file,
             coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
             buffer_size=BUFFER_BYTES,
+            pre_buffer=False,  # of a whole row group
         )
+        self._source, self._name = file, name
         schema = self._file.schema_arrow
         at = find_columns(name, schema.names, options)
         if not _is_string(kind := schema.field(at.text).type):
@@ -65,12 +71,28 @@ class ParquetRecords:
         return skipped
 
     def _read_group(self, group: int) -> Iterator[Record]:
-        columns = list(dict.fromkeys(self._columns))
+        wanted = list(dict.fromkeys(self._columns))
+        places = [wanted.index(name) for name in self._columns]
+        for row in zip(*(self._values(group, name) for name in wanted), strict=True):
+            yield tuple(row[at] for at in places)
+
+    def _values(self, group: int, name: str) -> Iterator[str | None]:
+        schema, described = self._file.schema, self._file.metadata.row_group(group)
+        at = next((n for n, column in enumerate(schema) if column.path == name), None)
+        if at is not None and _is_string(self._file.schema_arrow.field(name).type):
+            chunk, column = described.column(at), schema.column(at)
+            if has_long_page(self._source, chunk, column):
+                strings = read_strings(self._source, self._name, chunk, column)
+                return (None if string is None else _decode(string) for string in strings)
+        return self._decoded(group, name)
+
+    def _decoded(self, group: int, name: str) -> Iterator[str | None]:
+        """The values of a column of a row group as pyarrow decodes them."""
         batches = self._file.iter_batches(
-            self._batch_rows(group), row_groups=[group], columns=columns, use_threads=False
+            self._batch_rows(group), row_groups=[group], columns=[name], use_threads=False
         )
         for batch in batches:
-            yield from zip(*(_as_text(batch.column(name)) for name in self._columns), strict=True)
+            yield from _as_text(batch.column(0))
 
     def _batch_rows(self, group: int) -> int:
         """How many rows of a group's mean size are BATCH_BYTES, at most BATCH_ROWS."""
@@ -151,4 +173,8 @@ def _string(value: Any) -> str | None:
         return text
     except UnicodeDecodeError:
         raw = value.value if isinstance(value, pa.DictionaryScalar) else value
-        return bytes(raw.as_buffer().to_pybytes()).decode("utf-8", "surrogateescape")
+        return _decode(raw.as_buffer().to_pybytes())
+
+
+def _decode(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")

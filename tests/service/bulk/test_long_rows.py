@@ -32,8 +32,7 @@ def write(path: Path, texts: list[str]) -> Path:
     """Texts in the format of the file's name."""
     match path.suffix:
         case ".parquet":
-            # A page of Parquet is decoded whole, so how it was written bounds what reading takes.
-            pq.write_table(pa.table({"text": texts}), path, row_group_size=20)
+            pq.write_table(pa.table({"text": texts}), path)  # all rows of a group are a page
         case ".jsonl":
             path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
         case kind:
