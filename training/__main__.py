@@ -37,6 +37,17 @@ EncoderName = Annotated[
 Beside = Annotated[
     list[str] | None, typer.Option(help="Another encoder to compare with; may be repeated.")
 ]
+Sentences = Annotated[
+    Path | None, typer.Option(help="File of sentences to check parity on, one a line.", exists=True)
+]
+Name = Annotated[str, typer.Option(help="The name that the service gives the model.")]
+Precision = Annotated[
+    Literal["fp32", "fp16", "weight-int8", "int8"],
+    typer.Option(help="How weights are stored; in int8 also how they are multiplied."),
+]
+MaxSeqLength = Annotated[
+    int | None, typer.Option(min=1, help="Tokens of a text that are read; by default as it says.")
+]
 Transfer = Annotated[bool, typer.Option("--transfer", help="Also score the seven transfer tasks.")]
 
 
@@ -149,21 +160,10 @@ def export(
         str, typer.Argument(help="A folder, a hub id or a pypi: name; with selector or none.")
     ],
     artifact: Annotated[Path, typer.Argument(help="Folder for the artifact.")],
-    precision: Annotated[
-        Literal["fp32", "fp16", "weight-int8", "int8"],
-        typer.Option(help="How weights are stored; in int8 also how they are multiplied."),
-    ] = "fp32",
-    name: Annotated[
-        str, typer.Option(help="The name that the service gives the model.")
-    ] = "s2sent",
-    sentences: Annotated[
-        Path | None,
-        typer.Option(help="File of sentences to check parity on, one a line.", exists=True),
-    ] = None,
-    max_seq_length: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens of a text that are read; by default as it says."),
-    ] = None,
+    precision: Precision = "fp32",
+    name: Name = "s2sent",
+    sentences: Sentences = None,
+    max_seq_length: MaxSeqLength = None,
     depths: Annotated[
         str, typer.Option(help="Blocks after which it can also stop, such as 2,4.")
     ] = "",

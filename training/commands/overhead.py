@@ -2,24 +2,30 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from s2sent.training.commands.options import some_whole_numbers
 
+if TYPE_CHECKING:
+    from s2sent.training.evaluation.overhead.rounds import Protocol
+
+OnlyTable = Annotated[
+    bool, typer.Option("--only-table", help="Only make the table of what was measured.")
+]
+Backbone = Annotated[str | None, typer.Option(help="Measure in torch, on this backbone's weights.")]
+WithSelector = Annotated[
+    Path | None, typer.Option(help="Measure exported artifacts: the one with a selector.")
+]
+Plain = Annotated[Path | None, typer.Option(help="The artifact of the same backbone without one.")]
+
 
 def overhead(
     output: Annotated[Path, typer.Option(help="JSON file for what was measured.")],
-    backbone: Annotated[
-        str | None, typer.Option(help="Measure in torch, on this backbone's weights.")
-    ] = None,
-    artifact: Annotated[
-        Path | None, typer.Option(help="Measure exported artifacts: the one with a selector.")
-    ] = None,
-    plain: Annotated[
-        Path | None, typer.Option(help="The artifact of the same backbone without one.")
-    ] = None,
+    backbone: Backbone = None,
+    artifact: WithSelector = None,
+    plain: Plain = None,
     num_blocks: Annotated[int, typer.Option(help="Blocks that the selector weighs.")] = 3,
     batch_sizes: Annotated[str, typer.Option(help="Texts at once.")] = "1,32,128",
     lengths: Annotated[str, typer.Option(help="Tokens of a text.")] = "32,128",
@@ -29,9 +35,7 @@ def overhead(
     seconds_per_cell: Annotated[float, typer.Option(help="At most; 0 sets no limit.")] = 0.0,
     threads: Annotated[int, typer.Option(help="Of the CPU; 0 leaves it to the library.")] = 0,
     device: Annotated[Literal["cpu", "cuda"], typer.Option(help="Where to run.")] = "cpu",
-    only_table: Annotated[
-        bool, typer.Option("--only-table", help="Only make the table of what was measured.")
-    ] = False,
+    only_table: OnlyTable = False,
 ) -> None:
     """Measure what a selector adds: parameters, and latency with and without it in turns.
 
@@ -59,13 +63,24 @@ def overhead(
         threads=threads,
         device=device,
     )
-    if artifact and plain and not backbone:
-        found = measurement.measure_artifacts(artifact, plain, protocol)
-    elif backbone and not (artifact or plain):
-        found = measurement.measure_torch(backbone, {"num_blocks": num_blocks}, protocol)
-    else:
-        raise typer.BadParameter("Give either --backbone, or --artifact and --plain.")
+    found = _measured(backbone, artifact, plain, num_blocks, protocol)
     write_json(output, found)
     typer.echo(write_overhead_table(output, command))
     if "parameters" in found:
         typer.echo(measurement.share_of_parameters(found["parameters"]))
+
+
+def _measured(
+    backbone: str | None,
+    artifact: Path | None,
+    plain: Path | None,
+    num_blocks: int,
+    protocol: "Protocol",
+) -> dict[str, Any]:
+    from s2sent.training.evaluation.overhead import measurement
+
+    if artifact and plain and not backbone:
+        return measurement.measure_artifacts(artifact, plain, protocol)
+    if backbone and not (artifact or plain):
+        return measurement.measure_torch(backbone, {"num_blocks": num_blocks}, protocol)
+    raise typer.BadParameter("Give either --backbone, or --artifact and --plain.")

@@ -1,5 +1,6 @@
 """The command ``s2sent-train reproduce``: the paper's experiments and our controls."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +11,16 @@ from s2sent.training.commands.options import Data, whole_numbers
 Names = list[str] | None
 Steps = Annotated[int | None, typer.Option(min=0, help="Of each run; the budget's by default.")]
 PAPER_CORPUS = "wiki1m_for_simcse.txt"
-Budget = Literal["smoke", "short", "full"]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="With the paper's settings; Tables 2 to 4 by default.")
+]
+Budget = Annotated[
+    Literal["smoke", "short", "full"] | None,
+    typer.Option(help="How long each run is; short by default."),
+]
+Corpus = Annotated[
+    str, typer.Option(help=f"A source of single texts; wikisplit, or {PAPER_CORPUS} with --paper.")
+]
 
 
 def reproduce(
@@ -20,19 +30,12 @@ def reproduce(
     table: Annotated[Names, typer.Option(help="The paper's: 2, 3, 4; or jtcse, sfp.")] = None,
     figure: Annotated[list[int] | None, typer.Option(help="The paper's: 5, 6, 7, 8.")] = None,
     control: Annotated[Names, typer.Option(help="Ours: x1, x2, x4, x6, x7, x8.")] = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="With the paper's settings; Tables 2 to 4 by default.")
-    ] = False,
-    budget: Annotated[
-        Budget | None, typer.Option(help="How long each run is; short by default.")
-    ] = None,
+    paper: Paper = False,
+    budget: Budget = None,
     objective: Annotated[Names, typer.Option(help="simcse, prompt, prompt-mean.")] = None,
     seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
     steps: Steps = None,
-    corpus: Annotated[
-        str,
-        typer.Option(help=f"A source of single texts; wikisplit, or {PAPER_CORPUS} with --paper."),
-    ] = "",
+    corpus: Corpus = "",
     keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
     depths: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
@@ -41,12 +44,10 @@ def reproduce(
 ) -> None:
     """Run the paper's tables and figures, and build tables and plots of the results.
 
-    Without --table, --figure and --control it is all of the paper's. --table jtcse is
-    twin encoders beside their controls; --table sfp is heads on a frozen decoder, then low-rank
-    updates, whose length is --steps (0 leaves them out); with --arm these alone, with that head.
-    --control x4 trains early exits. --paper trains on a million sentences once and says before how
-    long that takes; runs are shared by all processes that are given the same command. Give it again
-    after an interruption: it goes on.
+    Without --table, --figure and --control all of the paper's. --table jtcse: twin encoders beside
+    controls. --table sfp: heads on a frozen decoder, then low-rank updates, whose length is --steps
+    (0 leaves them out); with --arm these alone. --control x4: early exits. --paper says before how
+    long it takes. Processes with one command share its runs; after an interruption it goes on.
     """
     from s2sent.training.evaluation.results.output import require_writable
     from s2sent.training.experiments import reproduce as experiments
@@ -54,9 +55,6 @@ def reproduce(
 
     if paper and budget:
         raise typer.BadParameter("--paper sets how long runs are: leave --budget out.")
-    asked = [f"table {name}" for name in table or []]
-    asked += [f"figure {number}" for number in figure or []]
-    asked += [f"control {name.lower()}" for name in control or []]
     series = Series(
         data=data,
         output=output,
@@ -72,5 +70,10 @@ def reproduce(
         test_pairs=test_pairs,
     )
     require_writable(series.folder / "tables.md")
+    asked = _asked({"table": table, "figure": map(str, figure or []), "control": control})
     for page in experiments.reproduce(asked, series, only_tables=only_tables):
         typer.echo(page)
+
+
+def _asked(named: Mapping[str, Iterable[str] | None]) -> list[str]:
+    return [f"{kind} {name.lower()}" for kind, names in named.items() for name in names or ()]

@@ -120,6 +120,20 @@ class Run:
         )
 
 
+@dataclass(frozen=True)
+class Study:
+    """An experiment: its runs on a series, and the page of their lines.
+
+    ``write_tables`` returns the page's path and raises `ConfigError` without results. ``cache`` is
+    a folder beside the results that keeps teachers' embeddings. ``first`` is done before the runs.
+    """
+
+    runs_of: Callable[[Series], list[Run]]
+    write_tables: Callable[[Series], Path]
+    cache: str = ""
+    first: Callable[[Series], None] = lambda _: None
+
+
 def run_missing(
     runs: Sequence[Run],
     data: Path,
@@ -205,16 +219,11 @@ def read_results(file: Path) -> list[dict[str, Any]]:
 
 def size_of(backbone: str) -> tuple[int, int]:
     """The number of blocks of a backbone and its width. Raises `EncoderError`."""
-    width = width_of(backbone)
-    return int(_config_of(backbone).num_hidden_layers), width
+    return int(model_config(backbone).num_hidden_layers), width_of(backbone)
 
 
-def family_of(backbone: str) -> str:
-    """The ``model_type`` of a backbone, such as "bert"."""
-    return str(_config_of(backbone).model_type)
-
-
-def _config_of(backbone: str) -> Any:
+def model_config(backbone: str) -> Any:
+    """The library's configuration of a backbone's model."""
     from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
 
     return read_config(Path(backbone))

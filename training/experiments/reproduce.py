@@ -1,14 +1,20 @@
 """Runs chosen experiments on a backbone, and says which command builds their tables again."""
 
+import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.sts import read_tasks
 from s2sent.training.experiments.arms.configurations import OBJECTIVES, PAPER
 from s2sent.training.experiments.arms.paper_experiments import OTHERS, as_printed, chosen
-from s2sent.training.experiments.engine import Series, require_known
+from s2sent.training.experiments.engine import Series, Study, Train, require_known, run_missing
+from s2sent.training.experiments.plan import plan
+from s2sent.training.train import train as train_recipe
+
+log = logging.getLogger(__name__)
 
 
 def reproduce(asked: Sequence[str], series: Series, *, only_tables: bool = False) -> Iterator[Path]:
@@ -31,20 +37,44 @@ def reproduce(asked: Sequence[str], series: Series, *, only_tables: bool = False
             command=_command(own, series),
             output=series.output.resolve(),
         )
-        yield _run(of_one, only_tables=only_tables)
+        yield run_study(_study_of(own), of_one, only_tables=only_tables)
 
 
-def _run(series: Series, *, only_tables: bool) -> Path:
-    """Each experiment imports torch, which takes seconds."""
-    if series.keys == ("table jtcse",):
-        from s2sent.training.experiments.arms.twins import reproduce_twins as run
-    elif series.keys == ("table sfp",):
-        from s2sent.training.experiments.arms.decoders import reproduce_decoders as run
-    elif series.keys == ("control x4",):
-        from s2sent.training.experiments.arms.exits import reproduce_exits as run
-    else:
-        from s2sent.training.experiments.arms.paper import reproduce_paper as run
-    return run(series, only_tables=only_tables)
+def run_study(
+    study: Study, series: Series, *, only_tables: bool = False, train: Train = train_recipe
+) -> Path:
+    """Run what is missing of a series, unless ``only_tables``; returns the path of its tables.
+
+    Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
+    """
+    if not only_tables:
+        runs = study.runs_of(series)
+        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
+        study.first(series)
+        cache = series.folder / study.cache if study.cache else None
+        if series.budget == PAPER and (told := plan(runs, series.data, keep=series.keep)):
+            log.info(told)
+        run_missing(runs, series.data, keep=series.keep, cache=cache, train=train)
+    return study.write_tables(series)
+
+
+def _study_of(keys: Sequence[str]) -> Study:
+    """Each module imports torch, which takes seconds."""
+    if "table jtcse" in keys:
+        from s2sent.training.experiments.arms import twins
+
+        return twins.STUDY
+    if "table sfp" in keys:
+        from s2sent.training.experiments.arms import decoders
+
+        return decoders.STUDY
+    if "control x4" in keys:
+        from s2sent.training.experiments.arms import exits
+
+        return exits.STUDY
+    from s2sent.training.experiments.arms import paper
+
+    return paper.STUDY
 
 
 def _command(keys: Sequence[str], series: Series) -> str:

@@ -2,8 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -16,26 +15,34 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import batch_to_device
 
 from s2sent.model.network.encoder import find_selector
+from s2sent.model.network.twin_encoder import TwinEncoder
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.encoder import new_encoder
 from s2sent.training.evaluation.depths.embeddings import encode_exits
-from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
+from s2sent.training.evaluation.development import (
+    WITHOUT_OVERLAP,
+    read_development_pairs,
+    score_development,
+)
 from s2sent.training.evaluation.encoders import BATCH_SIZE, torch_encode
-from s2sent.training.evaluation.geometry import BlockWeights, block_weights
+from s2sent.training.evaluation.geometry import BlockWeights, block_weights, geometry_of
 from s2sent.training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
 from s2sent.training.evaluation.sts import (
     Encode,
+    Remembered,
+    SentencePairs,
     cosines,
     distinct,
     read_tasks,
-    score,
     spearman,
+    thinned,
+    with_average,
 )
 from s2sent.training.recipe.recipe import Recipe
 
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
-SHUFFLED_TASK = "STS-B"
-SHUFFLE_SEED = 0
+WEIGHED_TEXTS = 1000  # development texts on which a decoder's fusion weights are looked at
+GEOMETRY_TASK = "STS-B"
 TIMED_ROUNDS = 200
 TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
 
@@ -55,6 +62,23 @@ def development_texts(data: Path) -> list[str]:
     """The sentences of STS-B dev without those of STS12 to 16, each once."""
     pairs = read_development_pairs(data / "sts").without_overlap
     return distinct(pairs.first, pairs.second)
+
+
+def read_tests(data: Path, pairs_per_task: int) -> dict[str, SentencePairs]:
+    """The seven tests, ``pairs_per_task`` pairs of each at equal steps; 0 takes all."""
+    return {
+        task: thinned(pairs, pairs_per_task) for task, pairs in read_tasks(data / "sts").items()
+    }
+
+
+def scores_on(encode: Encode, tests: dict[str, SentencePairs]) -> dict[str, float]:
+    """Spearman x 100 of each test and their mean; alignment, uniformity and their ratios."""
+    by_task = {
+        task: spearman(encode(pairs.first), encode(pairs.second), pairs.gold)
+        for task, pairs in tests.items()
+    }
+    found = with_average(by_task) | geometry_of(encode, tests[GEOMETRY_TASK])
+    return {name: round(value, 6) for name, value in found.items()}
 
 
 @dataclass(frozen=True)
@@ -168,6 +192,34 @@ def first_token_norm(encoder: SentenceTransformer, texts: list[str]) -> float:
     return float(torch.cat(ratios).mean())
 
 
+def score_towers(
+    encoder: SentenceTransformer, start: SentenceTransformer, data: Path
+) -> dict[str, Any]:
+    """Scores of an encoder or of twins on STS-B dev, and their change since ``start``.
+
+    ``moved`` is the mean of 1 - cosine between a text's embeddings before and after.
+    ``first_token_norm`` is the mean over towers. ``max_weight_moved`` is the largest change of a
+    fusion weight in a tower; None without selectors.
+    """
+    texts, encode = development_texts(data), Remembered(torch_encode(encoder))
+    pairs = zip(_towers(encoder), _towers(start), strict=True)
+    weights = [fusion_weights(after, before, texts) for after, before in pairs]
+    return {
+        "development": score_development(encode, data / "sts"),
+        "geometry": geometry_of(encode, read_development_pairs(data / "sts").all),
+        "first_token_norm": float(
+            np.mean([first_token_norm(tower, texts) for tower in _towers(encoder)])
+        ),
+        "moved": float((1 - cosines(encode(texts), torch_encode(start)(texts))).mean()),
+        "max_weight_moved": max((of.change for of in weights if of and of.change), default=None),
+    }
+
+
+def _towers(encoder: SentenceTransformer) -> tuple[SentenceTransformer, ...]:
+    twins = encoder[0]
+    return twins.towers if isinstance(twins, TwinEncoder) else (encoder,)
+
+
 def parameters(encoder: SentenceTransformer) -> dict[str, int]:
     """The numbers of parameters, biases included, of the backbone and of the selector."""
     parts = {"backbone": encoder[0], "selector": find_selector(encoder)}
@@ -181,35 +233,3 @@ def drift(encode: Encode, sentences: Sequence[str]) -> float:
     """The largest 1 - cosine between a sentence embedded alone and with the others."""
     alone = np.concatenate([encode([sentence]) for sentence in sentences])
     return float((1 - cosines(alone, encode(sentences))).max())
-
-
-def shuffled_score(encoder: SentenceTransformer, folder: Path) -> float | None:
-    """`SHUFFLED_TASK` with the squeeze's tokens in random order; None where order has no effect."""
-    selector = find_selector(encoder)
-    squeeze = selector.frequency_selection if selector else None
-    if squeeze is None or squeeze.config.num_frequencies == 1:
-        return None
-    with _shuffled(squeeze):
-        return score(torch_encode(encoder), folder, [SHUFFLED_TASK])[SHUFFLED_TASK]
-
-
-@contextmanager
-def _shuffled(squeeze: Any) -> Iterator[None]:
-    """Permute the valid tokens of each text in the squeeze's basis within the block."""
-    in_order = squeeze.token_basis
-    generator = torch.Generator().manual_seed(SHUFFLE_SEED)
-
-    def token_basis(mask: torch.Tensor) -> torch.Tensor:
-        basis: torch.Tensor = in_order(mask)  # [B, F, L]
-        padding = 2 * (mask == 0)
-        noise = torch.rand(mask.shape, generator=generator).to(mask.device)
-        place = padding.argsort(dim=1, stable=True)  # valid tokens first, in order
-        source = (noise + padding).argsort(dim=1)  # valid tokens first, in any order
-        order = torch.empty_like(place).scatter(1, place, source)
-        return basis.gather(2, order[:, None].expand_as(basis))
-
-    squeeze.token_basis = token_basis
-    try:
-        yield
-    finally:
-        del squeeze.token_basis

@@ -5,18 +5,22 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.results.markdown import markdown_table
 from s2sent.training.evaluation.results.statistics import (
     LEVEL,
     Comparison,
     Line,
     Value,
+    compare,
     equivalence,
     mean_and_spread,
     p_value,
 )
 
 NOT_RUN = "not run"
+STS = "STS-7"  # the mean of the seven tests
+GEOMETRY = ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform")
 MARGIN = 0.5  # points; a difference within it counts as none
 
 Runs = Sequence[Line]
@@ -31,10 +35,31 @@ def write_page(file: Path, title: str, command: str, parts: Iterable[str]) -> Pa
     return file
 
 
-def arms_of(lines: Runs, names: Iterable[str], key: str = "arm") -> dict[str, list[Line]]:
-    """The runs of each arm by seed, in the order of ``names``; empty lists for arms without."""
-    ordered = sorted(lines, key=lambda line: int(line["seed"]))
-    return {name: [line for line in ordered if line[key] == name] for name in names}
+def arms_of(lines: Iterable[Line], names: Iterable[str], key: str = "arm") -> dict[str, list[Line]]:
+    """The runs of each arm by seed, in the order of ``names``; empty lists for arms without.
+
+    Raises `ConfigError` where an arm has two runs of a seed, which differ in what no table says.
+    """
+    found: dict[str, list[Line]] = {name: [] for name in names}
+    for line in sorted(lines, key=lambda line: int(line["seed"])):
+        of_arm = found.get(line[key], [])
+        if of_arm and of_arm[-1]["seed"] == line["seed"]:
+            raise ConfigError(
+                f"{line[key]} has two runs of seed {line['seed']} that differ in a rate or a "
+                "setting: keep them in different files."
+            )
+        of_arm.append(line)
+    return found
+
+
+def by_setting(lines: Iterable[Line], names: Sequence[str]) -> dict[tuple[Any, ...], list[Line]]:
+    """The runs that have the values of these fields in common, by these values, sorted."""
+    found: dict[tuple[Any, ...], list[Line]] = {}
+    for line in lines:
+        values = [line.get(name) for name in names]
+        plain = tuple(value if type(value) in (int, bool) else str(value) for value in values)
+        found.setdefault(plain, []).append(line)
+    return dict(sorted(found.items()))
 
 
 def get(*path: str) -> Value:
@@ -57,6 +82,11 @@ def values(runs: Runs, value: Value) -> list[float]:
 def signed(difference: float) -> str:
     """A difference of two decimals with its sign; what rounds to 0 has a plus."""
     return f"{round(difference, 2) + 0.0:+.2f}"
+
+
+def of_each_test(number: int) -> str:
+    """The number of pairs of each test, 0 for all, in words."""
+    return f"{number} pairs of each test" if number else "all pairs of the seven tests"
 
 
 def count(runs: Runs) -> str:
@@ -99,6 +129,19 @@ def arms_table(
         for arm, of in runs.items()
     )
     return markdown_table([corner, *columns], rows)
+
+
+def minus_table(
+    labels: Mapping[str, str],
+    runs: ByArm,
+    arm: str,
+    others: Iterable[str],
+    score: str,
+    value: Value,
+) -> str:
+    """An arm minus each of others by seeds, Holm's correction over the table."""
+    sides = [(labels[other], runs[arm], runs[other]) for other in others]
+    return comparisons_table(f"{labels[arm]}, minus", score, compare(sides, value))
 
 
 def comparisons_table(

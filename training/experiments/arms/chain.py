@@ -6,6 +6,7 @@ development data before any is scored on the tests.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -114,35 +115,23 @@ def read_chain(files: Sequence[Path]) -> Chain:
         recipe = read_recipe(file)
         if name in recipes:
             raise ConfigError(f"{file} would leave {CHECKPOINTS}{name} a second time: rename it.")
-        for text in _texts(recipe.as_table()):
-            if text.startswith(CHECKPOINTS) and text.removeprefix(CHECKPOINTS) not in recipes:
+        for start in re.findall(rf'"{CHECKPOINTS}([^"]*)"', json.dumps(recipe.as_table())):
+            if start not in recipes:
                 raise ConfigError(
-                    f"{file} begins from {text}, which no recipe before it leaves: give the file "
-                    f"whose name ends with {text.removeprefix(CHECKPOINTS)} first."
+                    f"{file} begins from {CHECKPOINTS}{start}, which no recipe before it leaves: "
+                    f"give the file whose name ends with {start} first."
                 )
         recipes[name] = recipe
     return Chain(recipes)
 
 
-def _texts(value: Any) -> list[str]:
-    """Every text in a table, however deep."""
-    if isinstance(value, str):
-        return [value]
-    inner = value.values() if isinstance(value, dict) else value
-    return [text for each in inner for text in _texts(each)] if _has_parts(value) else []
-
-
-def _replaced(value: Any, texts: Mapping[str, str]) -> Any:
-    """A copy of a table in which some texts are others."""
-    if isinstance(value, str):
-        return texts.get(value, value)
-    if isinstance(value, dict):
-        return {key: _replaced(each, texts) for key, each in value.items()}
-    return [_replaced(each, texts) for each in value] if _has_parts(value) else value
-
-
-def _has_parts(value: Any) -> bool:
-    return isinstance(value, dict | list | tuple)
+def _replaced(table: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
+    """A copy of a table in which some texts are others, however deep."""
+    text = json.dumps(table)
+    for old, new in texts.items():
+        text = text.replace(json.dumps(old), json.dumps(new))
+    replaced: dict[str, Any] = json.loads(text)
+    return replaced
 
 
 def run_chain(
@@ -223,12 +212,10 @@ def write_chain_tables(file: Path, command: str) -> Path:
     for part, title in TITLES.items():
         if of_part := [line for line in lines if line["part"] == part]:
             runs = arms_of(of_part, (WITH, WITHOUT))
-            side = ("without the selector", runs[WITH], runs[WITHOUT])
-            found = compare([side], get("scores", COMPARED[part]))
             parts += [f"## {title}", _table(runs, list(of_part[0]["scores"]))]
-            if found:
-                heading = "with the selector, minus"
-                parts.append(comparisons_table(heading, COMPARED[part], found, MARGIN))
+            side = (WITHOUT, runs[WITH], runs[WITHOUT])
+            if found := compare([side], get("scores", COMPARED[part])):
+                parts.append(comparisons_table(f"{WITH}, minus", COMPARED[part], found, MARGIN))
     if changes := values(lines, get("weight_moved")):
         parts.append(f"Fusion weights changed by {max(changes):.3f} at most by the kept step.")
     return write_page(file.with_suffix(".md"), "A chain of recipes by seeds", command, parts)

@@ -12,17 +12,15 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.backbones import resolve
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.encoders import load_checkpoint
-from s2sent.training.evaluation.results.statistics import Line, compare
+from s2sent.training.evaluation.results.statistics import Line
 from s2sent.training.evaluation.retrieval import PACKAGES
-from s2sent.training.evaluation.sts import read_tasks
 from s2sent.training.experiments.engine import (
     Arm,
     Run,
     Series,
-    Train,
+    Study,
     read_results,
     require_known,
-    run_missing,
     size_of,
 )
 from s2sent.training.experiments.figures import depth_grids, quality_by_time, save
@@ -39,21 +37,22 @@ from s2sent.training.experiments.tables import (
     Cell,
     arms_of,
     arms_table,
-    comparisons_table,
+    by_setting,
     count,
     get,
     least,
     mean,
+    minus_table,
     write_page,
 )
 from s2sent.training.files.record import read_record, write_json
 from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe
-from s2sent.training.train import train as train_recipe
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
 DIMENSIONS = (32, 64, 128, 256)  # and the full width
 DEFAULT_STEPS, DEFAULT_SEEDS = 300, (1, 2, 3)
+SETTING = ("backbone", "corpus", "batch_size", "depths", "steps")  # of runs that are compared
 
 SELECTOR = {
     "num_blocks": 3,
@@ -79,23 +78,9 @@ COMPARED = {  # each with what it is tested against
 }
 
 
-def reproduce_exits(
-    series: Series, *, only_tables: bool = False, train: Train = train_recipe
-) -> Path:
-    """Run what is missing of a series, and return the path of its tables.
-
-    Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
-    """
-    require_known(series.arms, [*ARMS], "arm")
-    if not only_tables:
-        cache, runs = series.folder / "x4" / "cache", runs_of(series)
-        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
-        run_missing(runs, series.data, keep=series.keep, cache=cache, train=train)
-    return write_exit_tables(series.folder / RESULTS_FILE, series.command)
-
-
 def runs_of(series: Series) -> list[Run]:
     """The runs of a series, every arm of a seed before the next seed."""
+    require_known(series.arms, [*ARMS], "arm")
     blocks, width = size_of(resolve(series.backbone))
     depths = series.depths or tuple(range(2, blocks))
     if wrong := [depth for depth in depths if not 2 <= depth < blocks]:
@@ -213,28 +198,36 @@ def at_depth(line: Line, depth: str) -> float:
     return float(row[max(row, key=int)])
 
 
-def write_exit_tables(file: Path, command: str) -> Path:
-    """Write the tables and the figures of a file of results beside it; returns the tables' path.
-
-    Raises `ConfigError` for a file without results.
-    """
-    lines, parts = read_results(file), []
+def write_exit_tables(series: Series) -> Path:
+    """Write the tables and the figures of a series' results beside them."""
+    file = series.folder / RESULTS_FILE
     settings = {
-        setting: arms_of([line for line in lines if _setting(line) == setting], ARMS)
-        for setting in sorted({*map(_setting, lines)})
+        setting: arms_of(lines, ARMS)
+        for setting, lines in by_setting(read_results(file), SETTING).items()
     }
+    parts = []
     for setting, runs in settings.items():
-        run = {arm: of for arm, of in runs.items() if of}
-        first = next(iter(run.values()))[0]
+        first = next(of for of in runs.values() if of)[0]
         parts += [f"## {setting[-1]} steps", _preface(first), _scores_table(runs)]
-        parts += [_comparisons(runs, arm) for arm in COMPARED if arm in run]
-        if "retrieval" in first:
-            parts.append(_recall_table(run))
+        parts += [
+            minus_table(LABELS, runs, arm, others, "area", area)
+            for arm, others in COMPARED.items()
+            if runs[arm]
+        ]
+        if "retrieval" in first:  # at full width; no arm or step was chosen by it
+            columns = {f"depth {d}": mean(get("retrieval", d)) for d in _depths(first["retrieval"])}
+            run = {arm: of for arm, of in runs.items() if of}
+            parts.append(arms_table(LABELS, run, columns, corner="R@1, packages-dev"))
     # Of most arms, and among these of most steps.
     _draw(
         max(settings.items(), key=lambda of: (sum(map(bool, of[1].values())), of[0][-1]))[1], file
     )
-    return write_page(file.with_suffix(".md"), "X4: a selector at each early exit", command, parts)
+    title = "X4: a selector at each early exit"
+    return write_page(file.with_suffix(".md"), title, series.command, parts)
+
+
+def _depths(by_depth: Mapping[str, Any]) -> list[str]:
+    return sorted(by_depth, key=int)
 
 
 def _draw(runs: ByArm, file: Path) -> None:
@@ -244,19 +237,13 @@ def _draw(runs: ByArm, file: Path) -> None:
     if (times := file.with_name(TIMES_FILE)).is_file():
         milliseconds = json.loads(times.read_text(encoding="utf-8"))
         some = next(iter(drawn.values()))[0]
-        depths = sorted(milliseconds.keys() & some["tests"].keys(), key=int)
+        depths = _depths({depth: 0 for depth in milliseconds if depth in some["tests"]})
         scores = {
             label: [fmean(at_depth(run, depth) for run in of) for depth in depths]
             for label, of in drawn.items()
         }
         at = [milliseconds[depth] for depth in depths]
         save(quality_by_time(at, scores), times.with_suffix(".svg"))
-
-
-def _setting(line: Line) -> tuple[Any, ...]:
-    """What runs that can be compared have in common; the number of steps is the last."""
-    shared = ("backbone", "corpus", "batch_size")
-    return (*(line[name] for name in shared), str(line["depths"]), line["steps"])
 
 
 def _preface(line: Line) -> str:
@@ -271,11 +258,9 @@ def _preface(line: Line) -> str:
 
 
 def _scores_table(runs: ByArm) -> str:
-    depths = sorted(
-        {depth for of in runs.values() for run in of for depth in run["tests"]}, key=int
-    )
+    every = {depth: 0 for of in runs.values() for run in of for depth in run["tests"]}
     columns: dict[str, Cell] = {"seeds": count}
-    columns |= {f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in depths}
+    columns |= {f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in _depths(every)}
     columns |= {
         "area": mean(area),
         "weight change": least(lambda run: min(run.get("moved", {}).values(), default=None)),
@@ -283,14 +268,4 @@ def _scores_table(runs: ByArm) -> str:
     return arms_table(LABELS, runs, columns)
 
 
-def _recall_table(runs: ByArm) -> str:
-    """R@1 on packages-dev at full width; no arm or step was chosen by it."""
-    depths = sorted(next(iter(runs.values()))[0]["retrieval"], key=int)
-    columns = {f"depth {depth}": mean(get("retrieval", depth)) for depth in depths}
-    return arms_table(LABELS, runs, columns, corner="R@1, packages-dev")
-
-
-def _comparisons(runs: ByArm, arm: str) -> str:
-    """An arm's area minus that of each arm in `COMPARED`, by seeds, corrected over this table."""
-    sides = [(LABELS[other], runs[arm], runs[other]) for other in COMPARED[arm]]
-    return comparisons_table(f"{LABELS[arm]}, minus", "area", compare(sides, area))
+STUDY = Study(runs_of, write_exit_tables, cache="x4/cache")

@@ -9,17 +9,46 @@ from typing import Any
 
 import torch
 
+from s2sent.model.network.transformer import is_causal
 from s2sent.training.backbones import resolve
 from s2sent.training.bfloat16 import has_bfloat16
-from s2sent.training.evaluation.development import read_development_pairs
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
-from s2sent.training.evaluation.sts import Remembered, distinct, spearman
-from s2sent.training.experiments.engine import Arm, Run, Series, size_of
-from s2sent.training.experiments.frozen.selection import TESTS
+from s2sent.training.evaluation.sts import AVERAGE, Remembered, distinct, spearman
+from s2sent.training.experiments.engine import (
+    TESTS,
+    Arm,
+    Run,
+    Series,
+    model_config,
+    require_known,
+    size_of,
+)
 from s2sent.training.experiments.frozen.setting import DecoderInput, short_texts
-from s2sent.training.experiments.frozen.sts_tests import read_tests, scores_on
-from s2sent.training.experiments.frozen.train import CHOSEN_ON, WEIGHED_TEXTS
-from s2sent.training.experiments.score import fusion_weights, initial_encoder
+from s2sent.training.experiments.score import (
+    WEIGHED_TEXTS,
+    fusion_weights,
+    initial_encoder,
+    read_tests,
+    scores_on,
+)
+from s2sent.training.experiments.tables import (
+    GEOMETRY,
+    STS,
+    Cell,
+    Runs,
+    arms_of,
+    arms_table,
+    by_setting,
+    count,
+    get,
+    least,
+    mean,
+    mean_weights,
+    minus_table,
+    of_each_test,
+    spread,
+)
 from s2sent.training.files.record import read_record
 from s2sent.training.recipe.recipe import Recipe
 
@@ -27,40 +56,34 @@ LORA_FILE = "sfp-lora.jsonl"  # in the folder of a backbone's results
 SCRATCH = "sfp"  # the folder of states, heads and checkpoints, beside the results
 TEMPLATE = "sfp"
 DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
+SETTING = ("steps", "batch_size", "pairs", "pairs_per_task", "bf16")  # of runs that are compared
 
 GATE_RATE = 3e-3
 # Static weights are logits themselves: at the gate's rate 40 steps change them by 0.1 at most.
 STATIC_RATE = 0.1
 
 
-def _arm(label: str, selector: dict[str, Any], rate: float = GATE_RATE) -> Arm:
-    training = {"selector_learning_rate": rate}
-    return Arm(label, {"selector": selector, "training": training})
-
-
-def _gate(label: str, num_blocks: int, **options: Any) -> Arm:
-    return _arm(label, {"preset": "decoder", "num_blocks": num_blocks, **options})
-
-
-def _static(label: str, each: str) -> Arm:
-    selector = {"preset": "decoder", "num_blocks": 3, "static": each}
-    return _arm(label, selector, STATIC_RATE)
+def _gate(label: str, num_blocks: int = 3, rate: float = GATE_RATE, **options: Any) -> Arm:
+    selector = {"preset": "decoder", "num_blocks": num_blocks, **options}
+    return Arm(label, {"selector": selector, "training": {"selector_learning_rate": rate}})
 
 
 def _mean(num_blocks: int) -> Arm:
     selector = {"spatial_selection": "avg", "input_norm": "rms", "num_blocks": num_blocks}
-    return _arm(f"mean of {num_blocks} blocks", selector)
+    return Arm(f"mean of {num_blocks} blocks", {"selector": selector})
 
 
 LORA_ARMS = {  # the heads that are trained with low-rank updates
     "last": Arm("last block", {}),
-    "s2sent-3": _gate("S2Sent, 3 blocks", 3),
+    "s2sent-3": _gate("S2Sent, 3 blocks"),
     "mean-3": _mean(3),
-    "static-blocks-3": _static("static weights a block, 3 blocks", "blocks"),
-    "static-features-3": _static("static weights a block and feature, 3 blocks", "features"),
+    "static-blocks-3": _gate("static weights a block, 3 blocks", rate=STATIC_RATE, static="blocks"),
+    "static-features-3": _gate(
+        "static weights a block and feature, 3 blocks", rate=STATIC_RATE, static="features"
+    ),
     "s2sent-6": _gate("S2Sent, 6 blocks", 6),
     "s2sent-12": _gate("S2Sent, 12 blocks", 12),
-    "s2sent-3-none": _gate("S2Sent, 3 blocks as they are", 3, input_norm="none"),
+    "s2sent-3-none": _gate("S2Sent, 3 blocks as they are", input_norm="none"),
     "mean-4": _mean(4),
 }
 LABELS = {name: arm.label for name, arm in LORA_ARMS.items()}
@@ -88,14 +111,12 @@ BUDGETS = {
 
 def is_decoder(backbone: str) -> bool:
     """Whether a backbone reads from left to right only."""
-    from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
-    from s2sent.model.network.transformer import is_causal
-
-    return is_causal(read_config(Path(resolve(backbone))))
+    return is_causal(model_config(resolve(backbone)))
 
 
 def runs_of(series: Series) -> list[Run]:
     """The runs with low-rank updates, every arm of a seed before the next; an encoder has none."""
+    require_known(series.arms, [*LORA_ARMS], "arm")
     budget = BUDGETS[series.budget]
     steps = budget.lora_steps if series.steps is None else series.steps
     if not steps or not is_decoder(series.backbone):
@@ -121,7 +142,8 @@ def _run(series: Series, arm: str, seed: int, steps: int) -> Run:
         "pairs": budget.pairs,
         "pairs_per_task": series.test_pairs,
         "bf16": has_bfloat16(),  # matrix products of training and scoring
-        "gate_rate": gate_rate(arm),
+        # At which fusion weights are trained; None where there are none.
+        "gate_rate": LORA_ARMS[arm].patch.get("training", {}).get("selector_learning_rate"),
     }
     checkpoint = series.folder / SCRATCH / f"{arm}.{steps}.seed{seed}.checkpoint"
     recipe = recipe_of(key)
@@ -134,14 +156,6 @@ def _run(series: Series, arm: str, seed: int, steps: int) -> Run:
         score=partial(score_lora, series, key, recipe, checkpoint),
         tested=(checkpoint,),
     )
-
-
-def gate_rate(arm: str) -> float | None:
-    """The rate at which an arm's fusion weights are trained; None where it has none."""
-    patch = LORA_ARMS[arm].patch
-    if patch.get("selector", {"spatial_selection": "avg"}).get("spatial_selection") == "avg":
-        return None
-    return float(patch["training"]["selector_learning_rate"])
 
 
 def recipe_of(key: Mapping[str, Any]) -> Recipe:
@@ -198,7 +212,7 @@ def score_lora(
     return {
         "name": series.name,
         "dev": read_record(checkpoint).get("dev"),
-        CHOSEN_ON: spearman(encode(dev.first), encode(dev.second), dev.gold),
+        WITHOUT_OVERLAP: spearman(encode(dev.first), encode(dev.second), dev.gold),
         TESTS: scores_on(encode, tests),
         "block_weights": weights and weights.by_block,
         "spread": weights and weights.spread,
@@ -206,3 +220,30 @@ def score_lora(
         "seconds_training": seconds,  # null where training had ended before an interruption
         "seconds_scoring": round(time.monotonic() - started, 1),
     }
+
+
+LORA_COLUMNS: dict[str, Cell] = {
+    "seeds": count,
+    WITHOUT_OVERLAP: spread(get(WITHOUT_OVERLAP)),
+    STS: spread(get(TESTS, AVERAGE)),
+    **{name: spread(get(TESTS, name), ".3f") for name in GEOMETRY},
+    # An interrupted run has no time.
+    "minutes": mean(lambda run: run["seconds_training"] and run["seconds_training"] / 60, ".0f"),
+    "weight change": least(get("moved")),
+    "weights of the blocks": mean_weights(),
+}
+
+
+def lora_tables(lines: Runs) -> list[str]:
+    """For each length of run a table of scores, and S2Sent against every other arm by seeds."""
+    parts = []
+    for (steps, batch, pairs, tested, bf16), of in by_setting(lines, SETTING).items():
+        runs, precision = arms_of(of, LORA_ARMS), "bfloat16" if bf16 else "float32"
+        others = [arm for arm in runs if arm != OURS]
+        parts += [
+            f"{steps} steps of {batch} pairs (of {pairs}), rank 16, in {precision};"
+            f" {of_each_test(tested)}.",
+            arms_table(LABELS, runs, LORA_COLUMNS),
+            minus_table(LABELS, runs, OURS, others, STS, get(TESTS, AVERAGE)),
+        ]
+    return parts

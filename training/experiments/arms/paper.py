@@ -19,14 +19,8 @@ from s2sent.training.evaluation import transfer as transfer_tasks
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.geometry import GEOMETRY_FILE, describe_groups
 from s2sent.training.evaluation.measure import measure
-from s2sent.training.evaluation.sts import distinct, read_sentence_pairs, read_tasks
-from s2sent.training.experiments.arms.configurations import (
-    BUDGETS,
-    OBJECTIVES,
-    PAPER,
-    Configuration,
-    misfit,
-)
+from s2sent.training.evaluation.sts import distinct, read_sentence_pairs
+from s2sent.training.experiments.arms.configurations import BUDGETS, PAPER, misfit
 from s2sent.training.experiments.arms.paper_experiments import (
     EXPERIMENTS,
     Experiment,
@@ -38,74 +32,51 @@ from s2sent.training.experiments.arms.paper_tables import (
     read_result_lines,
     write_tables,
 )
-from s2sent.training.experiments.engine import (
-    Run,
-    Series,
-    Train,
-    family_of,
-    require_known,
-    run_missing,
-    size_of,
-)
-from s2sent.training.experiments.plan import plan
+from s2sent.training.experiments.engine import Run, Series, Study, model_config, size_of
 from s2sent.training.experiments.score import (
-    SHUFFLED_TASK,
     drift,
     fusion_weights,
     initial_encoder,
     parameters,
-    shuffled_score,
     versions,
 )
 from s2sent.training.files.record import read_record
 from s2sent.training.recipe.recipe import Recipe, recipe_from
-from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
 DRIFT_SENTENCES = 64
 
 
-def reproduce_paper(
-    series: Series, *, only_tables: bool = False, train: Train = train_recipe
-) -> Path:
-    """Run the experiments that a series names, and return the path of their tables.
-
-    ``only_tables`` runs nothing. Raises a
-    `TrainingError` for an unknown key, for what cannot be run, and for an interrupted run.
-    """
-    require_known(series.objectives, [*OBJECTIVES], "objective")
-    in_print = series.budget == PAPER
-    experiments = as_printed(series.keys) if in_print else chosen(series.keys or [*EXPERIMENTS])
-    if not only_tables:
-        runs = runs_of(experiments, series)
-        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
-        if any(run.needed for run in runs):
-            transfer_tasks.read_tasks(series.data / "transfer")
-        if in_print and (told := plan(runs, series.data, keep=series.keep)):
-            log.info(told)
-        run_missing(runs, series.data, keep=series.keep, train=train)
-    return write_tables(experiments, series.folder, series.objectives, series.command)
-
-
-def runs_of(experiments: Sequence[Experiment], series: Series) -> list[Run]:
-    """The runs of experiments, each once, a whole seed before the next.
+def runs_of(series: Series) -> list[Run]:
+    """The runs of a series' experiments, each once, a whole seed before the next.
 
     Raises `ConfigError` where none is left, and for a line that is of another recipe or corpus.
     """
-    cells, left_out = cells_of(experiments, series)
+    cells, left_out = cells_of(experiments_of(series), series)
     for name, reason in left_out.items():
         log.info("left out: %s, as %s", name, reason)
     if not cells:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ConfigError(f"Nothing is left to run on {series.backbone} ({reasons}): ask for more.")
-    sha256 = _corpora_sha256(series.data, [recipe for recipe, _ in cells.values()])
+    sha256: dict[Any, str] = {}  # of each corpus, which is read once
     runs = []
     for (objective, name, _), (recipe, transfer) in cells.items():
+        corpus = tuple(recipe.corpus), recipe.objective.example_kind
+        if corpus not in sha256:
+            rows = read_corpus(series.data / "corpus", corpus[0], kind=corpus[1])
+            sha256[corpus] = rows.sha256
         run = _run(series, objective, name, recipe, transfer=transfer)
-        _refuse_others(run, recipe, sha256[_corpus_key(recipe)])
+        _refuse_others(run, recipe, sha256[corpus])
         runs.append(run)
     return runs
+
+
+def experiments_of(series: Series) -> list[Experiment]:
+    """The experiments that a series names; of the paper's budget those in print."""
+    if series.budget == PAPER:
+        return as_printed(series.keys)
+    return chosen(series.keys or [*EXPERIMENTS])
 
 
 def cells_of(
@@ -116,7 +87,7 @@ def cells_of(
     Beside them is what is left out, with reasons.
     """
     folder = resolve(series.backbone)
-    (blocks, width), family = size_of(folder), family_of(folder)
+    (blocks, width), family = size_of(folder), str(model_config(folder).model_type)
     found: dict[tuple[str, str, int], tuple[Recipe, bool]] = {}
     left_out: dict[str, str] = {}
     for seed in series.seeds or BUDGETS[series.budget].seeds:
@@ -131,23 +102,17 @@ def cells_of(
                         continue
                     key = objective, name, seed
                     transfer = experiment.transfer or (key in found and found[key][1])
-                    recipe = _recipe(series, configuration, objective, seed, family)
+                    recipe = configuration.recipe(
+                        objective=objective,
+                        backbone=series.backbone,
+                        budget=series.budget,
+                        seed=seed,
+                        steps=series.steps,
+                        corpus=series.corpus,
+                        family=family,
+                    )
                     found[key] = recipe, transfer
     return found, left_out
-
-
-def _recipe(
-    series: Series, configuration: Configuration, objective: str, seed: int, family: str
-) -> Recipe:
-    return configuration.recipe(
-        objective=objective,
-        backbone=series.backbone,
-        budget=series.budget,
-        seed=seed,
-        steps=series.steps,
-        corpus=series.corpus,
-        family=family,
-    )
 
 
 def _run(series: Series, objective: str, name: str, recipe: Recipe, *, transfer: bool) -> Run:
@@ -162,18 +127,6 @@ def _run(series: Series, objective: str, name: str, recipe: Recipe, *, transfer:
         needed=("transfer",) if transfer else (),
         tested=(checkpoint,),
     )
-
-
-def _corpus_key(recipe: Recipe) -> tuple[Any, ...]:
-    return tuple(recipe.corpus), recipe.objective.example_kind
-
-
-def _corpora_sha256(data: Path, recipes: Sequence[Recipe]) -> dict[tuple[Any, ...], str]:
-    """The hashes of the corpora that recipes train on; each corpus is read once."""
-    return {
-        key: read_corpus(data / "corpus", key[0], kind=key[1]).sha256
-        for key in dict.fromkeys(map(_corpus_key, recipes))
-    }
 
 
 def _refuse_others(run: Run, recipe: Recipe, sha256: str) -> None:
@@ -218,9 +171,8 @@ def score_checkpoint(
     """The measurements of a checkpoint for its line.
 
     Beside those of `measure`: the numbers of parameters, the selector's weights on STS-B's
-    sentences, ``drift``, and ``shuffled``: STS-B with the squeeze's tokens in random order, minus
-    STS-B. Of the weights ``moved`` is the mean distance from 1 / N, ``max_moved`` the largest
-    change of a block's and feature's mean weight since step 0.
+    sentences, and ``drift``. Of the weights ``moved`` is the mean distance from 1 / N,
+    ``max_moved`` the largest change of a block's and feature's mean weight since step 0.
     """
     encoder = load_checkpoint(checkpoint)
     encode = torch_encode(encoder)
@@ -245,8 +197,21 @@ def score_checkpoint(
             "moved": float(abs(weights.mean - 1 / len(weights.blocks)).mean()),
             "max_moved": known.change,
         }
-    if (shuffled := shuffled_score(encoder, data / "sts")) is not None:
-        found["shuffled"] = shuffled - measured.sts[SHUFFLED_TASK]
     if measured.transfer is not None:
         found["transfer"] = measured.transfer
     return found
+
+
+def write_paper_tables(series: Series) -> Path:
+    """Write the tables of a series' experiments beside their results."""
+    experiments = experiments_of(series)
+    return write_tables(experiments, series.folder, series.objectives, series.command)
+
+
+def read_transfer(series: Series) -> None:
+    """Read the transfer tasks that runs need, so that none ends at a file that cannot be used."""
+    if any(experiment.transfer for experiment in experiments_of(series)):
+        transfer_tasks.read_tasks(series.data / "transfer")
+
+
+STUDY = Study(runs_of, write_paper_tables, first=read_transfer)

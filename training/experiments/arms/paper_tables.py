@@ -224,7 +224,7 @@ EXTRA: dict[str, dict[str, Cell]] = {
     },
     "control x1": DISTANCE,
     "control x6": {"drift": spread(get("drift"), ".1e")},
-    "control x7": {"shuffled": spread(get("shuffled"), "+.3f")},
+    "control x7": {"shuffled": spread(get("shuffled"), "+.3f")},  # of earlier versions' runs
     "control x8": DISTANCE,
 }
 

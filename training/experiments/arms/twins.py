@@ -1,56 +1,45 @@
-"""Twin encoders beside their controls: the runs of each seed, their scores, and the tables."""
+"""Twin encoders beside their controls. What a seed trains, in this order:
+
+    tower_a, tower_b    SimCSE on single texts, from the backbone, with two seeds
+    simcse_a, simcse_b  each goes on with the contrast of the corpus's pairs; simcse_a is "simcse",
+                        and the two summed are "sum", the control that has no joint objective
+    tncse, jtcse        both towers go on together, on the same pairs
+    distilled           tower_a goes on towards the cosines and directions of jtcse's sum
+
+Everything after the towers has the same steps, batches and learning rate. A cell is a seed with or
+without a selector in each tower; all its encoders share both.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from s2sent.model.network.twin_encoder import TwinEncoder
 from s2sent.training.backbones import resolve
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError
-from s2sent.training.evaluation.development import (
-    ALL_PAIRS,
-    WITHOUT_OVERLAP,
-    read_development_pairs,
-    score_development,
-)
-from s2sent.training.evaluation.encoders import torch_encode
-from s2sent.training.evaluation.geometry import geometry_of
-from s2sent.training.evaluation.results.statistics import Value, compare
-from s2sent.training.evaluation.sts import (
-    TASKS,
-    Remembered,
-    cosines,
-    read_tasks,
-    score,
-    with_average,
-)
-from s2sent.training.experiments.arms.twin_recipes import ARMS, CONTROL, LABELS, Plan, TwinCell
+from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
+from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
+from s2sent.training.evaluation.results.statistics import compare
+from s2sent.training.evaluation.sts import TASKS, score, with_average
+from s2sent.training.experiments.arms.configurations import S2SENT
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
     TESTS,
+    Arm,
     Run,
     Series,
-    Train,
+    Study,
     read_results,
-    run_missing,
     size_of,
 )
-from s2sent.training.experiments.score import (
-    development_texts,
-    first_token_norm,
-    fusion_weights,
-    versions,
-)
+from s2sent.training.experiments.score import score_towers, versions
 from s2sent.training.experiments.tables import (
     Cell,
-    Runs,
     arms_of,
     arms_table,
     count,
@@ -60,28 +49,87 @@ from s2sent.training.experiments.tables import (
     write_page,
 )
 from s2sent.training.files.record import read_record
-from s2sent.training.train import train as train_recipe
+from s2sent.training.join import joined
+from s2sent.training.recipe.recipe import Recipe
 
 RESULTS_FILE = "jtcse.jsonl"  # in the folder of a backbone's results
+PAIRS = ("wikisplit", "pan_paraphrase")  # they stand in for the paper's round-trip translations
+SECOND_TOWER_SEED = 1000  # added to a cell's seed
+SELECTOR_RATE = 3e-3  # high enough for fusion weights to change
+MAX_SEQ_LENGTH = 128  # tokens that the encoders read; in training 32
+TRAINING = ("steps", "batch_size", "learning_rate", "max_seq_length", "precision")  # of a plan
 BUDGETS = {  # steps, batch size, seeds
     "smoke": (2, 8, (1,)),
     "short": (100, 32, (1, 2, 3)),
     "full": (1000, 64, (1, 2, 3)),
 }
+# What is scored: a label, and whose checkpoints it is.
+ARMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "simcse": ("SimCSE, one tower", ("simcse_a",)),
+    "sum": ("two SimCSE towers, summed", ("simcse_a", "simcse_b")),
+    "tncse": ("TNCSE", ("tncse",)),
+    "jtcse": ("JTCSE", ("jtcse",)),
+    "distilled": ("JTCSE-D, distilled into one", ("distilled",)),
+}
+LABELS = {arm: label for arm, (label, _) in ARMS.items()}
+CONTROL = "sum"
 
 
-def reproduce_twins(
-    series: Series, *, only_tables: bool = False, train: Train = train_recipe
-) -> Path:
-    """Run what is missing of a series, and return the path of its tables.
+@dataclass(frozen=True)
+class TwinCell:
+    """A seed, with selectors or without, and the folder of its checkpoints; all share a plan."""
 
-    Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
-    """
-    if not only_tables:
-        runs = runs_of(series)
-        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
-        run_missing(runs, series.data, keep=series.keep, train=train)
-    return write_twin_tables(series.folder / RESULTS_FILE, series.command)
+    plan: Mapping[str, Any]
+    seed: int
+    selector: bool
+    folder: Path
+
+    def checkpoint(self, run: str) -> Path:
+        """The folder of a run's encoder."""
+        return self.folder / f"{run}.checkpoint"
+
+    def recipes(self) -> dict[str, Recipe]:
+        """The recipe of every run, in an order in which each finds what it begins from."""
+        steps, batch_size = self.plan["steps"], self.plan["batch_size"]
+        tower_a, tower_b, jtcse = map(str, map(self.checkpoint, ("tower_a", "tower_b", "jtcse")))
+        # Every arm reads as many rows as it has steps, so a teacher need not embed the others.
+        limit = -(-steps * batch_size // len(PAIRS)) + batch_size
+        pairs = [{"source": source, "limit": limit} for source in PAIRS]
+
+        first = {
+            "seed": self.seed,
+            "backbone": {"name": self.plan["backbone"], "max_seq_length": MAX_SEQ_LENGTH},
+            "corpus": [{"source": self.plan["corpus"]}],
+            "objective": {"name": "simcse"},
+            "training": {
+                **{name: self.plan[name] for name in TRAINING},
+                "selector_learning_rate": SELECTOR_RATE if self.selector else 0.0,
+                "eval_every": steps,
+            },
+            "selector": S2SENT.selector if self.selector else None,
+        }
+
+        def after(tower: str, **objective: Any) -> dict[str, Any]:
+            joint = {"selector": None} if objective["name"] == "jtcse" else {}  # the towers' own
+            return {"backbone": {"name": tower}, "corpus": pairs, "objective": objective, **joint}
+
+        joint = {"name": "jtcse", "second_tower": tower_b}
+        learned = {"name": "pair_distillation", "teachers": [jtcse], "direction_weight": 1.0}
+        patches: dict[str, dict[str, Any]] = {
+            "tower_a": {},
+            "tower_b": {"seed": self.seed + SECOND_TOWER_SEED},
+            "simcse_a": after(tower_a, name="supervised"),
+            "simcse_b": after(tower_b, name="supervised"),
+            "tncse": after(tower_a, **joint, cross_attention=False),
+            "jtcse": after(tower_a, **joint, num_ca_layers=self.plan["num_ca_layers"]),
+            "distilled": after(tower_a, **learned),
+        }
+        return {run: Arm(run, patch).recipe(first, run) for run, patch in patches.items()}
+
+    def encoder(self, *runs: str) -> SentenceTransformer:
+        """The encoder of a run, or two runs' encoders summed."""
+        folders = [self.checkpoint(run) for run in runs]
+        return load_checkpoint(folders[0]) if len(folders) == 1 else joined(*map(str, folders))
 
 
 def cells_of(series: Series) -> list[TwinCell]:
@@ -94,7 +142,16 @@ def cells_of(series: Series) -> list[TwinCell]:
     if blocks < 2:
         raise ConfigError(f"{series.backbone} has {blocks} block: name a backbone of two or more.")
     steps, batch_size, seeds = BUDGETS[series.budget]
-    plan = Plan(series.backbone, blocks // 2, series.steps or steps, batch_size, series.corpus)
+    plan = {
+        "backbone": series.backbone,
+        "num_ca_layers": blocks // 2,
+        "steps": series.steps or steps,  # of the towers, and again of everything after them
+        "batch_size": batch_size,
+        "corpus": series.corpus,  # of the towers
+        "learning_rate": 3e-5,
+        "max_seq_length": 32,
+        "precision": "bf16",
+    }
     folder = series.folder / "jtcse"
     return [
         TwinCell(plan, seed, selector, folder / f"seed{seed}{'-selector' * selector}")
@@ -122,7 +179,7 @@ def runs_of(series: Series) -> list[Run]:
 
 def _run(series: Series, cell: TwinCell, part: str, arm: str, sha256: Mapping[str, str]) -> Run:
     key = {
-        "plan": {**asdict(cell.plan), "backbone": series.name},
+        "plan": {**cell.plan, "backbone": series.name},
         "corpus_sha256": sha256,
         "part": part,
         "selector": cell.selector,
@@ -155,41 +212,13 @@ def _score(
     else:
         alone = scored in (("simcse_a",), ("distilled",))
         start = cell.encoder(*(("tower_a",) if alone else ("tower_a", "tower_b")))
-        found = _on_development(encoder, start, data)
+        found = score_towers(encoder, start, data)
     return {
         "step": None if None in steps else max(steps),
         **found,
         "seconds_scoring": round(time.monotonic() - started, 1),
         "versions": versions(),
     }
-
-
-def _on_development(
-    encoder: SentenceTransformer, start: SentenceTransformer, data: Path
-) -> dict[str, Any]:
-    """Everything is of STS-B dev, so no test is scored.
-
-    ``moved`` is the mean of 1 - cosine between a text's embeddings before and after.
-    ``first_token_norm`` is the mean over towers. ``max_weight_moved`` is the largest change of a
-    fusion weight in a tower; None without selectors.
-    """
-    texts, encode = development_texts(data), Remembered(torch_encode(encoder))
-    pairs = zip(_towers(encoder), _towers(start), strict=True)
-    weights = [fusion_weights(after, before, texts) for after, before in pairs]
-    return {
-        "development": score_development(encode, data / "sts"),
-        "geometry": geometry_of(encode, read_development_pairs(data / "sts").all),
-        "first_token_norm": float(
-            np.mean([first_token_norm(tower, texts) for tower in _towers(encoder)])
-        ),
-        "moved": float((1 - cosines(encode(texts), torch_encode(start)(texts))).mean()),
-        "max_weight_moved": max((of.change for of in weights if of and of.change), default=None),
-    }
-
-
-def _towers(encoder: SentenceTransformer) -> tuple[SentenceTransformer, ...]:
-    twins = encoder[0]
-    return twins.towers if isinstance(twins, TwinEncoder) else (encoder,)
 
 
 COLUMNS: dict[str, dict[str, Cell]] = {
@@ -204,17 +233,16 @@ COLUMNS: dict[str, dict[str, Cell]] = {
     },
     TESTS: {task: spread(get("scores", task)) for task in (*TASKS, "average")},
 }
-COMPARED: dict[str, Value] = {
-    DEVELOPMENT: get("development", WITHOUT_OVERLAP),
-    TESTS: get("scores", "average"),
-}
+COMPARED = {DEVELOPMENT: get("development", WITHOUT_OVERLAP), TESTS: get("scores", "average")}
+TITLES = {DEVELOPMENT: "Development data", TESTS: "The seven STS tests"}
 
 
-def write_twin_tables(file: Path, command: str) -> Path:
-    """Write the tables of a file of results beside it; returns their path.
+def write_twin_tables(series: Series) -> Path:
+    """Write the tables of a series' results beside them.
 
-    Raises `ConfigError` for a file without results, or with those of several plans.
+    Raises `ConfigError` also for results of several plans.
     """
+    file = series.folder / RESULTS_FILE
     lines = read_results(file)
     plan = lines[0]["plan"]
     if any(line["plan"] != plan for line in lines):
@@ -231,22 +259,18 @@ def write_twin_tables(file: Path, command: str) -> Path:
         "start."
     ]
     for selector, title in ((False, "Without selectors"), (True, "A selector in each tower")):
-        of_cell = [line for line in lines if line["selector"] == selector]
-        parts += [f"## {title}", *_section(of_cell)]
-    return write_page(file.with_suffix(".md"), f"Twins on {plan['backbone']}", command, parts)
+        parts.append(f"## {title}")
+        for part, name in TITLES.items():
+            of_part = [x for x in lines if (x["selector"], x["part"]) == (selector, part)]
+            runs = {arm: of for arm, of in arms_of(of_part, ARMS).items() if of}
+            control = runs.get(CONTROL, [])
+            sides = [(arm, of, control) for arm, of in runs.items() if arm != CONTROL]
+            differences = difference_columns(compare(sides, COMPARED[part]))
+            columns = {"n": count, **COLUMNS[part], **differences}
+            parts.append(f"{name}:" if runs else f"{name}: not run.")
+            parts += [arms_table(LABELS, runs, columns)] if runs else []
+    title = f"Twins on {plan['backbone']}"
+    return write_page(file.with_suffix(".md"), title, series.command, parts)
 
 
-def _section(lines: Runs) -> list[str]:
-    found = []
-    for part, title in ((DEVELOPMENT, "Development data"), (TESTS, "The seven STS tests")):
-        runs = arms_of([line for line in lines if line["part"] == part], ARMS)
-        run = {arm: of for arm, of in runs.items() if of}
-        sides = [(arm, of, runs[CONTROL]) for arm, of in run.items() if arm != CONTROL]
-        columns = {
-            "n": count,
-            **COLUMNS[part],
-            **difference_columns(compare(sides, COMPARED[part])),
-        }
-        found.append(f"{title}:" if run else f"{title}: not run.")
-        found += [arms_table(LABELS, run, columns)] if run else []
-    return found
+STUDY = Study(runs_of, write_twin_tables)

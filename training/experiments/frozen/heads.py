@@ -1,7 +1,12 @@
-"""Heads that turn the cached states of a frozen backbone into embeddings: selectors and controls.
+"""Heads that turn cached states of a frozen backbone into embeddings, and the arms that use them.
 
-Shapes: B texts, N blocks, D features.
+Shapes: B texts, N blocks, D features. A head takes the pooled vectors [B, N, D] of texts, their DCT
+coefficients [B, N, D] and their lengths [B], and gives embeddings [B, D], not normalised.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +15,21 @@ from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.selector_states import normed
 from s2sent.training.experiments.frozen.states import require_cacheable
+
+LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
+MOST_BLOCKS = 12  # of an arm
+SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}
+
+
+class Head(Protocol):
+    """States of texts to embeddings."""
+
+    def __call__(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor: ...
+
+
+def _scaled(states: Tensor, norm: str) -> Tensor:
+    """States scaled as ``input_norm`` scales a token's."""
+    return states if norm == "none" else normed(states, norm)
 
 
 class SelectorHead(nn.Module):
@@ -21,17 +41,13 @@ class SelectorHead(nn.Module):
         self.selector = S2SentSelector(config)
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D], not normalised."""
-        weights = self.weights(coefficients, lengths)
-        return (weights * self._scaled(pooled).movedim(1, 0)).sum(0)
-
-    def _scaled(self, states: Tensor) -> Tensor:
-        norm = self.selector.config.input_norm
-        return states if norm == "none" else normed(states, norm)
+        """Embeddings [B, D]."""
+        states = _scaled(pooled, self.selector.config.input_norm)
+        return (self.weights(coefficients, lengths) * states.movedim(1, 0)).sum(0)
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """The fusion weights [N, B, D] of texts."""
-        blocks = self._scaled(coefficients).unbind(1)
+        blocks = _scaled(coefficients, self.selector.config.input_norm).unbind(1)
         squeeze, gate = self.selector.frequency_selection, self.selector.spatial_selection
         if gate is None or squeeze is None:
             return torch.full_like(coefficients, 1 / len(blocks)).movedim(1, 0)
@@ -49,14 +65,16 @@ class StaticHead(nn.Module):
     One weight per block, or with ``per_feature`` one per block and feature.
     """
 
-    def __init__(self, num_blocks: int, width: int, *, per_feature: bool) -> None:
+    def __init__(
+        self, num_blocks: int, width: int, *, per_feature: bool, norm: str = "none"
+    ) -> None:
         super().__init__()
-        self.width = width
+        self.width, self.norm = width, norm
         self.logits = nn.Parameter(torch.zeros(num_blocks, width if per_feature else 1))
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D], not normalised."""
-        return (self.logits.softmax(0) * pooled).sum(1)
+        """Embeddings [B, D]."""
+        return (self.logits.softmax(0) * _scaled(pooled, self.norm)).sum(1)
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """The fusion weights [N, B, D], equal for all texts."""
@@ -64,42 +82,32 @@ class StaticHead(nn.Module):
         return weights[:, None].expand(-1, len(coefficients), -1)
 
 
-class Scaled(nn.Module):
-    """Another head on states that are scaled first, as ``input_norm`` scales a token's."""
-
-    def __init__(self, head: nn.Module, norm: str) -> None:
-        super().__init__()
-        self.head, self.norm = head, norm
-        if hasattr(head, "weights"):
-            self.weights = head.weights
-
-    def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D], not normalised."""
-        embeddings: Tensor = self.head(normed(pooled, self.norm), coefficients, lengths)
-        return embeddings
-
-
 class BlockMean(nn.Module):
     """The mean of the blocks, of which one may be all; nothing is learned."""
 
+    def __init__(self, norm: str = "none") -> None:
+        super().__init__()
+        self.norm = norm
+
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D], not normalised."""
-        return pooled.mean(1)
+        """Embeddings [B, D]."""
+        return _scaled(pooled, self.norm).mean(1)
 
 
 class LowRankHead(nn.Module):
     """Linear D -> k -> D on the last block, added to it; it starts as the last block."""
 
-    def __init__(self, width: int, rank: int) -> None:
+    def __init__(self, width: int, rank: int, norm: str = "none") -> None:
         super().__init__()
+        self.norm = norm
         self.down = nn.Linear(width, rank)
         self.up = nn.Linear(rank, width)
         nn.init.zeros_(self.up.weight)
         nn.init.zeros_(self.up.bias)
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D], not normalised."""
-        last = pooled[:, -1]
+        """Embeddings [B, D]."""
+        last = _scaled(pooled, self.norm)[:, -1]
         embeddings: Tensor = last + self.up(self.down(last))
         return embeddings
 
@@ -112,3 +120,99 @@ def num_parameters(module: nn.Module) -> int:
 def rank_with(parameters: int, width: int) -> int:
     """The rank of the `LowRankHead` whose number of parameters is nearest to ``parameters``."""
     return max(1, round((parameters - width) / (2 * width + 1)))
+
+
+Make = Callable[[int], nn.Module]  # a head of a width
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A way to make an embedding of the last blocks up to a depth.
+
+    The tables compare it with its ``controls``, which are names of other arms.
+    """
+
+    label: str
+    make: Make
+    controls: tuple[str, ...] = ()
+    num_blocks: int = 3
+    learns: bool = True
+
+    def blocks(self, depth: int) -> range:
+        """The numbers of the blocks that it gets at a depth."""
+        return range(depth - self.num_blocks + 1, depth + 1)
+
+
+def _gate(preset: str, num_blocks: int = 3, **options: str) -> Make:
+    return lambda width: SelectorHead(
+        SelectorConfig.preset(preset, width=width, num_blocks=num_blocks, **options)
+    )
+
+
+def _static(*, per_feature: bool, num_blocks: int = 3, norm: str = "none") -> Make:
+    return lambda width: StaticHead(num_blocks, width, per_feature=per_feature, norm=norm)
+
+
+def _low_rank(gate: Make, norm: str = "none") -> Make:
+    """Of as many parameters as a gate."""
+    return lambda width: LowRankHead(width, rank_with(num_parameters(gate(width)), width), norm)
+
+
+LAST = Arm("last block", lambda _: BlockMean(), num_blocks=1, learns=False)
+_LOGITS = _gate("default", weight_norm="softmax_logits")
+ENCODER_ARMS = {
+    "last": LAST,
+    "mean": Arm("fixed mean of the three blocks", lambda _: BlockMean(), learns=False),
+    "static-blocks": Arm("static weights, one per block", _static(per_feature=False)),
+    "static-features": Arm("static weights, one per block and feature", _static(per_feature=True)),
+    "low-rank": Arm("low-rank head on the last block, as many parameters", _low_rank(_LOGITS)),
+    "s2sent-eq4": Arm(
+        "S2Sent, Eq. 4 (softmax over sigmoids)", _gate("default", weight_norm="softmax_blocks")
+    ),
+}
+ENCODER_ARMS["s2sent"] = Arm("S2Sent, softmax over logits", _LOGITS, (*ENCODER_ARMS,))
+
+
+def _decoder_arms(number: int, norm: str, *, learned: bool = True) -> dict[str, Arm]:
+    """The mean, static weights and the gate on so many blocks, each beside what is simpler."""
+    kind, tail = f"{number}-{norm}", f"{number} blocks, {SCALINGS[norm]}"
+    last, mean, blocks, features = (
+        "last",
+        *(f"{name}-{kind}" for name in ("mean", "static-blocks", "static-features")),
+    )
+    found = {mean: Arm(f"mean of {tail}", lambda _: BlockMean(norm), (last,), number, learns=False)}
+    if learned:
+        for name, label, before in (
+            (blocks, "static weights a block", ()),
+            (features, "static a block, feature", (blocks,)),
+        ):
+            make = _static(per_feature=name == features, num_blocks=number, norm=norm)
+            found[name] = Arm(f"{label}, {tail}", make, (last, mean, *before), number)
+        controls = (last, mean, LOW_RANK, blocks, features)
+        gate = _gate("decoder", number, input_norm=norm)
+        found[f"s2sent-{kind}"] = Arm(f"S2Sent, {tail}", gate, controls, number)
+    return found
+
+
+DECODER_ARMS = {
+    "last": LAST,
+    **_decoder_arms(4, "none", learned=False),
+    **_decoder_arms(4, "rms", learned=False),
+    **_decoder_arms(3, "none"),
+    **_decoder_arms(3, "length"),
+    **_decoder_arms(3, "rms"),
+    **_decoder_arms(6, "rms"),
+    **_decoder_arms(MOST_BLOCKS, "rms"),
+    LOW_RANK: Arm(
+        "low-rank head on the last block, as many parameters as S2Sent on 3",
+        _low_rank(_gate("decoder", input_norm="rms"), "rms"),
+        ("last",),
+    ),
+}
+ARMS = ENCODER_ARMS | DECODER_ARMS
+
+
+def arms_for(blocks: int, *, causal: bool) -> list[str]:
+    """The arms for a backbone of so many blocks, a decoder's or an encoder's."""
+    arms = DECODER_ARMS if causal else ENCODER_ARMS
+    return [name for name, arm in arms.items() if arm.num_blocks <= blocks]

@@ -1,193 +1,163 @@
 """Runs the arms on a frozen backbone over depths, objectives and seeds; each run is a JSON line.
 
 With several learning rates that of an arm is chosen on development data by runs of a seed of their
-own, `TUNING_SEED`, which are in the file but in no table. Trained heads are kept, so that
-`sts_tests` can score the tests later, once.
+own, `TUNING_SEED`, which are in the file but in no table. Trained heads are kept, so that the tests
+can be scored at the end, once: nothing is chosen by them.
 """
 
+import hashlib
+import json
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_model
+from safetensors.torch import load_model, save_model
 
 from s2sent.training.backbones import resolve
 from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.results.statistics import Line
+from s2sent.training.evaluation.sts import distinct
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
+    TESTS,
     Run,
     require_known,
     run_missing,
     size_of,
 )
-from s2sent.training.experiments.frozen.arms import (
-    ARMS,
-    DECODER_ARMS,
-    ENCODER_ARMS,
-    Arm,
-    blocks_of,
-)
-from s2sent.training.experiments.frozen.selection import TUNING_SEED, head_file
+from s2sent.training.experiments.frozen.heads import ARMS, Arm, arms_for, num_parameters
 from s2sent.training.experiments.frozen.setting import (
     CORPUS,
     DECODER_PAIRS,
     DecoderInput,
     Setting,
+    Texts,
+    frozen_encoder,
     read_setting,
     short_texts,
+    states_of,
 )
-from s2sent.training.experiments.frozen.sts_tests import score_tests
+from s2sent.training.experiments.frozen.tables import PAIRS, TUNING_SEED, counts
 from s2sent.training.experiments.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
-from s2sent.training.experiments.score import versions
+from s2sent.training.experiments.score import read_tests, scores_on, versions
 from s2sent.training.files.jsonl import read_lines
+from s2sent.training.files.record import written_whole
+from s2sent.training.recipe.recipe import CorpusPart
 
-OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp", "teacher")
-ENCODER_OBJECTIVES: tuple[Objective, ...] = OBJECTIVES[:2]
+log = logging.getLogger(__name__)
+
+OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp")
+KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is run: depths (numbers of blocks), seeds, the schedule but for its rate, and rates.
 
-    The rates are those of every arm alike.
+    The rates are those of every arm alike. No arm and no objective: all of an encoder or a decoder.
     """
 
     depths: Sequence[int]
     seeds: Sequence[int]
     schedule: Schedule
     rates: Sequence[float] = (3e-3,)
-    arms: Sequence[str] = tuple(ENCODER_ARMS)
-    objectives: Sequence[Objective] = ENCODER_OBJECTIVES
+    arms: Sequence[str] = ()
+    objectives: Sequence[Objective] = ()
 
 
-def run_frozen(
+def run_heads(
     plan: Plan,
     backbone: str,
     data: Path,
     cache: Path,
-    output: Path,
+    file: Path,
     *,
-    template: str,
-    teacher: str | None,
-    retrieval: Path | None,
-    test_pairs: int | None,
+    template: str = "",
+    corpus: Sequence[CorpusPart] = (),
+    retrieval: Path | None = None,
+    test_pairs: int | None = None,
 ) -> None:
-    """Run what ``output`` lacks of a plan, of which every arm and objective may be left out.
+    """Run what ``file`` lacks of a plan on a backbone, which a decoder reads inside a ``template``.
 
-    A decoder, read inside a ``template``, has arms of its own, as far as it has blocks for them,
-    and short texts. ``test_pairs`` of each test are scored at the end, 0 for all, None for none.
-    Raises a `TrainingError` for what cannot be run, before any state is computed.
+    ``cache`` keeps states and heads. ``test_pairs`` of each test are scored at the end, 0 for all,
+    None for none. Raises a `TrainingError` for what cannot be run, before any state is computed.
     """
     blocks, _ = size_of(resolve(backbone))
     decoder = DecoderInput.inside(template, blocks) if template else None
-    every = [*ENCODER_ARMS]
-    if decoder is not None:
-        every = [name for name in DECODER_ARMS if ARMS[name].num_blocks <= decoder.num_blocks]
     require_known(plan.arms, [*ARMS], "arm")
     require_known(plan.objectives, OBJECTIVES, "objective")
-    chosen = [objective for objective in OBJECTIVES if objective in plan.objectives]
-    plan = replace(plan, arms=plan.arms or every, objectives=chosen or ENCODER_OBJECTIVES)
-    kept = blocks if decoder is None else decoder.num_blocks
-    require_possible(
-        plan,
-        depth=blocks,
-        first=blocks - kept + 1,
-        two_stages=decoder is not None and decoder.two_stages,
-        taught=teacher is not None,
-    )
-    setting = read_setting(
-        backbone,
-        data,
-        retrieval,
-        cache,
-        corpus=short_texts(DECODER_PAIRS) if decoder else CORPUS,
-        decoder=decoder,
-        teacher=teacher,
-    )
-    run_plan(setting, plan, output, cache)
+    chosen = [each for each in OBJECTIVES if each in plan.objectives] or OBJECTIVES[:2]
+    arms = plan.arms or arms_for(blocks, causal=decoder is not None)
+    plan = replace(plan, arms=arms, objectives=chosen)
+    require_possible(plan, blocks, decoder)
+    parts = corpus or (short_texts(DECODER_PAIRS) if decoder else CORPUS)
+    setting = read_setting(backbone, data, retrieval, cache, corpus=parts, decoder=decoder)
+    run_plan(setting, plan, file, cache)
     if test_pairs is not None:
-        score_tests(setting, data, cache, output, pairs_per_task=test_pairs)
+        score_tests(setting, data, cache, file, pairs_per_task=test_pairs)
+
+
+def require_possible(plan: Plan, blocks: int, decoder: DecoderInput | None) -> None:
+    """Raise `ConfigError` for a plan that a backbone of so many blocks does not allow."""
+    dropped = blocks - decoder.num_blocks if decoder else 0
+    lowest = dropped + max(ARMS[name].num_blocks for name in plan.arms)
+    for asked in plan.depths:
+        if not lowest <= asked <= blocks:
+            raise ConfigError(
+                f"Depth {asked} is outside {lowest} to {blocks}: name another, or only arms "
+                "of fewer blocks."
+            )
+    if TUNING_SEED in plan.seeds:
+        raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
+    if "sfp" in plan.objectives and not (decoder and decoder.two_stages):
+        raise ConfigError("sfp contrasts Rep2 with Rep1: give a template with [REP1] in it.")
 
 
 def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None) -> None:
     """Run what ``file`` does not hold yet, tuning runs first, then seed by seed.
 
-    ``cache`` is the folder that keeps trained heads. Raises `ConfigError` for a depth that the
-    backbone does not have, and for an objective without the states or the teacher that it needs.
+    ``cache`` is the folder that keeps trained heads. A distillation follows the full depth itself,
+    where it is not run.
     """
-    require_possible(
-        plan,
-        depth=setting.depth,
-        first=setting.states.first,
-        two_stages=setting.states.second is not None,
-        taught=setting.teacher is not None,
-    )
     cells = [
-        (depth, objective, ARMS[name])
-        for depth, objective in settings_of(plan, setting.depth)
+        (depth, objective, name)
+        for depth in plan.depths
+        for objective in plan.objectives
+        if objective != "distillation" or depth < setting.depth
         for name in plan.arms
     ]
 
-    def run(depth: int, objective: Objective, arm: Arm, seed: int, schedule: Schedule) -> Run:
-        follows = {"teacher": setting.teacher_name} if objective == "teacher" else {}
-        cell = {"exit": depth, "objective": objective, **follows, "arm": arm.name, "seed": seed}
+    def run(depth: int, objective: Objective, arm: str, seed: int, schedule: Schedule) -> Run:
+        cell = {"exit": depth, "objective": objective, "arm": arm, "seed": seed}
         key = {**setting.describe(), **cell, "schedule": asdict(schedule)}
         head = head_file(cache or file.parent, key)
-        name = f"depth {depth} {objective} {arm.name}, seed {seed}"
-        train = partial(_train, setting, arm, key, schedule, head if cache else None)
+        name = f"depth {depth} {objective} {arm}, seed {seed}"
+        train = partial(_train, setting, key, schedule, head if cache else None)
         return Run(name, file, key, head, {}, train, part=DEVELOPMENT)
 
-    tuning = [
-        run(*cell, TUNING_SEED, schedule)
+    tuning = {
+        cell: [run(*cell, TUNING_SEED, schedule) for schedule in _tuning(ARMS[cell[-1]], plan)]
         for cell in cells
-        for schedule in _tuning_schedules(cell[-1], plan)
-    ]
-    run_missing(tuning, file.parent, keep=True)
-    if all(each.has_line for each in tuning):
+    }
+    every = [each for runs in tuning.values() for each in runs]
+    run_missing(every, file.parent, keep=True)
+    if all(each.has_line for each in every):
         lines = read_lines(file)
-        runs = [
-            run(*cell, seed, replace(plan.schedule, learning_rate=_rate(lines, tuning, cell, plan)))
-            for seed in plan.seeds
+        schedules = {
+            cell: replace(plan.schedule, learning_rate=_rate(lines, tuning[cell], plan))
             for cell in cells
-            if cell[-1].learns
-        ]
+            if ARMS[cell[-1]].learns
+        }
+        runs = [run(*cell, seed, of) for seed in plan.seeds for cell, of in schedules.items()]
         run_missing(runs, file.parent, keep=True)
 
 
-def require_possible(plan: Plan, *, depth: int, first: int, two_stages: bool, taught: bool) -> None:
-    """Raise `ConfigError` for a plan that the setting does not allow; it needs no states.
-
-    The backbone has ``depth`` blocks, whose states are kept from the block ``first`` on, with Rep2
-    if it is read in ``two_stages``, and there is a teacher if it is ``taught``.
-    """
-    lowest = first - 1 + max(ARMS[name].num_blocks for name in plan.arms)
-    for asked in plan.depths:
-        if not lowest <= asked <= depth:
-            raise ConfigError(
-                f"Depth {asked} is outside {lowest} to {depth}: name another, or only arms "
-                "of fewer blocks."
-            )
-    if TUNING_SEED in plan.seeds:
-        raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
-    if "sfp" in plan.objectives and not two_stages:
-        raise ConfigError("sfp contrasts Rep2 with Rep1: give a template with [REP1] in it.")
-    if "teacher" in plan.objectives and not taught:
-        raise ConfigError("The objective teacher needs --teacher: name an encoder.")
-
-
-def settings_of(plan: Plan, depth: int) -> Iterator[tuple[int, Objective]]:
-    """The depths and objectives; a distillation follows the full depth itself."""
-    for asked in plan.depths:
-        for objective in plan.objectives:
-            if objective != "distillation" or asked < depth:
-                yield asked, objective
-
-
-def _tuning_schedules(arm: Arm, plan: Plan) -> list[Schedule]:
+def _tuning(arm: Arm, plan: Plan) -> list[Schedule]:
     """Every rate where there are several; of an arm that learns nothing its one run."""
     if not arm.learns:
         return [replace(plan.schedule, steps=0, learning_rate=0.0)]
@@ -195,36 +165,27 @@ def _tuning_schedules(arm: Arm, plan: Plan) -> list[Schedule]:
     return every if len(every) > 1 else []
 
 
-def _rate(
-    lines: Sequence[Any], tuning: Sequence[Run], cell: tuple[int, str, Arm], plan: Plan
-) -> float:
+def _rate(lines: Sequence[Line], tuning: Sequence[Run], plan: Plan) -> float:
     """The rate of an arm at which its tuning run scored best on development data."""
-    depth, objective, arm = cell
-    own = {"exit": depth, "objective": objective, "arm": arm.name}.items()
-    keys = [run.key.items() for run in tuning if own <= run.key.items()]
-    tuned = [next(line for line in lines if key <= line.items()) for key in keys]
+    tuned = [next(line for line in lines if run.key.items() <= line.items()) for run in tuning]
     best = max(tuned, key=lambda line: line["chosen"][CHOSEN_ON], default=None)
     return plan.rates[0] if best is None else float(best["schedule"]["learning_rate"])
 
 
 def _train(
-    setting: Setting,
-    arm: Arm,
-    key: dict[str, Any],
-    schedule: Schedule,
-    keep: Path | None,
-    _: float | None,
+    setting: Setting, key: dict[str, Any], schedule: Schedule, keep: Path | None, _: float | None
 ) -> dict[str, Any]:
     """Train a head, keep it, and describe what came out."""
     torch.manual_seed(key["seed"])
+    arm = ARMS[key["arm"]]
     head = arm.make(setting.width)
     started = time.monotonic()
-    blocks = blocks_of(arm, key["exit"])
+    blocks = arm.blocks(key["exit"])
     outcome = train_head(head, setting, blocks, key["objective"], schedule, key["seed"])
     if keep is not None:
         save_model(head, str(keep))
     return {
-        "parameters": sum(parameter.numel() for parameter in head.parameters()),
+        "parameters": num_parameters(head),
         **_rounded(asdict(outcome)),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
@@ -237,3 +198,55 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _rounded(part) for key, part in value.items()}
     return [_rounded(part) for part in value] if isinstance(value, list) else value
+
+
+def head_file(cache: Path, line: Line) -> Path:
+    """Where the trained head of a run is kept."""
+    text = json.dumps([line.get(name) for name in KEY], sort_keys=True)
+    return cache / "heads" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+
+
+def score_tests(
+    setting: Setting, data: Path, cache: Path, file: Path, *, pairs_per_task: int = 0
+) -> None:
+    """Score every run of ``file`` that is in a table and has no scores of the tests yet.
+
+    Runs of other backbones, or that read them otherwise, are left as they are. ``pairs_per_task``
+    of each test, at equal steps; 0 takes all. The heads are in ``cache``. Raises `ConfigError`
+    for a run whose head is not there.
+    """
+    waiting = [
+        line
+        for line in read_lines(file)
+        if setting.reads_as(line) and counts(line) and TESTS not in line
+    ]
+    if not waiting:
+        return
+    tests = read_tests(data, pairs_per_task)
+    encoder = frozen_encoder(setting.backbone, setting.decoder)
+    columns = [distinct(pairs.first, pairs.second) for pairs in tests.values()]
+    texts = Texts(
+        (column, states_of(encoder, setting.backbone, column, cache, setting.decoder))
+        for column in columns
+    )
+    scored, thinned_to = {}, {PAIRS: pairs_per_task} if pairs_per_task else {}
+    for line in waiting:
+        encode = texts.encode_by(
+            _head_of(line, setting, cache), ARMS[line["arm"]].blocks(line["exit"])
+        )
+        scored[head_file(cache, line)] = scores_on(encode, tests) | thinned_to
+    lines = read_lines(file)  # again: another process may have added runs
+    for line in lines:
+        if head_file(cache, line) in scored:
+            line[TESTS] = scored[head_file(cache, line)]
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    with written_whole(file) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+def _head_of(line: Line, setting: Setting, cache: Path) -> torch.nn.Module:
+    head, path = ARMS[line["arm"]].make(setting.width), head_file(cache, line)
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing: delete its line and run the experiment again.")
+    load_model(head, str(path))
+    return head

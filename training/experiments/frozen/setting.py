@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
-from torch import Tensor
 
 from s2sent.model.artifact.template import CleanUp
 from s2sent.model.network.encoder import build_plain_encoder, build_prompt_encoder
@@ -17,14 +16,13 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.template import REP1, require_padding, template_text
 from s2sent.training.backbones import resolve
 from s2sent.training.bfloat16 import has_bfloat16
-from s2sent.training.corpus import Corpus, read_corpus
+from s2sent.training.corpus import read_corpus
 from s2sent.training.evaluation.development import DevelopmentPairs, read_development_pairs
 from s2sent.training.evaluation.retrieval import read_retrieval
 from s2sent.training.evaluation.sts import Encode, distinct
-from s2sent.training.experiments.frozen.arms import MOST_BLOCKS
+from s2sent.training.experiments.frozen.heads import MOST_BLOCKS, Head
 from s2sent.training.experiments.frozen.states import BlockStates, cached_states
 from s2sent.training.loop.lookup import depth_of
-from s2sent.training.objectives.teacher import teachers_embeddings
 from s2sent.training.recipe.recipe import CorpusPart
 
 CORPUS = (
@@ -32,15 +30,8 @@ CORPUS = (
     CorpusPart(source="pan_paraphrase", limit=2500),
 )
 DECODER_PAIRS = 1000  # of a decoder's corpus, unless a budget says otherwise
-TRAINING_TOKENS = 64
-DEV_TOKENS = 256
+TRAINING_TOKENS, DEV_TOKENS = 64, 256
 CHUNK = 4096  # texts that a head embeds at once
-
-
-class Head(Protocol):
-    """What `training.experiments.frozen.heads` has: states of texts to embeddings."""
-
-    def __call__(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor: ...
 
 
 def short_texts(pairs: int) -> tuple[CorpusPart, ...]:
@@ -120,8 +111,6 @@ class Setting:
     documents: Sequence[str]
     corpus_sha256: str
     decoder: DecoderInput | None = None
-    teacher: Tensor | None = None  # [P, 2, E], of the pairs
-    teacher_name: str | None = None
 
     def describe(self) -> dict[str, Any]:
         """What says, in a run's line, which setting it was."""
@@ -142,12 +131,11 @@ def read_setting(
     *,
     corpus: Sequence[CorpusPart] = CORPUS,
     decoder: DecoderInput | None = None,
-    teacher: str | None = None,
 ) -> Setting:
     """Read training pairs and development data, and compute or load the states of their texts.
 
-    ``teacher`` names an encoder whose embeddings of the pairs are kept too. No file of a test task
-    is scored. Raises a `TrainingError` for data or a backbone that cannot be used.
+    No file of a test task is scored. Raises a `TrainingError` for data or a backbone that cannot be
+    used.
     """
     rows = read_corpus(data / "corpus", corpus, kind="pairs")
     texts = rows.texts()
@@ -155,22 +143,21 @@ def read_setting(
     queries, documents = read_retrieval(retrieval) if retrieval else ([], [])
     read = dev.without_overlap if decoder else dev.all
     dev_texts = distinct(read.first, read.second, queries, documents)
-    taught = None if teacher is None else teachers_embeddings([teacher], rows, cache / "teachers")
     encoder = frozen_encoder(backbone, decoder)
+    place = {text: row for row, text in enumerate(texts)}
+    examples = [each for part in rows.parts.values() for each in part]
     return Setting(
         backbone=backbone,
         depth=depth_of(encoder),
         width=int(encoder.get_embedding_dimension() or 0),
         states=states_of(encoder, backbone, texts, cache, decoder, training=True),
-        pairs=_pair_rows(rows, texts),
+        pairs=np.array([(place[each[0]], place[each[1]]) for each in examples], np.int64),
         texts=Texts([(dev_texts, states_of(encoder, backbone, dev_texts, cache, decoder))]),
         dev=dev,
         queries=queries,
         documents=documents,
         corpus_sha256=rows.sha256,
         decoder=decoder,
-        teacher=taught,
-        teacher_name=teacher,
     )
 
 
@@ -179,12 +166,13 @@ def frozen_encoder(backbone: str, decoder: DecoderInput | None) -> SentenceTrans
 
     Raises `TemplateError` for a template that cannot be used, or a decoder without one.
     """
+    folder = resolve(backbone)
     if decoder is None:
-        plain = build_plain_encoder(resolve(backbone))
+        plain = build_plain_encoder(folder)
         require_padding(plain.tokenizer, backbone)
         return plain
     encoder = build_prompt_encoder(
-        resolve(backbone),
+        folder,
         None,
         [decoder.template],
         pooling="rep1" if decoder.two_stages else "last_token",
@@ -203,27 +191,11 @@ def states_of(
     training: bool = False,
 ) -> BlockStates:
     """The states of texts of training, with Rep2 where there is one, or of evaluation."""
-    width = int(encoder.get_embedding_dimension() or 0)
+    preset = "decoder" if decoder else "default"
+    config = SelectorConfig.preset(preset, width=int(encoder.get_embedding_dimension() or 0))
     encoder.max_seq_length = TRAINING_TOKENS if training else DEV_TOKENS
-    if decoder is None:
-        return cached_states(encoder, backbone, texts, SelectorConfig(width=width), cache)
-    config = SelectorConfig.preset("decoder", width=width)
+    second = decoder is not None and training and decoder.two_stages
+    blocks = decoder.num_blocks if decoder else None
     return cached_states(
-        encoder,
-        backbone,
-        texts,
-        config,
-        cache,
-        num_blocks=decoder.num_blocks,
-        with_second=training and decoder.two_stages,
+        encoder, backbone, texts, config, cache, num_blocks=blocks, with_second=second
     )
-
-
-def _pair_rows(corpus: Corpus, texts: list[str]) -> NDArray[np.int64]:
-    place = {text: row for row, text in enumerate(texts)}
-    pairs = [
-        (place[example[0]], place[example[1]])
-        for examples in corpus.parts.values()
-        for example in examples
-    ]
-    return np.array(pairs, np.int64)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,8 +35,9 @@ from s2sent.training.loop.lookup import MAX_BYTES, depth_of
 log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
-REPORT_EVERY = 1000  # texts
+REPORT_EVERY = 100  # batches
 DESCRIPTION = "states.json"  # written last: a folder without it is not complete
+Array = Literal["pooled", "coefficients", "second"]
 
 
 @dataclass(frozen=True)
@@ -81,14 +82,14 @@ def require_cacheable(config: SelectorConfig) -> None:
         raise ConfigError(
             "mask = none depends on the padding of a batch, which no cache holds: set valid."
         )
-    if config.input_norm != "none" and not reads_one_token(config):
+    if config.input_norm != "none" and not _reads_one_token(config):
         raise ConfigError(
             f"input_norm = {config.input_norm} scales each token, which pooled states do not hold: "
             "set squeeze_scope = token, or none."
         )
 
 
-def reads_one_token(config: SelectorConfig) -> bool:
+def _reads_one_token(config: SelectorConfig) -> bool:
     """Whether all that the selector sees of a text is the token that is read."""
     return config.pooling == config.squeeze_scope == "token"
 
@@ -106,12 +107,11 @@ def cached_states(
 ) -> BlockStates:
     """The states of ``texts`` in the encoder's last blocks, from the cache if there.
 
-    Of processes that share the cache one computes them, and the others wait.
-    ``num_blocks`` is how many of them, None for all. ``with_second`` reads the whole template and
-    keeps Rep2 beside Rep1. The key is the hash of the backbone's weights, the texts, the maximum
-    length, the template, the pooling and the squeeze. ``backbone`` names the encoder in the cache's
-    description. Raises `ConfigError` for a selector that cannot be cached and for more than
-    ``max_bytes``.
+    Of processes that share the cache one computes them, and the others wait. ``num_blocks`` is how
+    many of them, None for all. ``with_second`` reads the whole template and keeps Rep2 beside Rep1.
+    The key is the hash of the backbone's weights, the texts, the maximum length, the template, the
+    pooling and the squeeze. ``backbone`` names the encoder in the cache's description. Raises
+    `ConfigError` for a selector that cannot be cached and for more than ``max_bytes``.
     """
     require_cacheable(config)
     plan = _Plan(FrequencySelection(config), num_blocks or depth_of(encoder), with_second)
@@ -125,7 +125,6 @@ def cached_states(
     key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
     folder = cache / key
     if not (folder / DESCRIPTION).is_file():
-        cache.mkdir(parents=True, exist_ok=True)
         with locked(folder, wait=True):
             if not (folder / DESCRIPTION).is_file():  # else another process has computed them
                 shutil.rmtree(folder, ignore_errors=True)
@@ -133,17 +132,14 @@ def cached_states(
                 _compute(encoder, texts, plan, folder)
                 text = json.dumps(description, indent=1)
                 (folder / DESCRIPTION).write_text(text, encoding="utf-8")
-    found = {name: np.load(_file(folder, name), mmap_mode="r") for name in plan.arrays}
+    found = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in plan.arrays}
     return BlockStates(
         found["pooled"],
         found.get("coefficients", found["pooled"]),
-        np.load(_file(folder, "lengths")),
+        np.load(folder / "lengths.npy"),
         depth_of(encoder) - plan.num_blocks + 1,
         found.get("second"),
     )
-
-
-Array = Literal["pooled", "coefficients", "second"]
 
 
 @dataclass(frozen=True)
@@ -161,14 +157,9 @@ class _Plan:
     @property
     def arrays(self) -> list[Array]:
         """The arrays [T, N, D] of the cache."""
-        first: list[Array] = ["pooled"]
-        if not reads_one_token(self.config):
-            first.append("coefficients")
-        return [*first, "second"] if self.with_second else first
-
-
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.npy"
+        coefficients: list[Array] = [] if _reads_one_token(self.config) else ["coefficients"]
+        second: list[Array] = ["second"] if self.with_second else []
+        return ["pooled", *coefficients, *second]
 
 
 def _description(
@@ -179,20 +170,19 @@ def _description(
         held = value.detach().cpu().contiguous()
         bits = held.view(torch.uint8) if held.dim() else held
         weights.update(name.encode() + bits.numpy().tobytes())
-    of_texts = hashlib.sha256("\0".join(texts).encode())
-    squeeze, template = plan.squeeze, find_template(encoder)
-    token_frequencies = squeeze.token_frequencies.tolist()
+    config, template = plan.config, find_template(encoder)
+    frequencies = [] if _reads_one_token(config) else plan.squeeze.token_frequencies.tolist()
     return {
         "backbone": backbone,
         "weights_sha256": weights.hexdigest(),
         "texts": len(texts),
-        "texts_sha256": of_texts.hexdigest(),
+        "texts_sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest(),
         "max_seq_length": encoder.max_seq_length,
-        "pooling": squeeze.config.pooling,
-        "dct_grid": squeeze.config.dct_grid,
-        "frequency_policy": squeeze.config.frequency_policy,
-        "token_frequencies": [] if reads_one_token(plan.config) else token_frequencies,
-        "squeeze_scope": plan.config.squeeze_scope,
+        "pooling": config.pooling,
+        "dct_grid": config.dct_grid,
+        "frequency_policy": config.frequency_policy,
+        "token_frequencies": frequencies,
+        "squeeze_scope": config.squeeze_scope,
         "num_blocks": plan.num_blocks,
         "template": None if template is None else repr(template),
         "with_second": encoder[0].templates if plan.with_second else False,
@@ -203,27 +193,20 @@ def _compute(encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan, fo
     """Write the arrays; texts of similar length share a batch."""
     shape = (len(texts), plan.num_blocks, plan.config.width)
     arrays: dict[Array, NDArray[np.float32]] = {
-        name: np.lib.format.open_memmap(
-            _file(folder, name), mode="w+", dtype=np.float32, shape=shape
-        )
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float32, shape)
         for name in plan.arrays
     }
-    lengths, done = np.zeros(shape[0], np.int64), 0
-    for rows in _batches(texts):
+    lengths = np.zeros(len(texts), np.int64)
+    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
+    for number, start in enumerate(range(0, len(order), BATCH_SIZE)):
+        rows = order[start : start + BATCH_SIZE]
         found, lengths[rows] = block_states(encoder, [texts[row] for row in rows], plan)
         for name, array in arrays.items():
             array[rows] = found[name]
-        done += len(rows)
-        if done // REPORT_EVERY > (done - len(rows)) // REPORT_EVERY:
-            log.info("states of %d of %d texts", done, len(texts))
+        if number % REPORT_EVERY == REPORT_EVERY - 1:
+            log.info("states of %d of %d texts", start + len(rows), len(texts))
     del arrays  # which writes them out
-    np.save(_file(folder, "lengths"), lengths)
-
-
-def _batches(texts: Sequence[str]) -> Iterator[list[int]]:
-    order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
-    for start in range(0, len(order), BATCH_SIZE):
-        yield order[start : start + BATCH_SIZE]
+    np.save(folder / "lengths.npy", lengths)
 
 
 @torch.no_grad()
@@ -250,7 +233,7 @@ def block_states(
     if plan.with_second:
         last = mask.sum(1).long() - 1
         found["second"] = stacked(pool_tokens(block, mask, "token", last) for block in blocks)
-    if not reads_one_token(config):
+    if not _reads_one_token(config):
         basis = plan.squeeze.token_basis(scope)  # [B, F, L]
         own_row = plan.squeeze.rows[:, None] == plan.squeeze.token_frequencies  # [F, D]
         found["coefficients"] = stacked(((basis @ block) * own_row).sum(1) for block in blocks)

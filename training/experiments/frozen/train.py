@@ -15,17 +15,18 @@ from torch import Tensor, nn
 from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
 from s2sent.training.evaluation.retrieval import retrieval_scores
 from s2sent.training.evaluation.sts import SentencePairs, spearman
-from s2sent.training.experiments.frozen.setting import Head, Setting
+from s2sent.training.experiments.frozen.heads import Head
+from s2sent.training.experiments.frozen.setting import Setting
+from s2sent.training.experiments.score import WEIGHED_TEXTS
 from s2sent.training.objectives.cosine import cosine
 from s2sent.training.objectives.distillation import pair_distillation_loss
 
-Objective = Literal["contrastive", "distillation", "sfp", "teacher"]
+Objective = Literal["contrastive", "distillation", "sfp"]
 Scores = dict[str, float]
 
 TEMPERATURE = 0.05
 MAX_GRADIENT_NORM = 1.0
 CHOSEN_ON = WITHOUT_OVERLAP  # the score that chooses the step
-WEIGHED_TEXTS = 1000  # development texts on which the fusion weights are looked at
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,8 @@ def batch_loss(
 ) -> Tensor:
     """The loss of the pairs ``rows`` [B]: the full path's, from cached states.
 
-    "contrastive" contrasts the two texts of a pair, "sfp" Rep2 and Rep1 of its first text. Cosines
-    follow in "distillation" those of the whole backbone, its last block pooled, and in "teacher"
-    those of the setting's teacher.
+    "contrastive" contrasts the two texts of a pair, "sfp" Rep2 and Rep1 of its first text. In
+    "distillation" cosines follow those of the whole backbone, its last block pooled.
     """
     pairs, states = setting.pairs[rows], setting.states
     if objective == "sfp":
@@ -121,11 +121,7 @@ def batch_loss(
     views = list(head(*states.batch(pairs.T.reshape(-1), blocks)).chunk(2))
     if objective == "contrastive":
         return _contrast(views)
-    if objective == "distillation":
-        guide = torch.from_numpy(np.array(states.pooled[pairs, -1]))
-    else:
-        assert setting.teacher is not None  # noqa: S101 - the experiment has read it
-        guide = setting.teacher[rows]
+    guide = torch.from_numpy(np.array(states.pooled[pairs, -1]))
     return pair_distillation_loss(torch.stack(views, 1), guide)
 
 

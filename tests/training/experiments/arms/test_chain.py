@@ -11,7 +11,6 @@ import torch
 from s2sent.training.__main__ import main
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, Interrupted
-from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
 from s2sent.training.experiments.arms.chain import (
     WITH,
     WITHOUT,
@@ -21,13 +20,12 @@ from s2sent.training.experiments.arms.chain import (
     write_chain_tables,
 )
 from s2sent.training.files.jsonl import append_line, read_lines
-from s2sent.training.files.locks import locked
-from s2sent.training.files.record import write_record
 from s2sent.training.recipe.objectives import Distillation
 from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
+from tests.support.untrained import Untrained
 
 FIRST = """
 seed = 1
@@ -56,30 +54,6 @@ source = "captions"
 name = "distillation"
 teachers = ["runs/contrast", "{backbone}"]
 """
-
-
-class Untrained:
-    """Leaves the encoder that a recipe starts from as if it had been trained."""
-
-    stopped: signal.Signals | None = None
-    seconds = 0.0
-
-    def __init__(self) -> None:
-        self.recipes: list[Recipe] = []
-        self.folders: list[Path] = []
-
-    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> "Untrained":
-        self.recipes.append(recipe)
-        self.folders.append(output)
-        new_encoder(recipe).save(str(output), create_model_card=False)
-        write_record(output, {"recipe": recipe.as_table()})
-        return self
-
-
-class Stopped(Untrained):
-    """A run in whose last step a signal came."""
-
-    stopped = signal.SIGINT
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +134,7 @@ def test_what_is_there_is_not_run_again(
 
 def test_a_signal_ends_the_series(chain: Chain, data: Path, tmp_path: Path) -> None:
     with pytest.raises(Interrupted, match="give the same command again"):
-        run_chain(chain, (1,), data, tmp_path, train=Stopped())
+        run_chain(chain, (1,), data, tmp_path, train=Untrained(stopped=signal.SIGINT))
     assert read_lines(tmp_path / "chain.jsonl") == []
 
 
@@ -209,22 +183,6 @@ def test_the_start_that_weights_changed_from_is_the_seeds(
     monkeypatch.setattr("s2sent.training.experiments.score.new_encoder", start)
     run_chain(chain, (7,), data, tmp_path, train=Untrained())
     assert seeds == [7]
-
-
-def test_a_seed_of_another_process_is_left_to_it(
-    chain: Chain, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No test is opened before every seed has its development scores; then each leaves a line."""
-    with caplog.at_level("INFO"), locked(tmp_path / "seed1"):
-        run_chain(chain, (1, 2), data, tmp_path, tests=True, train=Untrained())
-    lines = read_lines(tmp_path / "chain.jsonl")
-    assert {(line["part"], line["seed"]) for line in lines} == {("development", 2)}
-    assert "seed 1, with the selector, development, is being run by another process" in caplog.text
-    assert not list(tmp_path.rglob(TEST_USE_FILE))
-    run_chain(chain, (1, 2), data, tmp_path, tests=True, train=Untrained())
-    assert len(read_lines(tmp_path / "chain.jsonl")) == 8
-    opened = read_lines(tmp_path / "seed2" / TEST_USE_FILE)
-    assert [line["name"] for line in opened] == ["a", "a-without-selector"]
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,19 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from s2sent.model.network.encoder import find_selector
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.experiments.arms.decoders import (
     FROZEN_FILE,
+    STUDY,
     drawn_weights,
     frozen_plan,
-    lora_tables,
-    reproduce_decoders,
+    run_frozen,
 )
 from s2sent.training.experiments.arms.lora import (
     BUDGETS,
@@ -29,12 +27,13 @@ from s2sent.training.experiments.arms.lora import (
     SCRATCH,
     STATIC_RATE,
     is_decoder,
+    lora_tables,
     runs_of,
 )
-from s2sent.training.experiments.engine import Series
+from s2sent.training.experiments.engine import TESTS, Series
 from s2sent.training.experiments.figures import weights_of_blocks
-from s2sent.training.experiments.frozen.selection import TESTS
 from s2sent.training.experiments.frozen.train import CHOSEN_ON
+from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.objectives.sfp import TwoStageLoss
@@ -42,6 +41,7 @@ from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone, tiny_decoder
 from tests.support.tiny_data import SENTENCES, tiny_data, write_table
 from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
+from tests.support.untrained import Untrained
 
 
 @pytest.fixture(scope="module")
@@ -58,37 +58,19 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
     return Series(data, folder / "out", str(decoder), budget="smoke")
 
 
-class Untrained:
-    """Leaves the encoder that a recipe starts from, with its record, as if it had been trained."""
-
-    def __init__(self, interrupt_at: int = 0) -> None:
-        self.outputs: list[str] = []
-        self.interrupt_at = interrupt_at
-
-    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
-        self.outputs.append(output.name)
-        if len(self.outputs) == self.interrupt_at:
-            raise Interrupted("stop")
-        torch.manual_seed(recipe.seed)
-        encoder = new_encoder(replace(recipe, training=replace(recipe.training, lora_rank=0)))
-        TwoStageLoss(encoder)  # every arm can be trained by it
-        encoder.save(str(output), create_model_card=False)
-        return SimpleNamespace(stopped=None, seconds=1.0)
-
-
 def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series) -> None:
     train = Untrained(interrupt_at=2)
     with pytest.raises(Interrupted, match="give the same command again"):
-        reproduce_decoders(series, train=train)
-    page = reproduce_decoders(series, train=train)
+        run_study(STUDY, series, train=train)
+    page = run_study(STUDY, series, train=train)
     arms = [run.key["arm"] for run in runs_of(series)]
     static = ["static-blocks-3", "static-features-3"]
     assert arms == ["last", "s2sent-3", "mean-3", *static, "s2sent-3-none", "mean-4"]
     names = [f"{arm}.1.seed1.checkpoint" for arm in arms]
-    assert train.outputs == [*names[:2], *names[1:]]
+    assert train.names == [*names[:2], *names[1:]]
     again = Untrained()
-    assert reproduce_decoders(series, train=again) == page
-    assert again.outputs == []
+    assert run_study(STUDY, series, train=again) == page
+    assert again.names == []
 
     frozen, lora = (read_lines(series.folder / name) for name in (FROZEN_FILE, LORA_FILE))
     assert all(TESTS in line for line in frozen if line["seed"])
@@ -111,11 +93,11 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
 def test_named_arms_are_low_rank_updates_alone(series: Series, tmp_path: Path) -> None:
     chosen = replace(series, output=tmp_path, arms=("mean-3", "last"))
     train = Untrained()
-    reproduce_decoders(chosen, train=train)
-    assert train.outputs == ["last.1.seed1.checkpoint", "mean-3.1.seed1.checkpoint"]
+    run_study(STUDY, chosen, train=train)
+    assert train.names == ["last.1.seed1.checkpoint", "mean-3.1.seed1.checkpoint"]
     assert not (chosen.folder / FROZEN_FILE).exists()
     with pytest.raises(ConfigError, match="first is no arm here: use one of last, s2sent-3, "):
-        reproduce_decoders(replace(chosen, arms=("first",)))
+        run_study(STUDY, replace(chosen, arms=("first",)))
 
 
 def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Series) -> None:
@@ -136,6 +118,8 @@ def test_arms_with_low_rank_updates_differ_in_their_selector_alone(series: Serie
         return replace(recipe, selector=None, training=training)
 
     assert all(alike(recipe) == alike(recipes[0]) for recipe in recipes)
+    for recipe in recipes:
+        TwoStageLoss(new_encoder(recipe))  # which trains every arm
     assert recipes[0].training.lora_rank
     kinds = [find_selector(new_encoder(recipe)) for recipe in recipes]
     assert [kind is None for kind in kinds] == [arm == "last" for arm in arms]
@@ -147,12 +131,12 @@ def test_an_encoder_has_the_frozen_part_alone(series: Series, tmp_path: Path) ->
     encoder = replace(series, backbone=str(tiny_backbone(tmp_path / "bert")), output=tmp_path)
     assert is_decoder(series.backbone)
     assert not is_decoder(encoder.backbone)
-    page = reproduce_decoders(encoder, train=Untrained())
+    page = run_study(STUDY, encoder, train=Untrained())
     assert "minus" in page.read_text()
     assert not (encoder.folder / LORA_FILE).exists()
     shutil.rmtree(encoder.folder)
     with pytest.raises(ConfigError, match="has no results: run the experiment first"):
-        reproduce_decoders(encoder, only_tables=True)
+        run_study(STUDY, encoder, only_tables=True)
 
 
 def lora_lines(steps: tuple[int, int, int] = (10, 10, 10)) -> list[dict[str, Any]]:
@@ -194,16 +178,13 @@ def test_s2sent_is_tested_against_every_other_arm_by_seeds(steps: tuple[int, int
     assert "| no test | no test |" in lora_tables([lines[0], lines[3]])[2]
 
 
-def test_what_another_process_runs_is_left_to_it(series: Series, tmp_path: Path) -> None:
-    """The frozen part as a whole, and each run with low-rank updates."""
-    shared = replace(series, output=tmp_path)
-    train = Untrained()
-    held = next(run for run in runs_of(shared) if run.key["arm"] == "mean-3")
-    with locked(shared.folder / SCRATCH), locked(held.folder):
-        reproduce_decoders(shared, train=train)
+def test_a_frozen_part_that_another_process_runs_is_left_to_it(
+    series: Series, tmp_path: Path
+) -> None:
+    shared = replace(series, output=tmp_path, steps=0)
+    with locked(shared.folder / SCRATCH):
+        run_frozen(shared)
     assert not (shared.folder / FROZEN_FILE).exists()
-    assert train.outputs
-    assert held.folder.name not in train.outputs
     assert not list(tmp_path.rglob("*.lock"))
 
 
@@ -240,7 +221,7 @@ def test_the_figure_draws_the_mean_of_seeds_of_runs_that_can_be_compared() -> No
 
 def test_every_budget_fits_a_decoder_of_thirty_blocks(series: Series) -> None:
     for budget in BUDGETS:
-        plan = frozen_plan(replace(series, budget=budget), causal=True, blocks=30)
+        plan = frozen_plan(replace(series, budget=budget), 30, causal=True)
         assert {"s2sent-3-rms", "s2sent-6-rms", "s2sent-12-rms", "mean-4-rms"} < {*plan.arms}
         assert plan.schedule.eval_every >= 1
     assert "s2sent-12" in LORA_ARMS

@@ -25,15 +25,15 @@ from s2sent.training.evaluation.sts import DEV_FILE
 from s2sent.training.experiments.arms.exits import (
     ARMS,
     RESULTS_FILE,
+    STUDY,
     TIMES_FILE,
     area,
-    reproduce_exits,
     runs_of,
     write_exit_tables,
 )
 from s2sent.training.experiments.engine import Series
+from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import append_line, read_lines
-from s2sent.training.files.locks import locked
 from s2sent.training.files.record import write_json
 from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny_data import tiny_data
@@ -107,11 +107,11 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         return SimpleNamespace(stopped=None, seconds=1.0)
 
     with pytest.raises(Interrupted, match="give the same command again"):
-        reproduce_exits(series, train=train)
-    target = reproduce_exits(series, train=train)
+        run_study(STUDY, series, train=train)
+    target = run_study(STUDY, series, train=train)
     names = [f"{seed} {arm}" for seed in (1, 2) for arm in ARMS]
     assert trained == [*names[:3], *names[2:]]
-    assert reproduce_exits(series, train=train) == target
+    assert run_study(STUDY, series, train=train) == target
     assert len(trained) == len(names) + 1
     lines = read_lines(series.folder / RESULTS_FILE)
     assert [*lines[0]["tests"]] == ["2", "3", "4"]
@@ -134,48 +134,32 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     assert min(milliseconds.values()) > 0
     assert (target.parent / TIMES_FILE).with_suffix(".svg").is_file()
     write_json(target.parent / TIMES_FILE, {"3": 1.0, "4": 2.0})  # another command's exits
-    reproduce_exits(series, only_tables=True)
+    run_study(STUDY, series, only_tables=True)
     file = series.output / "wider" / RESULTS_FILE
     for line in [*lines, *({**line, "batch_size": 1 + line["batch_size"]} for line in lines)]:
         append_line(file, line)
-    assert write_exit_tables(file, "").read_text().count("| S2Sent | 2 |") == 2
+    assert (
+        write_exit_tables(replace(series, backbone="wider")).read_text().count("| S2Sent | 2 |")
+        == 2
+    )
     with pytest.raises(ConfigError, match="has no results"):
-        reproduce_exits(replace(series, output=series.output / "none"), only_tables=True)
+        run_study(STUDY, replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="gate is no arm here: use one of last, mean"):
-        reproduce_exits(replace(series, arms=("gate",)), train=train)
+        run_study(STUDY, replace(series, arms=("gate",)), train=train)
     with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
         runs_of(replace(series, depths=(2, 4)))
 
 
-def test_a_run_of_another_process_is_left_to_it(series: Series, tmp_path: Path) -> None:
-    shared = replace(series, output=tmp_path, seeds=(1,), arms=("last", "mean"))
-    source = Path(series.backbone).with_name("checkpoint")
-    trained: list[str] = []
-
-    def train(recipe: Recipe, data: Path, output: Path, **options: Any) -> Any:
-        trained.append(output.name.partition(".")[0])
-        shutil.copytree(source, output)
-        return SimpleNamespace(stopped=None, seconds=1.0)
-
-    held = next(run for run in runs_of(shared) if run.key["arm"] == "mean")
-    with locked(held.folder):
-        reproduce_exits(shared, train=train)
-    assert trained == ["last"]
-    reproduce_exits(shared, train=train)
-    assert trained == ["last", "mean"]
-    assert not list(tmp_path.rglob("*.lock"))
-
-
 def test_areas_are_tested_by_pairs_of_seeds(tmp_path: Path) -> None:
     """Seeds differ by tens and S2Sent is always about 1 above: unpaired nothing is significant."""
-    file = tmp_path / RESULTS_FILE
+    file = tmp_path / "tiny" / RESULTS_FILE
     for seed, noise in enumerate((0.0, 0.1, -0.1), start=1):
         for arm, gain in {"s2sent": 1 + noise, "last": 0.0, "mean": noise, "static": 2.0}.items():
             grid = {"2": {"32": 10 * seed + gain}, "3": {"32": 10 * seed + gain}}
             line = {"arm": arm, "seed": seed, "steps": 9, "tests": grid, "name": "tiny"}
             shared = {"backbone": "tiny", "corpus": "c", "batch_size": 8, "depths": [2]}
             append_line(file, {**line, **shared})
-    page = write_exit_tables(file, "").read_text()
+    page = write_exit_tables(Series(tmp_path, tmp_path, "tiny")).read_text()
     p = float(ttest_1samp([1.0, 1.1, 0.9], 0).pvalue)
     assert f"| last block alone | 3 | +1.00 | +0.75 to +1.25 | {2 * p:.3f} | more |" in page
     assert "| mean of the last min(3, k) | 3 | +1.00 |  | no test | no test |" in page

@@ -1,7 +1,6 @@
 """The twin experiment: every arm of every cell has its lines; what is there is not run again."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,35 +9,16 @@ import pytest
 from s2sent.model.network.twins import is_twin_checkpoint
 from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, EncoderError
-from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
-from s2sent.training.experiments.arms.twin_recipes import ARMS
-from s2sent.training.experiments.arms.twins import cells_of, reproduce_twins
+from s2sent.training.experiments.arms.twins import ARMS, STUDY, cells_of
 from s2sent.training.experiments.engine import Series
+from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import read_lines
-from s2sent.training.files.locks import locked
-from s2sent.training.files.record import write_record
 from s2sent.training.join import join_checkpoints
 from s2sent.training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
-from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import SENTENCES, tiny_data, write_table
 from tests.support.tiny_tasks import tiny_tasks, write_dev_apart
-
-
-class Untrained:
-    """Leaves the encoder that a recipe starts from as if it had been trained."""
-
-    stopped = None
-    seconds = 0.0
-
-    def __init__(self) -> None:
-        self.recipes: list[Recipe] = []
-
-    def __call__(self, recipe: Recipe, data: Path, output: Path, **options: Any) -> "Untrained":
-        self.recipes.append(recipe)
-        new_encoder(recipe).save(str(output), create_model_card=False)
-        write_record(output, {"recipe": recipe.as_table(), "dev": {"step": 0}})
-        return self
+from tests.support.untrained import Untrained
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +41,7 @@ def series(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Series:
 def trained(series: Series) -> Untrained:
     """The recipes of a series that has run to its end."""
     train = Untrained()
-    reproduce_twins(series, train=train)
+    run_study(STUDY, series, train=train)
     return train
 
 
@@ -118,40 +98,16 @@ def test_every_run_begins_where_the_plan_says(series: Series, trained: Untrained
 def test_a_series_goes_on_where_it_was_left(series: Series, trained: Untrained) -> None:
     """A line that is there is not run again; one that is missing is, on checkpoints made anew."""
     again = Untrained()
-    reproduce_twins(series, train=again)
+    run_study(STUDY, series, train=again)
     assert again.recipes == []
     file = series.folder / "jtcse.jsonl"
     kept = file.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(kept[:-1]), encoding="utf-8")
-    reproduce_twins(series, train=again)
+    run_study(STUDY, series, train=again)
     names = [recipe.objective.name for recipe in again.recipes]
     assert names == ["simcse", "simcse", "jtcse", "pair_distillation"]
     assert [line["arm"] for line in lines_of(series)][-1] == "distilled"
     assert not cells_of(series)[0].folder.exists()
-
-
-def test_a_cell_of_another_process_is_left_to_it(
-    series: Series, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No test is opened before every cell has its development scores."""
-    shared = replace(series, output=tmp_path)
-    train = Untrained()
-    with caplog.at_level("INFO"), locked(cells_of(shared)[1].folder):
-        reproduce_twins(shared, train=train)
-    assert {(line["part"], line["selector"]) for line in lines_of(shared)} == {
-        ("development", False)
-    }
-    assert (
-        "seed 1 with selectors: simcse, development, is being run by another process" in caplog.text
-    )
-    assert "development is not done by other processes: give the same command" in caplog.text
-    assert cells_of(shared)[0].folder.is_dir()
-    reproduce_twins(replace(shared, keep=True), train=train)
-    assert len(lines_of(shared)) == 4 * len(ARMS)
-    noted = read_lines(cells_of(shared)[0].folder / TEST_USE_FILE)
-    assert [line["name"] for line in noted] == [
-        f"{run}.checkpoint" for run in ("simcse_a", "simcse_b", "tncse", "jtcse", "distilled")
-    ]
 
 
 def test_untrained_arms_are_shown_as_not_tested(series: Series, trained: Untrained) -> None:
@@ -168,10 +124,10 @@ def test_plans_that_cannot_be_compared_are_refused(series: Series, trained: Untr
     line["plan"]["steps"] += 1
     file.write_text(kept + json.dumps(line) + "\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="several plans"):
-        reproduce_twins(series, only_tables=True)
+        run_study(STUDY, series, only_tables=True)
     file.unlink()
     with pytest.raises(ConfigError, match="has no results"):
-        reproduce_twins(series, only_tables=True)
+        run_study(STUDY, series, only_tables=True)
     file.write_text(kept, encoding="utf-8")
 
 

@@ -18,15 +18,15 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.development import OVERLAPPING
 from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.frozen.arms import ARMS
 from s2sent.training.experiments.frozen.heads import (
+    ARMS,
     LowRankHead,
     SelectorHead,
     StaticHead,
     num_parameters,
     rank_with,
 )
-from s2sent.training.experiments.frozen.run import Plan, run_plan
+from s2sent.training.experiments.frozen.run import OBJECTIVES, Plan, require_possible, run_plan
 from s2sent.training.experiments.frozen.setting import Setting, read_setting
 from s2sent.training.experiments.frozen.states import DESCRIPTION, BlockStates, cached_states
 from s2sent.training.experiments.frozen.tables import frozen_tables
@@ -250,7 +250,8 @@ def test_runs_are_lines_and_are_not_run_again(
 ) -> None:
     file = tmp_path / "frozen.jsonl"
     rates = (1e-3, 1e-2)
-    plan = Plan((3, 4), (1, 2), QUICK, rates, ("mean", "static-blocks", "s2sent"))
+    arms, objectives = ("mean", "static-blocks", "s2sent"), OBJECTIVES[:2]
+    plan = Plan((3, 4), (1, 2), QUICK, rates, arms, objectives)
     run_plan(setting, plan, file)
     lines = read_lines(file)
     settings = 3  # exit 3 with both objectives, exit 4 with one
@@ -264,18 +265,18 @@ def test_runs_are_lines_and_are_not_run_again(
 
 
 def test_runs_of_other_lengths_have_tables_of_their_own(setting: Setting, tmp_path: Path) -> None:
-    """What learns nothing is once in all that learn at its exit, however often it was run."""
+    """What learns nothing stands in all that learn at its exit."""
     file = tmp_path / "frozen.jsonl"
     plan = Plan((3,), (1, 2), QUICK, arms=("mean", "s2sent"), objectives=("contrastive",))
     run_plan(setting, plan, file)
     alone = frozen_tables(file)
-    other = replace(QUICK, steps=3, eval_every=1)
-    run_plan(setting, replace(plan, depths=(3, 4), seeds=(1, 2, 3), schedule=other), file)
+    other = replace(QUICK, steps=3, eval_every=3)
+    run_plan(setting, replace(plan, seeds=(1, 2, 3), schedule=other), file)
     first, second = frozen_tables(file).split("### ")[1:]
-    assert first.startswith(f"{QUICK.steps} steps of {QUICK.batch_size} pairs, corpus ")
-    assert first.partition("\n\n")[2].strip() == alone
-    assert second.startswith("3 steps of ")
-    assert second.count("nothing learned") == 2  # exit 3, exit 4
+    assert first.startswith("3 steps of 4 pairs, scored every 3 steps, of ")
+    assert first.count("nothing learned") == 1
+    assert second.startswith("6 steps of 4 pairs, scored every 3 steps, of ")
+    assert second.partition("\n\n")[2].strip() == alone
 
 
 @pytest.mark.parametrize(
@@ -283,7 +284,7 @@ def test_runs_of_other_lengths_have_tables_of_their_own(setting: Setting, tmp_pa
     [((2,), (1,), "Depth 2 is outside 3 to 4"), ((3,), (0, 1), "Seed 0 chooses learning rates")],
 )
 def test_a_plan_that_cannot_be_run_is_refused(
-    setting: Setting, tmp_path: Path, exits: Sequence[int], seeds: Sequence[int], message: str
+    exits: Sequence[int], seeds: Sequence[int], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        run_plan(setting, Plan(exits, seeds, QUICK), tmp_path / "frozen.jsonl")
+        require_possible(Plan(exits, seeds, QUICK, arms=("last", "mean")), 4, None)

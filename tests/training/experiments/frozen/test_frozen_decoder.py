@@ -18,11 +18,10 @@ from s2sent.model.network.template import TEMPLATES
 from s2sent.training.__main__ import main
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.frozen import sts_tests
-from s2sent.training.experiments.frozen.arms import ARMS, DECODER_ARMS, blocks_of
-from s2sent.training.experiments.frozen.heads import SelectorHead
-from s2sent.training.experiments.frozen.run import Plan, run_plan
-from s2sent.training.experiments.frozen.selection import TESTS
+from s2sent.training.experiments.engine import TESTS
+from s2sent.training.experiments.frozen import run
+from s2sent.training.experiments.frozen.heads import ARMS, DECODER_ARMS, SelectorHead
+from s2sent.training.experiments.frozen.run import Plan, require_possible, run_plan, score_tests
 from s2sent.training.experiments.frozen.setting import (
     DecoderInput,
     Setting,
@@ -30,7 +29,6 @@ from s2sent.training.experiments.frozen.setting import (
     read_setting,
     states_of,
 )
-from s2sent.training.experiments.frozen.sts_tests import score_tests
 from s2sent.training.experiments.frozen.tables import frozen_tables
 from s2sent.training.experiments.frozen.train import Schedule, batch_loss
 from s2sent.training.files.jsonl import read_lines
@@ -68,7 +66,7 @@ def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def setting(decoder: Path, backbone: Path, folder: Path) -> Setting:
+def setting(decoder: Path, folder: Path) -> Setting:
     parts = [CorpusPart(source="captions"), CorpusPart(source="wikisplit")]
     return read_setting(
         str(decoder),
@@ -77,7 +75,6 @@ def setting(decoder: Path, backbone: Path, folder: Path) -> Setting:
         folder / "cache",
         corpus=parts,
         decoder=INPUT,
-        teacher=str(backbone),
     )
 
 
@@ -137,16 +134,11 @@ def test_the_tests_are_scored_once_at_the_end(
     """Runs of every objective; the kept heads give the embeddings that were scored in the run."""
     file, cache = tmp_path / "frozen.jsonl", folder / "cache"
     arms = ("last", "mean-3-rms", "static-blocks-3-rms", "s2sent-3-rms")
-    plan = Plan((4,), (1, 2), QUICK, (1e-2,), arms, ("contrastive", "sfp", "teacher"))
+    plan = Plan((4,), (1, 2), QUICK, (1e-2,), arms, ("contrastive", "sfp"))
     run_plan(setting, plan, file, cache)
     lines = read_lines(file)
-    assert len(lines) == 3 * (2 + 2 * 2)
+    assert len(lines) == 2 * (2 + 2 * 2)
     assert not any(TESTS in line for line in lines)
-    other = tmp_path / "another.jsonl"
-    other.write_bytes(file.read_bytes())
-    run_plan(replace(setting, teacher_name="another"), plan, other)
-    again = [line["objective"] for line in read_lines(other)[len(lines) :]]
-    assert again == ["teacher"] * (2 + 2 * 2)
     assert "STS-7" not in frozen_tables(file)
     score_tests(setting, folder, cache, file, pairs_per_task=20)
     opened = read_lines(file)
@@ -156,7 +148,7 @@ def test_the_tests_are_scored_once_at_the_end(
     tables = frozen_tables(file)
     assert "S2Sent, 3 blocks, each of size 1, minus last block" in tables
     assert "weights of the blocks" in tables
-    monkeypatch.setattr(sts_tests, "scores_on", lambda *_: pytest.fail("again"))
+    monkeypatch.setattr(run, "scores_on", lambda *_: pytest.fail("again"))
     score_tests(setting, folder, cache, file)
 
 
@@ -188,25 +180,22 @@ def test_a_run_whose_head_is_gone_is_not_scored(
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("arm", "objective", "message"),
     [
-        ({"arms": ("mean-6-rms",)}, "Depth 4 is outside 6 to 4: name another, or only arms of"),
-        ({"objectives": ("teacher",)}, "The objective teacher needs --teacher"),
-        ({"objectives": ("sfp",)}, r"give a template with \[REP1\] in it"),
+        ("mean-6-rms", "sfp", "Depth 4 is outside 6 to 4: name another, or only arms of"),
+        ("last", "sfp", r"give a template with \[REP1\] in it"),
     ],
 )
-def test_a_plan_without_what_it_needs_is_refused(
-    setting: Setting, tmp_path: Path, changes: dict[str, Any], message: str
-) -> None:
-    bare = replace(setting, teacher=None, states=replace(setting.states, second=None))
-    plan = replace(Plan((4,), (1,), QUICK, arms=("last",)), **changes)
+def test_a_plan_without_what_it_needs_is_refused(arm: str, objective: Any, message: str) -> None:
+    one_stage = replace(INPUT, template=TEMPLATES["prompteol"])
+    plan = Plan((4,), (1,), QUICK, arms=(arm,), objectives=(objective,))
     with pytest.raises(ConfigError, match=message):
-        run_plan(bare, plan, tmp_path / "frozen.jsonl")
+        require_possible(plan, 4, one_stage)
 
 
 def test_every_decoder_arm_is_compared_with_simpler_ones_of_its_size() -> None:
     for name, arm in DECODER_ARMS.items():
-        assert len(blocks_of(arm, 30)) == arm.num_blocks
+        assert len(arm.blocks(30)) == arm.num_blocks
         assert all(control in ARMS for control in arm.controls), name
     features = ARMS["s2sent-6-rms"].controls
     static = ("static-blocks-6-rms", "static-features-6-rms")

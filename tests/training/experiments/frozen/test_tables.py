@@ -1,4 +1,4 @@
-"""Which runs of a file stand in one table: those of one rate, one schedule and the same pairs."""
+"""Which runs of a file stand in one table: those of one schedule, on the same pairs."""
 
 import json
 from pathlib import Path
@@ -57,57 +57,37 @@ SEEDS = [run("s2sent", seed, 70 + seed / 10) for seed in (1, 2, 3)]
 BESIDE = [run("static-blocks", seed, 69 + seed / 5) for seed in (1, 2, 3)]
 
 
-def test_of_an_arm_that_was_tuned_only_the_runs_at_the_chosen_rate_count(tmp_path: Path) -> None:
-    """An earlier command with one rate left its runs in the file, at the same seeds."""
+def test_what_chose_a_rate_is_in_no_table(tmp_path: Path) -> None:
     tuning = [run("s2sent", 0, score, rate=rate) for score, rate in ((71, 0.003), (72, 0.01))]
-    beside = [run("static-blocks", 0, 70), run("static-blocks", 0, 60, rate=0.01), *BESIDE]
-    better = [run("s2sent", seed, 80 + seed / 10, rate=0.01) for seed in (1, 2, 3)]
-    table = tables(tmp_path, run("last", 0, 60), *tuning, *beside, *better, *SEEDS)
-    assert "### " not in table
-    assert rows(table, S2SENT)[0][2:5] == ["3", "0.01", "80.20 ± 0.10"]
-    assert rows(table, STATIC)[0][2:4] == ["3", "0.003"]
-    ((_, pairs, difference, *_),) = rows(table, f"depth 6, contrastive: {STATIC}")
-    assert (pairs, difference) == ("3", "+10.80")
-    assert tables(tmp_path, run("last", 0, 60), *tuning, *beside, *SEEDS, *better) == table
+    last = run("last", 0, 60)
+    assert tables(tmp_path, last, *tuning, *SEEDS) == tables(tmp_path, last, *SEEDS)
 
 
-def test_rates_that_no_run_chose_between_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_two_runs_of_one_seed_are_refused(tmp_path: Path) -> None:
+    """Of two rates, which no table could tell apart."""
     other = [run("s2sent", seed, 80 + seed / 10, rate=0.01) for seed in (1, 2, 3)]
-    table = tables(tmp_path, run("last", 0, 60), *SEEDS, *other)
-    assert [title.splitlines()[0][-10:] for title in table.split("### ")[1:]] == [
-        "rate 0.003",
-        " rate 0.01",
-    ]
-    assert [row[2:5] for row in rows(table, S2SENT)] == [
-        ["3", "0.003", "70.20 ± 0.10"],
-        ["3", "0.01", "80.20 ± 0.10"],
-    ]
-    assert len(rows(table, "last block")) == 2
+    with pytest.raises(ConfigError, match="s2sent has two runs of seed 1 that differ in a rate"):
+        tables(tmp_path, run("last", 0, 60), *SEEDS, *other)
 
 
 def test_runs_that_looked_at_dev_more_often_have_a_table_of_their_own(tmp_path: Path) -> None:
     other = [run("s2sent", seed, 80, eval_every=10) for seed in (1, 2)]
     first, second = tables(tmp_path, run("last", 0, 60), *SEEDS, *other).split("### ")[1:]
-    assert first.splitlines()[0].endswith(", scored every 50 steps")
-    assert second.splitlines()[0].endswith(", scored every 10 steps")
-    assert rows(first, S2SENT)[0][2] == "3"
-    assert rows(second, S2SENT)[0][2] == "2"
+    assert first.startswith("200 steps of 64 pairs, scored every 10 steps, of tiny")
+    assert second.startswith("200 steps of 64 pairs, scored every 50 steps, of tiny")
+    assert [rows(part, S2SENT)[0][2] for part in (first, second)] == ["2", "3"]
+    assert all(len(rows(part, "last block")) == 1 for part in (first, second))
 
 
 def opened(line: dict[str, Any], average: float, pairs: int = 0) -> dict[str, Any]:
     return line | {"tests": {"average": average} | ({"pairs_per_task": pairs} if pairs else {})}
 
 
-def test_scores_on_other_numbers_of_test_pairs_are_not_compared(tmp_path: Path) -> None:
+def test_scores_on_other_numbers_of_test_pairs_are_refused(tmp_path: Path) -> None:
     whole = [opened(run("static-blocks", seed, 70), 70.0 + seed) for seed in (1, 2, 3)]
     thinned = [opened(run("s2sent", seed, 70), 80.0 + seed, 400) for seed in (1, 2, 3)]
-    last = opened(run("last", 0, 60), 60.0)
-    table = tables(tmp_path, last, *whole, *thinned)
-    first, second = table.split("### ")[1:]
-    assert first.splitlines()[0].endswith(", all pairs of each test")
-    assert second.splitlines()[0].endswith(", 400 pairs of each test")
-    assert rows(first, S2SENT) == rows(second, STATIC) == rows(second, "last block") == []
-    assert len(rows(first, "last block")) == 1
+    with pytest.raises(ConfigError, match="all pairs of the seven tests and others on 400 pairs"):
+        tables(tmp_path, *whole, *thinned)
 
 
 def test_runs_that_were_added_after_the_tests_stay_in_the_table(tmp_path: Path) -> None:
