@@ -19,12 +19,12 @@ from s2sent.training.evaluation.results.use_of_tests import log_test_use
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import provenance, read_record
+from s2sent.training.recipe.phases import merged
 from s2sent.training.recipe.recipe import Recipe, recipe_from
 from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
-REPLACED = ("objective", "selector")  # tables of a recipe that are taken as a whole
 DEVELOPMENT, TESTS = "development", "tests"  # what a run scores
 
 
@@ -75,19 +75,7 @@ class Arm:
 
     def recipe(self, table: Mapping[str, Any], source: str) -> Recipe:
         """The recipe of a table with this arm's part in it. Raises `ConfigError`."""
-        return recipe_from(patched(table, self.patch), source)
-
-
-def patched(table: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A table in which the values of a patch stand; None leaves a key out.
-
-    Tables in it are merged, but for those that are `REPLACED`.
-    """
-    both = {**table, **patch}
-    for key, value in patch.items():
-        if isinstance(value, Mapping) and key not in REPLACED:
-            both[key] = patched(table.get(key, {}), value)
-    return {key: value for key, value in both.items() if value is not None}
+        return recipe_from(merged(dict(table), dict(self.patch)), source)
 
 
 @dataclass(frozen=True)

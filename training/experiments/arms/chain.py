@@ -6,7 +6,6 @@ development data before any is scored on the tests.
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +38,7 @@ from s2sent.training.experiments.tables import (
 )
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.record import read_record
+from s2sent.training.recipe.phases import encoders_of, renamed
 from s2sent.training.recipe.recipe import Recipe, read_recipe, recipe_from
 from s2sent.training.train import train as train_recipe
 
@@ -82,7 +82,7 @@ class Chain:
         found = {}
         for name, recipe in self.recipes.items():
             own = f"{name}-without-selector" if (name, arm) == (self.last, WITHOUT) else name
-            seeded = recipe_from(_replaced(recipe.as_table(), left) | {"seed": seed}, name)
+            seeded = recipe_from(renamed(recipe.as_table(), left) | {"seed": seed}, name)
             if own != name:
                 seeded = _without_selector(seeded, name)
             output = folder / f"seed{seed}" / own
@@ -115,23 +115,14 @@ def read_chain(files: Sequence[Path]) -> Chain:
         recipe = read_recipe(file)
         if name in recipes:
             raise ConfigError(f"{file} would leave {CHECKPOINTS}{name} a second time: rename it.")
-        for start in re.findall(rf'"{CHECKPOINTS}([^"]*)"', json.dumps(recipe.as_table())):
-            if start not in recipes:
+        for start in encoders_of(recipe):
+            if start.startswith(CHECKPOINTS) and start.removeprefix(CHECKPOINTS) not in recipes:
                 raise ConfigError(
-                    f"{file} begins from {CHECKPOINTS}{start}, which no recipe before it leaves: "
-                    f"give the file whose name ends with {start} first."
+                    f"{file} begins from {start}, which no recipe before it leaves: give the file "
+                    f"whose name ends with {start.removeprefix(CHECKPOINTS)} first."
                 )
         recipes[name] = recipe
     return Chain(recipes)
-
-
-def _replaced(table: Mapping[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    """A copy of a table in which some texts are others, however deep."""
-    text = json.dumps(table)
-    for old, new in texts.items():
-        text = text.replace(json.dumps(old), json.dumps(new))
-    replaced: dict[str, Any] = json.loads(text)
-    return replaced
 
 
 def run_chain(

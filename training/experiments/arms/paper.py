@@ -59,13 +59,13 @@ def runs_of(series: Series) -> list[Run]:
     if not cells:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ConfigError(f"Nothing is left to run on {series.backbone} ({reasons}): ask for more.")
-    sha256: dict[Any, str] = {}  # of each corpus, which is read once
+    sha256: dict[str, str] = {}  # of each corpus, which is read once
     runs = []
     for (objective, name, _), (recipe, transfer) in cells.items():
-        corpus = tuple(recipe.corpus), recipe.objective.example_kind
+        kind = recipe.objective.example_kind
+        corpus = repr((recipe.corpus, kind))
         if corpus not in sha256:
-            rows = read_corpus(series.data / "corpus", corpus[0], kind=corpus[1])
-            sha256[corpus] = rows.sha256
+            sha256[corpus] = read_corpus(series.data / "corpus", recipe.corpus, kind=kind).sha256
         run = _run(series, objective, name, recipe, transfer=transfer)
         _refuse_others(run, recipe, sha256[corpus])
         runs.append(run)

@@ -111,7 +111,8 @@ class TwinCell:
 
         def after(tower: str, **objective: Any) -> dict[str, Any]:
             joint = {"selector": None} if objective["name"] == "jtcse" else {}  # the towers' own
-            return {"backbone": {"name": tower}, "corpus": pairs, "objective": objective, **joint}
+            backbone = {"name": tower, "max_seq_length": MAX_SEQ_LENGTH}
+            return {"backbone": backbone, "corpus": pairs, "objective": objective, **joint}
 
         joint = {"name": "jtcse", "second_tower": tower_b}
         learned = {"name": "pair_distillation", "teachers": [jtcse], "direction_weight": 1.0}
