@@ -105,15 +105,9 @@ def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) 
     }
     checkpoint = series.folder / "x4" / f"{arm}.{key['steps']}.seed{seed}.checkpoint"
     recipe = recipe_of(key, rank)
-    return Run(
-        name=f"x4: {arm}, seed {seed}, {key['steps']} steps",
-        file=series.folder / RESULTS_FILE,
-        key=key,
-        folder=checkpoint,
-        recipes={checkpoint: recipe},
-        score=partial(_score, series, recipe, checkpoint, arm),
-        tested=(checkpoint,),
-    )
+    name = f"x4: {arm}, seed {seed}, {key['steps']} steps"
+    score = partial(_score, series, recipe, checkpoint, arm)
+    return Run.of_one(name, series.folder / RESULTS_FILE, key, checkpoint, recipe, score)
 
 
 def head_rank(width: int) -> int:

@@ -147,15 +147,9 @@ def _run(series: Series, arm: str, seed: int, steps: int) -> Run:
     }
     checkpoint = series.folder / SCRATCH / f"{arm}.{steps}.seed{seed}.checkpoint"
     recipe = recipe_of(key)
-    return Run(
-        name=f"sfp: {arm}, seed {seed}, {steps} steps",
-        file=series.folder / LORA_FILE,
-        key=key,
-        folder=checkpoint,
-        recipes={checkpoint: recipe},
-        score=partial(score_lora, series, key, recipe, checkpoint),
-        tested=(checkpoint,),
-    )
+    name = f"sfp: {arm}, seed {seed}, {steps} steps"
+    score = partial(score_lora, series, key, recipe, checkpoint)
+    return Run.of_one(name, series.folder / LORA_FILE, key, checkpoint, recipe, score)
 
 
 def recipe_of(key: Mapping[str, Any]) -> Recipe:

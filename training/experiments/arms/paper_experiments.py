@@ -26,7 +26,6 @@ class TableRow:
     base: Configuration | None
     label: str
     ours: bool = False  # not in the paper
-    at: tuple[float, float] | None = None  # its coordinates in a figure
 
 
 @dataclass(frozen=True)
@@ -99,15 +98,7 @@ _EVERY = (
     Experiment(
         "figure 6",
         "Fig. 6: number of blocks n and of frequencies m",
-        tuple(
-            TableRow(
-                cell,
-                None if (n, m) == (1, 1) else known.GRID[1, 1],
-                f"n = {n}, m = {m}",
-                at=(n, m),
-            )
-            for (n, m), cell in known.GRID.items()
-        ),
+        _rows(known.GRID[1, 1], {f"n = {n}, m = {m}": cell for (n, m), cell in known.GRID.items()}),
         (
             "n = 1 uses the gate's own value: the paper's softmax over one block is always 1, "
             "which would make it the backbone alone.",
@@ -117,10 +108,7 @@ _EVERY = (
     Experiment(
         "figure 7",
         "Fig. 7: reduction r of the gate's hidden width",
-        tuple(
-            TableRow(cell, None if r == 12 else S2SENT, f"r = {r}", at=(r, 0))
-            for r, cell in known.BY_REDUCTION.items()
-        ),
+        _rows(S2SENT, {f"r = {r}": cell for r, cell in known.BY_REDUCTION.items()}),
         (_PICTURE.format("r = 12"),),
     ),
     Experiment(

@@ -23,7 +23,7 @@ from s2sent.training.evaluation.results.statistics import (
     p_value,
 )
 from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.arms.configurations import Configuration
+from s2sent.training.experiments.arms.configurations import BY_REDUCTION, GRID, Configuration
 from s2sent.training.experiments.arms.hypotheses import findings
 from s2sent.training.experiments.arms.paper_experiments import Experiment
 from s2sent.training.experiments.figures import boxes, densities, dots, save
@@ -152,6 +152,12 @@ def _section(experiment: Experiment, objective: str, runs: ByArm, folder: Path) 
     return parts
 
 
+PANELS: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {  # with each row's coordinates
+    "figure 6": ("nm", {cell.name: at for at, cell in GRID.items()}),
+    "figure 7": ("r", {cell.name: (r,) for r, cell in BY_REDUCTION.items()}),
+}
+
+
 def _figure(experiment: Experiment, runs: ByArm) -> Figure | None:
     """The figure of an experiment for all seeds; None where nothing of it was run."""
     tested = _tested(experiment)
@@ -160,10 +166,11 @@ def _figure(experiment: Experiment, runs: ByArm) -> Figure | None:
         return None
     if experiment.key == "figure 8":
         return densities({row.label: runs[row.configuration.name] for row, found in rows if found})
-    if letters := {"figure 6": "nm", "figure 7": "r"}.get(experiment.key):
+    if experiment.key in PANELS:
+        letters, places = PANELS[experiment.key]
         panels: dict[str, dict[float, list[float]]] = {letter: {} for letter in letters}
         for row, found in rows:
-            for panel, at in zip(panels.values(), row.at or (), strict=False):
+            for panel, at in zip(panels.values(), places[row.configuration.name], strict=True):
                 if found:
                     panel.setdefault(at, []).extend(found)
         return boxes(panels)
