@@ -144,8 +144,9 @@ class Forgetful(FakeEmbedder):
         return pending
 
 model = replace(FAKE_MODEL, max_characters=64_000)
-embed_files([Path(sys.argv[1])], Path(sys.argv[2]), embedder=Forgetful(model))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+for file in map(Path, sys.argv[1:]):
+    embed_files([file], file.with_suffix(".out"), embedder=Forgetful(model))
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
@@ -153,15 +154,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 def test_memory_does_not_grow_with_the_bytes_of_rows(tmp_path: Path, kind: str) -> None:
     """300 rows of 0.8 MB are 240 MB, and 64,000 characters of each are 19 MB."""
     texts = [f"{at} " + "word " * 160_000 for at in range(300)]
-    path = write(tmp_path / f"a.{kind}", texts)
-    peaks = []
-    for file in (write(tmp_path / f"small.{kind}", ["a"]), path):
-        out = subprocess.run(
-            [sys.executable, "-c", MEASURE, str(file), str(tmp_path / f"out-{file.name}")],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        peaks.append(int(out.stdout))
-    assert peaks[1] - peaks[0] < 120
+    small, large = write(tmp_path / f"a.{kind}", ["a"]), write(tmp_path / f"b.{kind}", texts)
+    command = [sys.executable, "-c", MEASURE, str(small), str(large)]
+    out = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    before, peak = map(int, out.stdout.split())
+    assert peak - before < 120
