@@ -37,6 +37,7 @@ from tests.support.tiny_elastic import elastic_checkpoint
 Rows = NDArray[np.float32]
 
 WIDTH, NUM_BLOCKS = 32, 4
+FEW = parity_sentences()[:12]
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "if no"]
 
 
@@ -73,7 +74,7 @@ def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     folder = tmp_path_factory.mktemp("exits")
     checkpoint = a_checkpoint(folder, request.param)
     depths = (1, 2, 3) if request.param == "plain" else (2, 3)
-    options = ExportOptions(sentences=parity_sentences()[:12])
+    options = ExportOptions(sentences=FEW)
     return Exported(
         checkpoint,
         export_checkpoint(checkpoint, folder / "exits", replace(options, depths=depths)),
@@ -237,7 +238,7 @@ def test_states_that_are_divided_for_the_selector_are_not_passed_on(tmp_path: Pa
 
 
 def test_a_depth_may_be_named_twice(tmp_path: Path) -> None:
-    options = ExportOptions(depths=(2, 2, 3))
+    options = ExportOptions(sentences=FEW, depths=(2, 2, 3))
     made = export_checkpoint(elastic_checkpoint(tmp_path), tmp_path / "artifact", options)
     assert made.manifest.depths == (2, 3)
 
@@ -253,7 +254,7 @@ def test_a_mean_of_blocks_with_a_matrix_that_reads_them_exports(tmp_path: Path) 
     for matrix in get_selector(encoder).projections.values():
         torch.nn.init.normal_(matrix, std=0.1)
     encoder.save(str(tmp_path / "checkpoint"))
-    options = ExportOptions(depths=(2, 3))
+    options = ExportOptions(sentences=FEW, depths=(2, 3))
     made = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", options)
     graph = onnx.load(made.onnx_path).graph
     for depth in (2, 3, 4):
@@ -272,7 +273,7 @@ def test_a_depth_that_was_not_trained_is_refused(tmp_path: Path) -> None:
 def test_the_matrices_of_exits_are_stored_as_int8(tmp_path: Path) -> None:
     """In `weight-int8`, a byte a weight and a scale a row; gates stay as they are."""
     checkpoint = elastic_checkpoint(tmp_path, blocks=True)
-    options = ExportOptions(depths=(2, 3), precision="weight-int8")
+    options = ExportOptions(sentences=FEW, depths=(2, 3), precision="weight-int8")
     made = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     stored = {each.name: each for each in onnx.load(made.onnx_path).graph.initializer}
     rounded = round_weights(load_encoder(checkpoint))
@@ -290,7 +291,7 @@ def test_the_matrices_of_exits_are_stored_as_int8(tmp_path: Path) -> None:
 
 def test_one_pooling_is_run_and_only_blocks_of_its_depth_feed_it(tmp_path: Path) -> None:
     """Each pooling is the branch of an If of its own, and reads slots that its depth has filled."""
-    options = ExportOptions(depths=(2, 3))
+    options = ExportOptions(sentences=FEW, depths=(2, 3))
     artifact = export_checkpoint(elastic_checkpoint(tmp_path), tmp_path / "artifact", options)
     graph = onnx.load(artifact.onnx_path).graph
     poolings = [node for node in graph.node if node.name.startswith("pool_by_")]
