@@ -3,7 +3,8 @@
     python -m benchmarks.studies.gpu --texts FILE --out FILE [--artifact F] [--checkpoint F]
     python -m benchmarks.studies.gpu --device cpu --short --out FILE     # a dry run
 
-Exactness, two runs at once, times, the service by HTTP processes, a raw loop, and `encode`.
+Exactness, two runs at once and times, in float16 also with padded attention; the service by HTTP
+processes, a raw loop, and `encode`.
 Each cell is written to ``--out`` as it ends; one that fails or would begin after ``--limit`` is
 written as not measured. The artifact is converted as the service does it. Needs wrk; for a machine
 without an index `benchmarks.gpu_wheels` makes what is to be carried.
@@ -47,6 +48,7 @@ LOADS = (
 )
 PROCESSES, BATCHES, COMPARED, AT_ONCE = (1, 4, 8, 12), (7, 64, 512), 512, 100_000
 RUN_TEXTS, RUN_LENGTH, RUNS = (1, 32, 128, 256, 512, 1024), 16, 30
+FORMS = ("fp16", "fp16, padded", "fp32")  # attention leaves padding out where it can
 Cell = Callable[[], Any]
 
 
@@ -68,9 +70,8 @@ class Study:
 
     def cells(self) -> dict[str, Cell]:
         """What is measured, by name; what matters most first."""
-        precisions = ("fp16", "fp32")
         cells: dict[str, Cell] = {}
-        for each in precisions:
+        for each in FORMS:
             cells[f"exactness, {each}"] = partial(self.exactness, each)
             cells[f"two at once, {each}"] = partial(self.two_at_once, each)
             cells[f"a run, {each}"] = partial(self.run_times, each)
@@ -85,13 +86,15 @@ class Study:
                 cells[f"encode, {attention}, {load.name}"] = partial(self.encode, attention, load)
         return cells
 
-    def encoder(self, precision: str) -> OnnxEncoder:
-        """The converted artifact on the device."""
-        return OnnxEncoder(self.folder / precision, device=self.options.device)
+    def encoder(self, form: str) -> OnnxEncoder:
+        """The converted artifact on the device, of `FORMS`."""
+        precision, _, padded = form.partition(", ")
+        folder, device = self.folder / precision, self.options.device
+        return OnnxEncoder(folder, device=device, unpadded=not padded)
 
-    def exactness(self, precision: str) -> Any:
+    def exactness(self, form: str) -> Any:
         """Largest difference of a component to each text alone, and least cosine to the CPU."""
-        encoder, texts = self.encoder(precision), self.texts.short[: 64 if self.short else COMPARED]
+        encoder, texts = self.encoder(form), self.texts.short[: 64 if self.short else COMPARED]
         alone = encoder.encode(texts, batch_size=1)
         found = {
             f"batches of {size}": float(
@@ -101,15 +104,16 @@ class Study:
         }
         cosines = (alone * self.on_cpu.encode(texts)).sum(axis=1)
         zeros = int((~alone.any(axis=1)).sum())
-        return found | {"least cosine to the CPU's float32": float(cosines.min()), "zeros": zeros}
+        found |= {"least cosine to the CPU's float32": float(cosines.min()), "zeros": zeros}
+        return found | ({"warning": encoder.warning} if encoder.warning else {})
 
-    def two_at_once(self, precision: str) -> Any:
+    def two_at_once(self, form: str) -> Any:
         """Texts that fail, differ or are zeros in two threads of one session, past its lock."""
-        encoder = self.encoder(precision)
+        encoder = self.encoder(form)
         session = encoder._by_depth[None]
         batches = [encoder.inputs(self.rows[at : at + 64]) for at in range(0, len(self.rows), 64)]
         expected = [run_bound(session, POOLED_OUTPUT, each) for each in batches]
-        bound = 1e-4 if precision == "fp32" else 1e-2
+        bound = 1e-4 if form == "fp32" else 1e-2
         found = dict.fromkeys(("texts", "failed", "wrong", "zeros"), 0)
 
         def run(number: int) -> None:
@@ -128,9 +132,9 @@ class Study:
             list(pool.map(run, range((1_000 if self.short else AT_ONCE) // 64 + 1)))
         return found
 
-    def run_times(self, precision: str) -> Any:
+    def run_times(self, form: str) -> Any:
         """Median ms of a run of n texts of `RUN_LENGTH` tokens, by depth and n."""
-        encoder, found = self.encoder(precision), {}
+        encoder, found = self.encoder(form), {}
         runs = 3 if self.short else RUNS
         for depth in (None, *encoder.artifact.manifest.depths[:1]):
             for count in RUN_TEXTS[:3] if self.short else RUN_TEXTS:

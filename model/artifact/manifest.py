@@ -28,6 +28,7 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 MODEL = "onnx/model.onnx"
 WEIGHTS = "onnx/model.onnx_data"  # of a graph that is too large for one file
+UNPADDED_MODEL = "onnx/unpadded.onnx"  # the same for a GPU, its attention without padding
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 CANARY = "canary.json"
@@ -142,6 +143,11 @@ class Manifest:
     def is_for_gpu(self) -> bool:
         """Whether each depth has a graph of its own, for a GPU (`model.export.gpu`)."""
         return any(name.startswith(TOKEN_PLACES) for name in self.inputs)
+
+    @property
+    def has_unpadded(self) -> bool:
+        """Whether its graphs for a GPU are there with attention without padding as well."""
+        return UNPADDED_MODEL in self.files
 
     @property
     def min_cosine(self) -> float | None:

@@ -31,6 +31,7 @@ from s2sent.model.artifact.manifest import (
     MODEL,
     REQUIRED_FILES,
     TOKENIZER,
+    UNPADDED_MODEL,
     WEIGHTS,
     FileEntry,
     Manifest,
@@ -83,12 +84,10 @@ class Artifact:
         graph, weights = opened.take_graph(), opened.take_weights()
         apart = weights.content if weights else None
         _require_safe(folder / MODEL, graph.content, apart)
-        for depth in manifest.depths if manifest.is_for_gpu else ():
-            if graph_at(depth) not in kept:
-                raise MalformedManifest(
-                    f"{folder}: {MANIFEST} does not list {graph_at(depth)}. {REEXPORT}"
-                )
-            _require_safe(folder / graph_at(depth), memoryview(kept[graph_at(depth)]), apart)
+        for name in _other_graphs(manifest):
+            if name not in kept:
+                raise MalformedManifest(f"{folder}: {MANIFEST} does not list {name}. {REEXPORT}")
+            _require_safe(folder / name, memoryview(kept[name]), apart)
         if keep_graph:
             opened.graphs.append(graph)
             opened.weights.extend([weights] if weights else [])
@@ -151,9 +150,23 @@ class Artifact:
         return Canary.from_json(self.read(CANARY), self.manifest.dim)
 
 
-def graph_at(depth: int | None = None) -> str:
-    """The graph that runs to ``depth`` where each has one of its own; None for all blocks."""
+def graph_at(depth: int | None = None, *, unpadded: bool = False) -> str:
+    """The graph that runs to ``depth`` where each has one of its own; None for all blocks.
+
+    With ``unpadded`` that one of its forms whose attention has no padding.
+    """
+    if unpadded:
+        return UNPADDED_MODEL if depth is None else f"onnx/unpadded_depth_{depth}.onnx"
     return MODEL if depth is None else f"onnx/depth_{depth}.onnx"
+
+
+def _other_graphs(manifest: Manifest) -> list[str]:
+    """The graphs besides the model's own that an artifact for a GPU must have."""
+    depths = manifest.depths if manifest.is_for_gpu else ()
+    names = [graph_at(depth) for depth in depths]
+    if manifest.has_unpadded:
+        names += [graph_at(depth, unpadded=True) for depth in (None, *depths)]
+    return names
 
 
 def _read_manifest(folder: Path) -> bytes:

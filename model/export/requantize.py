@@ -11,32 +11,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 
 import onnx
 
-from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import MODEL
+from s2sent.model.artifact.manifest import MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
+from s2sent.model.export.conversion import ConversionError, run_converter, write_converted
 from s2sent.model.export.early_exit import without_exits
 from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from s2sent.model.export.int8.products import multiply_as_int8
 from s2sent.model.export.int8.storage import fold_int8, round_tables, store_int8
-from s2sent.model.export.parity import (
-    ParityError,
-    ParityReport,
-    check_parity,
-    parity_by_depth,
-    parity_sentences,
-)
+from s2sent.model.export.parity import parity_sentences
 from s2sent.model.runtime.encoder import OnnxEncoder
-
-
-class ConversionError(Exception):
-    """The artifact cannot be converted to int8; the message says why and what to do."""
 
 
 def convert_to_int8(
@@ -56,32 +44,21 @@ def convert_to_int8(
     _require_convertible(source)
     sentences = list(sentences or parity_sentences())
     encoder = OnnxEncoder(source)
-    model = _convert_graph(source, encoder, sentences)
-    with staged(target, overwrite=overwrite) as folder:
-        for file in source.manifest.files:
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            if file != MODEL:
-                (folder / file).write_bytes(source.read(file))
-        graph.save(model, str(folder / MODEL))
-        manifest = replace(
+
+    def write(folder: Path) -> Manifest:
+        graph.save(_convert_graph(source, encoder, sentences), str(folder / MODEL))
+        return replace(
             source.manifest,
             name=name or source.manifest.name,
             precision="int8",
             exact_without_vnni=True,
             scores={},
             by_depth={},
-            files={},
-            versions=source.manifest.versions | {"onnxruntime": version("onnxruntime")},
         )
-        served = OnnxEncoder(Artifact(folder, manifest))
 
-        def compare(depth: int | None = None) -> ParityReport:
-            before = encoder.encode(sentences, depth=depth)
-            encode = partial(served.encode, batch_size=len(sentences), depth=depth)
-            return check_parity("int8", sentences, onnx=encode, torch=before, unrounded=before)
-
-        seal(folder, replace(manifest, parity=parity_by_depth(manifest.depths, compare)))
-    return Artifact.open(target)
+    return write_converted(
+        encoder, target, write, replaces=(MODEL,), sentences=sentences, overwrite=overwrite
+    )
 
 
 def _convert_graph(
@@ -112,19 +89,9 @@ def _require_convertible(source: Artifact) -> None:
 
 
 def main(source: str, target: str, fingerprint: str) -> None:
-    """What ``s2sent serve --precision int8`` runs as a process; exits with a sentence on failure.
-
-    ``fingerprint`` is the source's, which is refused where it has another one meanwhile.
-    """
-    try:
-        opened = Artifact.open(source)
-        if opened.fingerprint != fingerprint:
-            raise ConversionError(f"{source} was replaced during the start. Start again.")
-        convert_to_int8(opened, Path(target), overwrite=True)
-    except OSError as error:
-        sys.exit(f"{target} cannot be written: {error.strerror}. Choose another folder.")
-    except (ArtifactError, ConversionError, ParityError) as error:
-        sys.exit(str(error))
+    """What ``s2sent serve --precision int8`` runs as a process, as `run_converter`."""
+    convert = partial(convert_to_int8, target=Path(target), overwrite=True)
+    run_converter(source, target, fingerprint, convert)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from s2sent.model.artifact.manifest import TOKEN_PLACES, TOKENIZER
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.providers import PROVIDERS, Device
 from s2sent.model.runtime.sessions import (
+    SessionsByDepth,
     memory_returning_options,
-    open_by_depth,
     open_sessions,
     outputs_of,
     run_bound,
@@ -27,6 +27,13 @@ BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not
 # Tokens of a text above which it runs alone on a CPU, and its attention goes through it in blocks
 # (`model.export.cpu.long_attention`): all its scores at one time would take gigabytes.
 LONG_TEXT = 1024
+
+# Inputs of graphs without padding (`model.export.gpu.unpadded`), int32: the places of the tokens in
+# the batch, flattened, then those of padding [n, longest]; and 0, then the packed token after the
+# last one of each text [n + 1].
+TOKEN_OFFSETS, TEXT_ENDS = "token_offset", "cumulative_sequence_length"
+# By how much a component of a vector of length 1 may differ between the two forms at the start.
+UNPADDED_TOLERANCE = {"fp16": 5e-3, "fp32": 1e-3}
 
 LEAST_NORM = 1e-12  # that a vector is divided by, as in torch
 
@@ -47,6 +54,9 @@ class OnnxEncoder:
     thread, which uses the cores better than threads that work in step; an exclusive run gets all
     ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
 
+    On a GPU attention leaves padding out where the artifact has such graphs and they give what the
+    padded ones give; ``warning`` says why not. ``unpadded`` False forbids it.
+
     On a GPU runs wait for each other: two at once in a session of ONNX Runtime 1.31.1 gave vectors
     of zeros and failed in NonZero (benchmarks/journal/2026-11-27-gpu.md).
     """
@@ -58,6 +68,7 @@ class OnnxEncoder:
         device: Device = "cpu",
         intra_op_num_threads: int = 0,
         concurrent_runs: int = 1,
+        unpadded: bool = True,
     ) -> None:
         if not isinstance(artifact, Artifact):
             artifact = Artifact.open(Path(artifact))
@@ -71,7 +82,8 @@ class OnnxEncoder:
         self.provider = PROVIDERS[device][0]
         self._by_depth: dict[int | None, Any] = {}  # sessions, of an artifact with a graph for each
         if manifest.is_for_gpu or device != "cpu":
-            self._by_depth = open_by_depth(artifact, device, threads=intra_op_num_threads)
+            opener = SessionsByDepth(artifact, device, threads=intra_op_num_threads)
+            self._by_depth = opener.open()
             sessions = [self._by_depth[None]]
         else:
             threads = [intra_op_num_threads]
@@ -85,6 +97,11 @@ class OnnxEncoder:
         self._gpu_is_free = threading.Lock()
         # RoBERTa and MPNet derive positions from the padding id, so it must be the backbone's own.
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
+        self._input_names: Collection[str] = manifest.inputs
+        self.warning = ""
+        if unpadded and self._has_device_memory and manifest.has_unpadded:
+            self.warning = self._leave_padding_out(opener)
+            self._exclusive_session = self._shared_session = self._by_depth[None]
 
     def run(
         self,
@@ -162,7 +179,33 @@ class OnnxEncoder:
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
         """The graph's inputs for ``sequences``, as `padded_inputs` makes them."""
-        return padded_inputs(sequences, self.artifact.manifest.inputs, self._pad_id)
+        return padded_inputs(sequences, self._input_names, self._pad_id)
+
+    def _leave_padding_out(self, opener: SessionsByDepth) -> str:
+        """Use the graphs without padding if they are right; returns why not, or nothing."""
+        before = self._by_depth, self._input_names
+        ids = self.tokenizer.tokenize([self.artifact.canary.text])[0].input_ids
+        longest = (ids * self.max_seq_length)[: min(self.max_seq_length, 128)]
+        batch = [ids, longest, ids[:1], longest[:-1], ids, ids[:2]]
+        tolerance = UNPADDED_TOLERANCE[self.artifact.manifest.precision]
+        try:
+            unpadded = opener.open(unpadded=True)
+            expected = {depth: self.run(batch, depth=depth) for depth in unpadded}
+            self._by_depth = unpadded
+            self._input_names = (*self._input_names, TOKEN_OFFSETS, TEXT_ENDS)
+            off = np.max(
+                [
+                    _largest_difference(self.run(batch, depth=depth), rows)
+                    for depth, rows in expected.items()
+                ]
+            )
+            if off <= tolerance:  # NaN, which np.max keeps, is not
+                return ""
+            why = f"a component is off by {off:.2g}, the limit is {tolerance:g}"
+        except Exception as error:  # ONNX Runtime raises classes of its own
+            why = str(error)
+        self._by_depth, self._input_names = before
+        return f"attention runs with padding: {why}"
 
     def encode(
         self,
@@ -196,6 +239,12 @@ class OnnxEncoder:
         return embeddings
 
 
+def _largest_difference(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """Of the components of two arrays' rows, each row with the length 1."""
+    first, second = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (rows, others))
+    return float(np.abs(first - second).max())
+
+
 def _long_ones_alone(sequences: Sequence[Sequence[int]]) -> list[list[int]]:
     """The places of sequences that run together: each long one by itself, the others as one."""
     short = [place for place, ids in enumerate(sequences) if len(ids) <= LONG_TEXT]
@@ -219,9 +268,13 @@ def padded_inputs(
         input_ids = np.full(is_token.shape, pad_id, dtype=np.int64)
         input_ids[is_token] = np.concatenate([np.asarray(ids) for ids in sequences])
         attention_mask = is_token.astype(np.int64)
-    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    inputs: dict[str, NDArray[Any]] = {"input_ids": input_ids, "attention_mask": attention_mask}
     if "token_type_ids" in names:
         inputs["token_type_ids"] = np.zeros(input_ids.shape, dtype=np.int64)
+    if TOKEN_OFFSETS in names:
+        places = np.argsort(attention_mask.reshape(-1) == 0, kind="stable")
+        inputs[TOKEN_OFFSETS] = places.astype(np.int32).reshape(attention_mask.shape)
+        inputs[TEXT_ENDS] = np.cumsum([0, *lengths], dtype=np.int32)
     for name in names:
         if name.startswith(TOKEN_PLACES):
             behind = int(

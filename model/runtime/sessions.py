@@ -34,7 +34,15 @@ from s2sent.model.runtime.providers import (
 # on the CPU compute shapes or choose a branch; ONNX Runtime puts them there on purpose. Its own
 # option session.disable_cpu_ep_fallback counts those too and would refuse every graph.
 ENCODER_OPERATORS = frozenset(
-    ("Attention", "MultiHeadAttention", "MatMul", "FusedMatMul", "Gemm", "Softmax")
+    (
+        "Attention",
+        "MultiHeadAttention",
+        "PackedMultiHeadAttention",
+        "MatMul",
+        "FusedMatMul",
+        "Gemm",
+        "Softmax",
+    )
     + ("EmbedLayerNormalization", "SkipLayerNormalization", "LayerNormalization")
     + ("Gelu", "BiasGelu", "FastGelu", "Erf")
 )
@@ -68,28 +76,37 @@ def open_sessions(
         return [_open_sharing(graph.source, each, "cpu", tables, weights) for each in options]
 
 
-def open_by_depth(
-    artifact: Artifact, device: Device, *, threads: int = 0
-) -> dict[int | None, ort.InferenceSession]:
-    """A session for each depth of an artifact with a graph for each, and None for all blocks.
+class SessionsByDepth:
+    """Opens the sessions of an artifact with a graph for each depth.
 
     They share their weights, which are on ``device`` once. Raises ProviderUnavailable when the
-    device cannot be used, or not for this graph.
+    device cannot be used.
     """
-    _require_provider(device)
-    require_artifact_fits(artifact.manifest, device)
-    if device != "cpu":
-        ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
-    file = artifact.take_weights()
-    placed: dict[tuple[Any, ...], ort.OrtValue] = {}
-    opened = {}
-    for depth in (None, *artifact.manifest.depths):
-        graph = artifact.read(graph_at(depth))
-        arrays = _weights_apart(memoryview(graph), file)
-        shared = {name: _placed(array, device, placed) for name, array in arrays.items()}
-        options = _session_options(threads)
-        opened[depth] = _open_sharing(graph, options, device, shared, _values(arrays))
-    return opened
+
+    def __init__(self, artifact: Artifact, device: Device, *, threads: int = 0) -> None:
+        _require_provider(device)
+        require_artifact_fits(artifact.manifest, device)
+        if device != "cpu":
+            ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
+        self._artifact, self._device, self._threads = artifact, device, threads
+        self._file = artifact.take_weights()
+        self._placed: dict[tuple[Any, ...], ort.OrtValue] = {}
+
+    def open(self, *, unpadded: bool = False) -> dict[int | None, ort.InferenceSession]:
+        """A session for each depth, and None for all blocks; ``unpadded`` as in `graph_at`.
+
+        Raises ProviderUnavailable when the device cannot be used for such a graph.
+        """
+        opened = {}
+        for depth in (None, *self._artifact.manifest.depths):
+            graph = self._artifact.read(graph_at(depth, unpadded=unpadded))
+            arrays = _weights_apart(memoryview(graph), self._file)
+            shared = {
+                name: _placed(array, self._device, self._placed) for name, array in arrays.items()
+            }
+            options = _session_options(self._threads)
+            opened[depth] = _open_sharing(graph, options, self._device, shared, _values(arrays))
+        return opened
 
 
 def outputs_of(session: ort.InferenceSession) -> frozenset[str]:

@@ -5,7 +5,7 @@ report about providers is set by the test.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,7 @@ class FakeRuntime:
 
     ``offered`` is what sessions say they got, by default what was asked for. ``placed`` moves an
     operator to another provider than the first one. ``failure`` is raised instead of a session.
+    ``rewritten`` gives the graph that is opened in the place of another: one that a CPU can run.
     """
 
     def __init__(
@@ -30,10 +31,12 @@ class FakeRuntime:
         offered: Sequence[str] = (),
         placed: Mapping[str, str] | None = None,
         failure: Exception | None = None,
+        rewritten: Callable[[bytes], bytes] = lambda graph: graph,
     ) -> None:
         self.offered = offered
         self.placed = dict(placed or {})
         self.failure = failure
+        self._rewritten = rewritten
         self.sessions: list[FakeSession] = []
         self.libraries_loaded = 0
         self.running = 0  # runs that have begun and not ended, in any session
@@ -62,11 +65,12 @@ class FakeRuntime:
         self.libraries_loaded += 1
 
     def _open(
-        self, path: str, options: ort.SessionOptions, *, providers: Any, **keywords: Any
+        self, path: str | bytes, options: ort.SessionOptions, *, providers: Any, **keywords: Any
     ) -> "FakeSession":
         if self.failure:
             raise self.failure
-        self.sessions.append(FakeSession(self, path, options, dict(providers), keywords))
+        graph = self._rewritten(path) if isinstance(path, bytes) else path
+        self.sessions.append(FakeSession(self, graph, options, dict(providers), keywords))
         return self.sessions[-1]
 
 
@@ -76,7 +80,7 @@ class FakeSession:
     def __init__(
         self,
         runtime: FakeRuntime,
-        path: str,
+        path: str | bytes,
         options: ort.SessionOptions,
         providers: dict[str, dict[str, str]],
         keywords: dict[str, Any],

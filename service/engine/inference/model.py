@@ -82,7 +82,7 @@ class LoadedModel:
             intra_op_num_threads=parallelism.threads,
             concurrent_runs=parallelism.concurrent_runs,
         )
-        warning = ""
+        warning = encoder.warning
         if settings.precision == "auto" and (why := int8_obstacle(settings, artifact.manifest)):
             warning = f"not served in int8: {why}"
         return cls(encoder, encoder.tokenizer, artifact, warning=warning)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import MODEL, WEIGHTS, Manifest
+from s2sent.model.artifact.manifest import WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact, graph_at
 from s2sent.service.engine.inference.private_cache import (
     UMASK,
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 CONVERTERS = {"cpu": "s2sent.model.export.requantize", "cuda": "s2sent.model.export.gpu.conversion"}
 # Each goes up when the converter makes something else of the same artifact.
-CONVERSION = {"int8": "4", "fp16": "fp16-1", "fp32": "fp32-1"}
+CONVERSION = {"int8": "4", "fp16": "fp16-2", "fp32": "fp32-2"}
 # What a conversion changes in a manifest.
 CONVERTED_FIELDS = ("precision", "exact_without_vnni", "scores", "by_depth", "parity", "versions")
 CONVERTED_FOR_GPU = (*CONVERTED_FIELDS, "inputs")
@@ -127,7 +127,9 @@ def _said(artifact: Artifact, source: Artifact) -> Manifest:
     """What a conversion leaves as it is in ``source``: the canary is a file."""
     changed = CONVERTED_FOR_GPU if artifact.manifest.is_for_gpu else CONVERTED_FIELDS
     same = {name: getattr(source.manifest, name) for name in changed}
-    graphs = {MODEL, WEIGHTS, *map(graph_at, artifact.manifest.depths)}
+    depths = (None, *artifact.manifest.depths)
+    graphs = {graph_at(depth, unpadded=form) for depth in depths for form in (False, True)}
+    graphs.add(WEIGHTS)
     files = {name: entry for name, entry in artifact.manifest.files.items() if name not in graphs}
     return dataclasses.replace(artifact.manifest, files=files, **same)
 

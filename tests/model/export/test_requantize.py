@@ -14,8 +14,9 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export import graph as graph_of
 from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.conversion import ConversionError
 from s2sent.model.export.options import ExportOptions, Precision
-from s2sent.model.export.requantize import ConversionError, convert_to_int8
+from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder

@@ -1,7 +1,6 @@
 """Graphs for a GPU: the source's vectors at every depth, by operators that are right there."""
 
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,13 @@ from s2sent.model.artifact.manifest import MODEL, WEIGHTS
 from s2sent.model.artifact.reader import Artifact, graph_at
 from s2sent.model.export import graph
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.gpu.conversion import ConversionError, convert_for_gpu
+from s2sent.model.export.conversion import ConversionError
+from s2sent.model.export.gpu.conversion import convert_for_gpu
 from s2sent.model.export.gpu.operators import AVOIDED
 from s2sent.model.export.options import ExportOptions, Precision
 from s2sent.model.export.twins import export_twins
-from s2sent.model.network.encoder import build_encoder
-from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.operators_run import softmax_axes
-from tests.support.tiny import tiny_backbone
 from tests.support.tiny_twins import tiny_twins
 
 # Of transformers' modules of DeBERTa and ModernBERT.
@@ -34,38 +31,6 @@ pytestmark = [
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "a car"]
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "mpnet", "deberta-v2", "modernbert", "t5")
-
-
-@pytest.fixture(scope="module")
-def source_of(
-    tmp_path_factory: pytest.TempPathFactory, decoder_artifact: Artifact, exits_artifact: Artifact
-) -> Any:
-    """Artifacts that can stop early, by family; one with gates for exits, and a decoder."""
-    made = {"llama": decoder_artifact, "exits": exits_artifact}
-
-    def source(family: str) -> Artifact:
-        if family not in made:
-            folder = tmp_path_factory.mktemp(family)
-            config = SelectorConfig.preset("default", width=32, reduction=4)
-            backbone = tiny_backbone(folder / "backbone", family)
-            build_encoder(backbone, config, max_seq_length=64).save(str(folder / "checkpoint"))
-            options = ExportOptions(depths=(3,))
-            made[family] = export_checkpoint(folder / "checkpoint", folder / "artifact", options)
-        return made[family]
-
-    return source
-
-
-@pytest.fixture(scope="module")
-def converted(source_of: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """What the artifact of a family is converted to, by precision; each is made once."""
-
-    @cache
-    def convert(family: str, precision: str) -> Artifact:
-        target = tmp_path_factory.mktemp("converted") / precision
-        return convert_for_gpu(source_of(family), target, precision)
-
-    return convert
 
 
 def graphs_of(artifact: Artifact) -> list[onnx.GraphProto]:
