@@ -49,7 +49,7 @@ def read_encoder(folder: Path) -> GivenEncoder:
     """The settings of a sentence-transformers folder; raises `GivenGraphError` for other encoders.
 
     Transformer, Pooling by mean or the first token, and Normalize are served, and StaticEmbedding;
-    other modules, and a prompt that is left out of the pooling, need torch's export.
+    other modules need torch's export. A prompt that is left out of the pooling is refused by both.
     """
     modules = _read(folder / "modules.json", missing=None)
     if modules is None:
@@ -76,7 +76,7 @@ def read_encoder(folder: Path) -> GivenEncoder:
     return GivenEncoder(
         folder=place,
         config=config,
-        pooling="mean" if is_static else _pooling(folder / paths["Pooling"]),
+        pooling="mean" if is_static else _pooling(folder / paths["Pooling"], prompts),
         normalize="Normalize" in paths,
         max_seq_length=LONGEST if is_static else _max_seq_length(folder, config),
         prompts=prompts if any(prompts.values()) else {},
@@ -98,7 +98,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _pooling(folder: Path) -> str:
+def _pooling(folder: Path, prompts: dict[str, str]) -> str:
     settings = _read(folder / "config.json")
     if "pooling_mode" in settings:
         modes = [str(settings["pooling_mode"])]
@@ -110,8 +110,11 @@ def _pooling(folder: Path) -> str:
             f"{folder} pools by {', '.join(modes) or 'nothing'}, and without torch only by mean and"
             f" cls can be served: {EXPORT}."
         )
-    if settings.get("include_prompt") is False:
-        raise GivenGraphError(f"{folder} leaves the prompt out of the pooling: {EXPORT}.")
+    if settings.get("include_prompt") is False and any(prompts.values()):
+        raise GivenGraphError(
+            f"{folder} leaves its prompts out of the pooling (include_prompt=False), and an encoder"
+            " here pools all tokens: choose a model that does."
+        )
     return modes[0]
 
 

@@ -22,6 +22,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.utils import Extractor
+from tokenizers import Tokenizer as Vocabulary
 
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, TOKENIZER, Manifest
@@ -40,7 +41,7 @@ from s2sent.model.export.given_folder import (
     read_graph,
     states_of,
 )
-from s2sent.model.export.parity import ParityError, check_parity, parity_sentences
+from s2sent.model.export.parity import ParityError, check_parity, sentences_for
 from s2sent.model.export.static_table import static_graph, static_tokenizer
 from s2sent.model.runtime.encoder import (
     LEAST_NORM,
@@ -53,6 +54,7 @@ from s2sent.model.runtime.tokenizer import Tokenizer
 
 STATES = "block_states"  # [batch, length, width], what the pooling reads
 CANARY_TEXT = "A canary sings while the air is good."
+LARGE_WEIGHT = 1_000  # bytes; sizes and axes, which a converter reads, have fewer
 Embed = Callable[[Sequence[str], str], NDArray[np.float32]]  # texts behind a prompt -> [n, dim]
 _COPIED = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -97,7 +99,8 @@ def export_given_graph(folder: Path, target: Path, *, name: str = "") -> Artifac
             default_prompt_name=encoder.default_prompt_name,
         )
         served = OnnxEncoder(Artifact(staging, manifest))
-        sentences = [*parity_sentences(), " ".join(parity_sentences())]
+        own = sentences_for(Vocabulary.from_buffer(encoder.tokenizer))
+        sentences = [*own, " ".join(own)]
         expected = reference(sentences, manifest.prompt())
         report = check_parity(
             "fp32", sentences, onnx=served.encode, torch=expected, unrounded=expected
@@ -163,15 +166,33 @@ def _write_graph(
 
 
 def _at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph in the operators of the artifact's opset."""
+    """The graph in the operators of the artifact's opset.
+
+    Its large weights are inputs meanwhile: what converts it takes a buffer of at most 2 GiB.
+    """
     if next((e.version for e in model.opset_import if not e.domain), 0) >= graph.OPSET:
         return model
+    whole = model.graph
+    large = {each.name: each for each in whole.initializer if len(each.raw_data) > LARGE_WEIGHT}
+    apart = [helper.make_tensor_value_info(n, w.data_type, w.dims) for n, w in large.items()]
+    small = [each for each in whole.initializer if each.name not in large]
+    inputs = [*whole.input, *apart]
+    light = helper.make_model(
+        helper.make_graph(whole.node, whole.name, inputs, whole.output, small),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
     try:
-        return onnx.version_converter.convert_version(model, graph.OPSET)
+        converted = onnx.version_converter.convert_version(light, graph.OPSET)
     except RuntimeError as error:
         raise GivenGraphError(
             f"its operators cannot be brought to opset {graph.OPSET} ({error}): {EXPORT}."
         ) from error
+    kept = [each for each in converted.graph.input if each.name not in large]
+    del converted.graph.input[:]
+    converted.graph.input.extend(kept)
+    converted.graph.initializer.extend(large.values())
+    return converted
 
 
 def _rename_output(part: onnx.GraphProto, name: str) -> None:

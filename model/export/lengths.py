@@ -12,7 +12,7 @@ from typing import Any
 from sentence_transformers import SentenceTransformer
 
 from s2sent.model.export.options import ExportError
-from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.parity import sentences_for
 from s2sent.model.network.encoder import find_template, max_positions
 from s2sent.model.network.transformer import TemplateTransformer
 
@@ -85,13 +85,14 @@ def checked_texts(encoder: SentenceTransformer, sentences: Sequence[str]) -> lis
     The last is as long as a text that the encoder reads, up to ``LONGEST_CHECKED`` tokens and a
     window.
     """
-    joined = " ".join(parity_sentences())
-    texts = [*(sentences or parity_sentences()), joined]
+    own = sentences_for(encoder.tokenizer.backend_tokenizer)
+    joined = " ".join(own)
+    texts = [*(sentences or own), joined]
     backbone: Any = encoder[0].get_submodule("auto_model")
     window = backbone.config.to_dict().get("sliding_window") or 0
     wanted = min(max_seq_length(encoder), LONGEST_CHECKED + window)
     found = len(encoder.tokenizer(joined, add_special_tokens=False, verbose=False)["input_ids"])
-    if found < wanted:
+    if 0 < found < wanted:
         words = joined.split()
         texts.append(" ".join(islice(cycle(words), math.ceil(wanted / found * len(words)))))
     return texts

@@ -1,6 +1,7 @@
 """The parity check of an export: ONNX embeddings against torch's, on real text in mixed batches."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,6 +22,7 @@ SAME_AS_TORCH = frozenset(("fp32", "weight-int8"))
 SAME_IN_ANY_BATCH = SAME_AS_TORCH | {"int8"}
 # The least cosine to the unrounded model, at the worst sentence.
 MIN_COSINE = {"fp32": 0.99999, "fp16": 0.9995, "weight-int8": 0.997, "int8": 0.99}
+LEAST_TOKENS = 4  # of a sentence, in the mean, for which a vocabulary has the letters
 _CHOOSE = (
     "The graph does not compute what the checkpoint does: choose a backbone of a family in"
     " docs/encoders.md with the usual settings."
@@ -57,6 +59,25 @@ def parity_sentences() -> tuple[str, ...]:
         .read_text(encoding="utf-8")
     )
     return tuple(line for line in text.splitlines() if line)
+
+
+def sentences_for(tokenizer: Any) -> tuple[str, ...]:
+    """The built-in sentences, or texts of a vocabulary's own tokens where it has few for those.
+
+    ``tokenizer`` is one of the library tokenizers, which drops letters that it does not have, or
+    gives the same token for all of them.
+    """
+    built_in = parity_sentences()
+    found = Counter[int]()
+    for encoding in tokenizer.encode_batch(list(built_in), add_special_tokens=False):
+        found.update(encoding.ids)
+    if found.total() > LEAST_TOKENS * len(built_in) and max(found.values()) < found.total() / 2:
+        return built_in
+    choose = random.Random(0)  # noqa: S311  # reproducible, not a secret
+    ids = sorted(tokenizer.get_vocab().values())
+    lengths = [choose.randint(1, 40) for _ in built_in]
+    texts = tokenizer.decode_batch([choose.choices(ids, k=length) for length in lengths])
+    return tuple(filter(None, texts)) or built_in
 
 
 def in_mixed_batches(encode: Encode, sentences: Sequence[str], *, seed: int = 0) -> Embeddings:

@@ -238,8 +238,8 @@ def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> No
             )
     elif not pooling.include_prompt and any(encoder.prompts.values()):
         raise CheckpointError(
-            f"{checkpoint} leaves its prompt out of the pooling (include_prompt=False): an encoder "
-            "here pools all tokens."
+            f"{checkpoint} leaves its prompts out of the pooling (include_prompt=False), and an "
+            "encoder here pools all tokens: choose a model that does."
         )
     elif modes not in SIMPLE_POOLINGS and find_selector(encoder):
         raise CheckpointError(

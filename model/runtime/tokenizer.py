@@ -7,6 +7,7 @@ options share.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -276,9 +277,12 @@ class Tokenizer:
         return list(ids[start:stop]), index, self._prefix, self._suffix
 
     def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """The ids the tokenizer puts before and after a single text, found with a probe."""
-        probe = self._tokenizer.encode("a", add_special_tokens=False).ids
-        whole = self._tokenizer.encode("a", add_special_tokens=True).ids
+        """The ids the tokenizer puts before and after a single text, found with one of any ids."""
+        words = (self._tokenizer.decode([word]) for word in range(self.vocab_size))
+        for text in chain("a", words):  # of letters that a vocabulary lacks there may be no ids
+            if probe := self._tokenizer.encode(text, add_special_tokens=False).ids:
+                break
+        whole = self._tokenizer.encode(text, add_special_tokens=True).ids
         for start in range(len(whole) - len(probe) + 1):
             if whole[start : start + len(probe)] == probe:
                 return whole[:start], whole[start + len(probe) :]

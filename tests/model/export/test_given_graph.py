@@ -105,7 +105,6 @@ def test_a_graph_that_the_passes_change_is_refused(
     ("file", "values", "sentence"),
     [
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pools by max"),
-        ("1_Pooling/config.json", {"include_prompt": False}, "leaves the prompt out"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "lower-cases texts"),
     ],
 )
@@ -116,6 +115,44 @@ def test_what_needs_torch_is_refused_with_the_command_that_helps(
     edit(folder / file, **values)
     with pytest.raises(GivenGraphError, match=f"{sentence}.*s2sent-train export"):
         export_given_graph(folder, tmp_path / "made")
+
+
+def test_a_prompt_that_is_left_out_of_the_pooling_may_be_no_prompt(
+    given: Path, tmp_path: Path
+) -> None:
+    """With one it is refused as torch's export refuses it, which is therefore no cure."""
+    folder = copied(given, tmp_path / "given")
+    edit(folder / "1_Pooling/config.json", include_prompt=False)
+    vectors = OnnxEncoder(export_given_graph(folder, tmp_path / "made")).encode(TEXTS)
+    plain = OnnxEncoder(export_given_graph(given, tmp_path / "plain")).encode(TEXTS)
+    np.testing.assert_array_equal(vectors, plain)
+    edit(folder / "config_sentence_transformers.json", prompts={"query": "find: "})
+    with pytest.raises(GivenGraphError, match="leaves its prompts out.*choose a model") as refused:
+        export_given_graph(folder, tmp_path / "refused")
+    assert "torch" not in str(refused.value)
+
+
+def test_weights_above_the_limit_of_a_protocol_buffer_are_not_converted_with_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come in two files, and go into two."""
+    encoder = given_graph(tmp_path / "given", exporter="torch")
+    path = tmp_path / "given/onnx/model.onnx"
+    onnx.save_model(onnx.load(path), path, save_as_external_data=True, location="model.onnx_data")
+    limit = path.stat().st_size + 20_000
+    assert (path.with_name("model.onnx_data")).stat().st_size > limit
+    convert = onnx.version_converter.convert_version
+
+    def limited(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+        if model.ByteSize() > limit:
+            raise ValueError("Message onnx.ModelProto exceeds maximum protobuf size")
+        return convert(model, version)
+
+    monkeypatch.setattr(onnx.version_converter, "convert_version", limited)
+    monkeypatch.setattr("s2sent.model.export.graph.LARGEST_GRAPH", limit)
+    artifact = export_given_graph(tmp_path / "given", tmp_path / "made")
+    assert artifact.manifest.files["onnx/model.onnx_data"].bytes > limit
+    assert np.abs(OnnxEncoder(artifact).encode(TEXTS) - encoder.encode(TEXTS)).max() <= 1e-5
 
 
 def test_modules_that_are_not_read_are_named(given: Path, tmp_path: Path) -> None:

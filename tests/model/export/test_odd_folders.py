@@ -13,11 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModel
 
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportError, ExportOptions
-from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.parity import parity_sentences, sentences_for
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import load_encoder
 from s2sent.model.runtime.encoder import OnnxEncoder
@@ -231,6 +233,38 @@ def test_a_prompt_that_is_left_out_of_the_pooling_may_be_no_prompt(tmp_path: Pat
     edit(folder / "config_sentence_transformers.json", prompts={"query": "find: "})
     with pytest.raises(CheckpointError, match="include_prompt=False"):
         load_encoder(folder)
+
+
+GLYPHS = [chr(number) for number in range(0x4E00, 0x4E00 + 200)]
+UNKNOWN = "[UNK]"
+VOCABULARY = {name: at for at, name in enumerate(["[PAD]", UNKNOWN, "[CLS]", "[SEP]", *GLYPHS])}
+VOCABULARIES = {
+    "unknown": models.WordPiece(VOCABULARY, unk_token=UNKNOWN),
+    "dropped": models.BPE(VOCABULARY, []),
+}
+
+
+@pytest.mark.parametrize("kind", VOCABULARIES)
+def test_parity_is_checked_on_texts_that_a_vocabulary_has(kind: str, tmp_path: Path) -> None:
+    """Letters that it has not are one unknown token each word, or none at all."""
+    folder = saved(tmp_path, "bert", 64, **SHAPE)
+    tokenizer = Tokenizer(VOCABULARIES[kind])
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        "[CLS] $A [SEP]", None, [("[CLS]", 2), ("[SEP]", 3)]
+    )
+    known = {
+        each
+        for text in sentences_for(tokenizer)
+        for each in tokenizer.encode(text, add_special_tokens=False).ids
+    }
+    assert len(known) > 150
+    tokenizer.save(str(folder / "tokenizer.json"))
+    edit(folder / "tokenizer_config.json", tokenizer_class="PreTrainedTokenizerFast")
+    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact"))
+    texts = ["".join(GLYPHS[:9]), "".join(GLYPHS)]
+    expected = SentenceTransformer(str(folder)).encode(texts)
+    np.testing.assert_allclose(served.encode(texts), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("depths", [(1, 2), (2, 3)])

@@ -52,6 +52,15 @@ def test_special_tokens_frame_each_text_and_order_is_kept(tokenizer: Tokenizer) 
     assert ids(tokenizer, "a b", "ax", "") == [[CLS, A, B, SEP], [CLS, A, 9, SEP], [CLS, SEP]]
 
 
+def test_special_tokens_frame_a_text_where_the_vocabulary_lacks_our_letters() -> None:
+    """And has no token for what it lacks."""
+    words = {word: index for index, word in enumerate([*WORDS[:4], "\u4e00", "\u4e8c"])}
+    made: Any = tokenizers.Tokenizer(models.BPE(words, []))
+    made.post_processor = processors.BertProcessing(("[SEP]", SEP), ("[CLS]", CLS))
+    tokenizer = Tokenizer(made.to_str().encode(), 8)
+    assert ids(tokenizer, "\u4e8c\u4e00", "a") == [[CLS, 5, 4, SEP], [CLS, SEP]]
+
+
 @pytest.mark.parametrize(
     ("model", "unknown"),
     [
