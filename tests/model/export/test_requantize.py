@@ -1,5 +1,6 @@
 """An artifact is given products of int8 without its checkpoint, or stays what it was."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MODEL
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.artifact.writer import seal
 from s2sent.model.export import graph as graph_of
 from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
@@ -68,10 +70,10 @@ def test_int8_is_as_small_by_conversion_as_by_export(
 
 
 def test_a_file_that_is_replaced_meanwhile_is_not_sealed(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_artifact: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written are the bytes that were verified."""
-    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", ExportOptions())
+    source = Artifact.open(shutil.copytree(tiny_artifact.path, tmp_path / "source"))
     convert = requantize._convert_graph
 
     def convert_and_replace(*arguments: Any) -> onnx.ModelProto:
@@ -134,10 +136,9 @@ def test_a_product_of_tokens_that_are_padded_still_stays_in_float32(tmp_path: Pa
 
 
 def test_the_command_prints_what_came_out(
-    tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_artifact: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    export_checkpoint(tiny_checkpoint, tmp_path / "source", ExportOptions())
-    command = ["int8", str(tmp_path / "source"), str(tmp_path / "made"), "--name", "other"]
+    command = ["int8", str(tiny_artifact.path), str(tmp_path / "made"), "--name", "other"]
     with pytest.raises(SystemExit, match="0"):
         main(command)
     assert "made: int8," in capsys.readouterr().out
@@ -146,21 +147,22 @@ def test_the_command_prints_what_came_out(
         main(command)
     assert "made" in capsys.readouterr().err  # it is there already
     with pytest.raises(ArtifactError):
-        convert_to_int8(Artifact.open(tmp_path / "source"), tmp_path / "made")
+        convert_to_int8(tiny_artifact, tmp_path / "made")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("form", "message"),
     [
-        (ExportOptions(precision="fp16"), "is fp16, not packed: int8 needs a packed fp32"),
-        (ExportOptions(standard_operators=True), "is fp32, not packed"),
-        (ExportOptions(precision="int8"), "is int8: int8 needs"),
+        ({"precision": "fp16", "packed": False}, "is fp16, not packed: int8 needs a packed fp32"),
+        ({"packed": False}, "is fp32, not packed"),
+        ({"precision": "int8"}, "is int8: int8 needs"),
     ],
 )
 def test_what_cannot_be_converted_is_said_with_the_cure(
-    tiny_checkpoint: Path, tmp_path: Path, options: ExportOptions, message: str
+    tiny_artifact: Artifact, tmp_path: Path, form: dict[str, Any], message: str
 ) -> None:
-    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", options)
+    folder = shutil.copytree(tiny_artifact.path, tmp_path / "source")
+    source = seal(folder, replace(tiny_artifact.manifest, **form))
     with pytest.raises(ConversionError, match=message):
         convert_to_int8(source, tmp_path / "made")
     assert not (tmp_path / "made").exists()
