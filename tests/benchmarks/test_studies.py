@@ -5,13 +5,14 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.studies import in_turns, lanes
+from benchmarks.studies import equal_lengths, in_turns, lanes
 from benchmarks.studies.bulk import high_water_mb
 from benchmarks.studies.cosines import cosines, with_noise
 from benchmarks.studies.profile import attribute, read_totals
@@ -25,6 +26,7 @@ from benchmarks.studies.unfetched_output import (
 )
 from benchmarks.systems.running import NotMeasured
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.network.encoder import load_encoder, pooling_modes
 from s2sent.model.runtime.encoder import (
     BLOCK_WEIGHTS_OUTPUT,
     POOLED_OUTPUT,
@@ -164,3 +166,19 @@ def test_the_memory_of_a_child_is_its_own() -> None:
         assert process.stdout.readline() == b"held\n"
         assert 100 < high_water_mb(process.pid) < 200 < len(held) / 1e6
     assert high_water_mb(process.pid) == 0
+
+
+@pytest.mark.parametrize("family", equal_lengths.MODELS)
+def test_decoders_of_equal_lengths_are_read_as_they_are_described(
+    family: str, tmp_path: Path
+) -> None:
+    encoder = load_encoder(equal_lengths.save_model(tmp_path / "made", family))
+    lengths = {
+        name: {len(encoder.tokenizer(text)["input_ids"]) for text in texts}
+        for name, texts in equal_lengths.TEXTS.items()
+    }
+    assert {name: len(each) for name, each in lengths.items()} == {"equal": 1, "different": 2}
+    backbone: Any = encoder[0].get_submodule("auto_model")
+    assert backbone.config.model_type == family
+    pooled = equal_lengths.MODELS[family][1].removesuffix("_tokens")
+    assert pooling_modes(encoder) == (pooled,)
