@@ -18,7 +18,8 @@ from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.twin_encoder import TwinEncoder
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.encoder import new_encoder
-from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.evaluation.depths.by_depth import score_grid
+from s2sent.training.evaluation.depths.encoders import checkpoint_depths
 from s2sent.training.evaluation.development import (
     WITHOUT_OVERLAP,
     read_development_pairs,
@@ -26,14 +27,16 @@ from s2sent.training.evaluation.development import (
 )
 from s2sent.training.evaluation.encoders import BATCH_SIZE, torch_encode
 from s2sent.training.evaluation.geometry import BlockWeights, block_weights, geometry_of
-from s2sent.training.evaluation.retrieval import RECALL, read_retrieval, retrieval_scores
+from s2sent.training.evaluation.retrieval import PACKAGES, RECALL, score_retrieval
 from s2sent.training.evaluation.sts import (
     Encode,
     Remembered,
     SentencePairs,
+    average,
     cosines,
     distinct,
     read_tasks,
+    score,
     spearman,
     thinned,
     with_average,
@@ -118,39 +121,28 @@ def fusion_weights(
     )
 
 
-def score_depth_grid(
-    encoder: SentenceTransformer, depths: Sequence[int], dimensions: Sequence[int], data: Path
-) -> dict[str, Any]:
-    """Spearman x 100 by depth and dimension: the mean of the STS tasks of ``data``, and dev.
+def score_depths(encoder: SentenceTransformer, checkpoint: Path, data: Path) -> dict[str, Any]:
+    """Scores by depth of a checkpoint with exits, which ``encoder`` is.
 
-    Raises `DataError` for a task whose file is missing.
+    Spearman x 100 also by dimension: "tests", the mean of the STS tasks of ``data``, and "dev"; and
+    R@1 x 100 as "retrieval", where packages are there. Raises `DataError` for a missing file.
     """
-    width = int(encoder.get_embedding_dimension() or 0)
-    dev = read_development_pairs(data / "sts").without_overlap
-    sets = read_tasks(data / "sts")
-    found: dict[str, dict[str, dict[str, float]]] = {"tests": {}, "dev": {}}
-    texts = distinct(*(side for of in (dev, *sets.values()) for side in (of.first, of.second)))
-    place = {text: number for number, text in enumerate(texts)}
-    rows = encode_exits(encoder, texts, depths)
-    for task, pairs in {WITHOUT_OVERLAP: dev, **sets}.items():
-        first, second = ([place[text] for text in side] for side in (pairs.first, pairs.second))
-        part, share = ("dev", 1.0) if task == WITHOUT_OVERLAP else ("tests", 1 / len(sets))
-        for depth, of_depth in rows.items():
-            row = found[part].setdefault(str(depth), {})
-            for size in (*(each for each in dimensions if each < width), width):
-                value = spearman(of_depth[first, :size], of_depth[second, :size], pairs.gold)
-                row[str(size)] = row.get(str(size), 0.0) + value * share
-    return found
+    by_depth = checkpoint_depths(encoder, checkpoint)
 
+    def scores(encode: Encode) -> dict[str, float]:
+        dev = score_development(encode, data / "sts")[WITHOUT_OVERLAP]
+        return {"tests": average(score(encode, data / "sts")), "dev": dev}
 
-def score_recall(
-    encoder: SentenceTransformer, depths: Sequence[int], file: Path
-) -> dict[str, float]:
-    """R@1 x 100 of a file's queries among its documents, by depth at full width."""
-    queries, documents = (encode_exits(encoder, side, depths) for side in read_retrieval(file))
-    return {
-        str(depth): retrieval_scores(queries[depth], documents[depth])[RECALL] for depth in queries
+    found: dict[str, Any] = {
+        part: {str(depth): {str(size): row[size] for size in row} for depth, row in grid.items()}
+        for part, grid in score_grid(by_depth, scores).items()
     }
+    if (packages := data / PACKAGES).is_file():
+        found["retrieval"] = {
+            str(depth): score_retrieval(encode, packages)[RECALL]
+            for depth, encode in by_depth.at.items()
+        }
+    return found
 
 
 def milliseconds_by_depth(checkpoint: Path, depths: Sequence[int], full: int) -> dict[int, float]:

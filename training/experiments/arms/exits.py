@@ -11,9 +11,9 @@ from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.backbones import resolve
 from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation.depths.by_depth import DIMENSIONS
 from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.evaluation.results.statistics import Line
-from s2sent.training.evaluation.retrieval import PACKAGES
 from s2sent.training.experiments.engine import (
     Arm,
     Run,
@@ -29,8 +29,7 @@ from s2sent.training.experiments.score import (
     fusion_weights,
     initial_encoder,
     milliseconds_by_depth,
-    score_depth_grid,
-    score_recall,
+    score_depths,
 )
 from s2sent.training.experiments.tables import (
     ByArm,
@@ -50,7 +49,6 @@ from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
-DIMENSIONS = (32, 64, 128, 256)  # and the full width
 DEFAULT_STEPS, DEFAULT_SEEDS = 300, (1, 2, 3)
 SETTING = ("backbone", "corpus", "batch_size", "depths", "steps")  # of runs that are compared
 
@@ -164,9 +162,7 @@ def _score(
     assert recipe.elastic is not None  # noqa: S101 - `recipe_of` sets it
     depths, data = recipe.elastic.depths, series.data
     encoder = load_checkpoint(checkpoint)
-    found = score_depth_grid(encoder, depths, DIMENSIONS, data)
-    if (packages := data / PACKAGES).is_file():
-        found["retrieval"] = score_recall(encoder, depths, packages)
+    found = score_depths(encoder, checkpoint, data)
     if ARMS[arm].patch["selector"].get("spatial_selection") != "avg":
         texts, start = development_texts(data), initial_encoder(recipe)
         known = [fusion_weights(encoder, start, texts, depth) for depth in (*depths, None)]
