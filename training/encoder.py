@@ -103,13 +103,13 @@ def _freeze_blocks(backbone: nn.Module, count: int) -> None:
 
 
 def _round_matrices(encoder: SentenceTransformer) -> None:
-    """Put the backbone's matrices on the grid that `weight-int8` stores, and keep them there.
+    """Put the matrices of backbone and exits on the grid that `weight-int8` stores, and keep them.
 
-    Biases, layer norms and selectors can then be trained to make up for the rounding.
+    Biases, layer norms and gates can then be trained to make up for the rounding.
     """
-    from s2sent.model.export.int8.rounding import round_matrices  # loads what exports
+    from s2sent.model.export.int8 import rounding  # loads what exports
 
-    for parameter in round_matrices(encoder[0]):
+    for parameter in [*rounding.round_matrices(encoder[0]), *rounding.round_projections(encoder)]:
         parameter.requires_grad = False
 
 

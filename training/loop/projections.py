@@ -25,6 +25,10 @@ def fit_new_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Co
         step = -(-len(texts) // MOST_TEXTS)
         with reading(encoder, recipe.backbone.max_seq_length):
             start_projections(encoder, texts[::step])
+        if recipe.training.round_matrices:
+            from s2sent.model.export.int8.rounding import round_projections  # loads what exports
+
+            round_projections(encoder)
 
 
 def start_projections(encoder: SentenceTransformer, texts: list[str]) -> None:

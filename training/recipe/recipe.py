@@ -104,7 +104,7 @@ class TrainingConfig:
     lora_rank: Annotated[int, at_least(0, ", which trains all weights")] = 0  # of linear layers
     lora_alpha: AboveZero = 16.0  # the updates are scaled by lora_alpha / lora_rank
     lora_dropout: float = 0.05
-    round_matrices: bool = False  # put the backbone's on int8's grid and train what is left
+    round_matrices: bool = False  # put them on int8's grid and train what is left
     mini_batch_size: Count = 0  # above 0: gradients in pieces of this size, as if in one
 
     def reads_all(self, rows: int) -> bool:

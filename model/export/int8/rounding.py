@@ -22,12 +22,21 @@ def round_weights(
     """
     encoder = copy.deepcopy(encoder)
     round_matrices(encoder[0], tables_only=tables_only)
+    if not tables_only:
+        round_projections(encoder)
+    return encoder
+
+
+def round_projections(encoder: SentenceTransformer) -> list[torch.nn.Parameter]:
+    """Round the large matrices behind exits in place, as `round_weights` does; returns them."""
     selector = find_selector(encoder)
-    for matrix in selector.projections.values() if selector and not tables_only else ():
+    rounded = []
+    for matrix in selector.projections.values() if selector else ():
         if matrix.numel() >= MIN_ROUNDED_ELEMENTS:
             values = round_channels(matrix.detach().cpu().numpy(), axis=0)
             matrix.data.copy_(torch.from_numpy(values))
-    return encoder
+            rounded.append(matrix)
+    return rounded
 
 
 def round_matrices(

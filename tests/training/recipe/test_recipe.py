@@ -12,6 +12,7 @@ from pydantic import ValidationError
 import s2sent.training
 from s2sent.training.errors import ConfigError
 from s2sent.training.recipe.objectives import PromptBERT, SimCSE
+from s2sent.training.recipe.phases import read_phases
 from s2sent.training.recipe.recipe import CorpusPart, TrainingConfig, read_recipe, recipe_from
 
 CONFIGS = Path(s2sent.training.__file__).parent / "configs"
@@ -60,9 +61,9 @@ def test_the_protocol_of_the_paper_is_what_a_recipe_says_without_saying_anything
 def test_a_recipe_as_a_table_is_the_same_recipe_again(tmp_path: Path) -> None:
     """So that what a checkpoint's record holds can be run."""
     for path in CONFIGS.glob("*.toml"):
-        recipe = read_recipe(path)
-        table = json.loads(json.dumps(recipe.as_table()))
-        assert recipe_from(table, "record") == recipe
+        for phase in read_phases(path):
+            table = json.loads(json.dumps(phase.recipe.as_table()))
+            assert recipe_from(table, "record") == phase.recipe
 
 
 def test_without_a_selector_there_is_none(tmp_path: Path) -> None:
@@ -72,13 +73,14 @@ def test_without_a_selector_there_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_recipe_that_ships_can_be_read(path: Path) -> None:
-    recipe = read_recipe(path)
-    config = recipe.selector_config(768)
-    assert config is None or config.width == 768
+    for phase in read_phases(path):
+        config = phase.recipe.selector_config(768)
+        assert config is None or config.width == 768
 
 
 def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
-    config = read_recipe(CONFIGS / "default.toml").selector_config(384)
+    *_, last = read_phases(CONFIGS / "default.toml")
+    config = last.recipe.selector_config(384)
     assert config is not None
     assert (config.num_blocks, config.num_frequencies, config.reduction) == (3, 4, 12)
 
