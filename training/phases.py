@@ -9,6 +9,7 @@ A resumed run leaves phases alone that are done, and goes on with the one that w
 import logging
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from s2sent.training.errors import ConfigError, Interrupted
@@ -41,47 +42,38 @@ def train_phases(
     are kept until the last phase is done. Raises what `train` raises, and `ConfigError` for several
     processes and where a phase that is done was trained by another recipe.
     """
+    run = partial(train, data=data, save_minutes=save_minutes, report_to=report_to)
     if not phases[0].name:
-        train(
-            phases[0].recipe,
-            data,
-            output,
-            cache=cache,
-            resume=resume,
-            save_minutes=save_minutes,
-            report_to=report_to,
-        )
+        run(phases[0].recipe, output=output, cache=cache, resume=resume)
         return
     if num_processes() > 1:
         raise ConfigError("A recipe with phases is trained by one process: leave torchrun out.")
     work = partial_of(output)
     require_free(output, work, resume=resume)
-    folders = {phase.name: work / PHASES / phase.name for phase in phases[:-1]}
-    folders[phases[-1].name] = work / LAST
+    *first, last = phases
+    folders = {phase.name: work / PHASES / phase.name for phase in first} | {last.name: work / LAST}
     named = {PHASE + name: str(folder) for name, folder in folders.items()}
-    for number, phase in enumerate(phases, 1):
+    for phase in phases if not folders[last.name].exists() else [last]:
         folder = folders[phase.name]
         if folder.exists():
             _require_same(folder, phase)
             log.info("phase %s is done already", phase.name)
             continue
-        log.info("phase %d of %d: %s", number, len(phases), phase.name)
+        log.info("phase %s", phase.name)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        outcome = train(
-            with_encoders(phase.recipe, named, phase.name),
-            data,
-            folder,
-            cache=cache or work / CACHE,
-            resume=partial_of(folder).exists(),
-            save_minutes=save_minutes,
-            report_to=report_to,
-            phase=phase,
-        )
-        if outcome.stopped is not None and number < len(phases):
+        recipe = with_encoders(phase.recipe, named, phase.name)
+        begun = partial_of(folder).exists()
+        outcome = run(recipe, output=folder, cache=cache or work / CACHE, resume=begun, phase=phase)
+        if outcome.stopped is not None and phase is not last:
             raise Interrupted(
                 f"Interrupted after phase {phase.name}: run the same command with --resume.",
                 outcome.stopped,
             )
+    _finish(work, output)
+
+
+def _finish(work: Path, output: Path) -> None:
+    """Put the phases into the last one's checkpoint, and that where it is to be."""
     with saving(work):
         if (work / PHASES).exists():
             (work / PHASES).rename(work / LAST / PHASES)

@@ -136,10 +136,10 @@ def test_an_interrupted_run_goes_on_with_its_phase(
     train_phases(phases, data, tmp_path / "whole")
     trained: list[str] = []
 
-    def noted(recipe: Recipe, data: Path, folder: Path, **options: Any) -> Outcome:
-        trained.append(folder.name)
+    def noted(recipe: Recipe, *, output: Path, **options: Any) -> Outcome:
+        trained.append(output.name)
         with interrupted_at(2) if trained == ["contrast", "graded"] else nullcontext():
-            return train(recipe, data, folder, **options)
+            return train(recipe, output=output, **options)
 
     monkeypatch.setattr("s2sent.training.phases.train", noted)
     with pytest.raises(Interrupted, match=r"step 2 of 3"):
@@ -153,6 +153,19 @@ def test_an_interrupted_run_goes_on_with_its_phase(
     train_phases(phases, data, tmp_path / "out", resume=True)
     assert trained == ["contrast", "graded", "graded", "last"]
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_run_that_ended_between_its_last_phase_and_its_end_trains_nothing_again(
+    phases: list[Phase], data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its phases were put into the last one's checkpoint already."""
+    train_phases(phases, data, tmp_path / "out")
+    whole = contents(tmp_path / "out")
+    (tmp_path / "out.partial").mkdir()
+    (tmp_path / "out").rename(tmp_path / "out.partial" / "last")
+    monkeypatch.setattr("s2sent.training.phases.train", lambda *_, **__: pytest.fail("trained"))
+    train_phases(phases, data, tmp_path / "out", resume=True)
+    assert contents(tmp_path / "out") == whole
 
 
 def test_the_command_says_what_each_phase_would_take(
