@@ -236,6 +236,7 @@ class Harness:
     async def hold(self, text: str = "held") -> asyncio.Task[EmbedResult]:
         """Keeps the inference thread busy with one text until ``encoder.gate`` is set."""
         self.encoder.gate.clear()
+        self.encoder.entered = threading.Semaphore(0)  # without the runs before this one
         task = self.send(text)
         await self.encoder.until_entered()
         return task

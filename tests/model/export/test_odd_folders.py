@@ -267,6 +267,14 @@ def test_parity_is_checked_on_texts_that_a_vocabulary_has(kind: str, tmp_path: P
     np.testing.assert_allclose(served.encode(texts), expected, atol=1e-5)
 
 
+def test_padding_is_not_taken_for_letters_that_a_vocabulary_lacks() -> None:
+    """A tokenizer that has padded a batch before goes on to do so."""
+    letters = sorted({letter for text in parity_sentences() for letter in text})
+    tokenizer = Tokenizer(models.BPE({each: at for at, each in enumerate(letters)}, []))
+    tokenizer.enable_padding(length=2_000)
+    assert sentences_for(tokenizer) == parity_sentences()
+
+
 @pytest.mark.parametrize("depths", [(1, 2), (2, 3)])
 def test_norms_ahead_of_the_blocks_stop_early_in_half_precision(
     depths: tuple[int, ...], tmp_path: Path
