@@ -141,11 +141,12 @@ def rehearse(
 
 
 def untrained(phases: Sequence[Phase]) -> Iterator[tuple[str, Recipe]]:
-    """The name and recipe of each phase, in which the first backbone stands for earlier phases."""
-    first = phases[0].recipe.backbone.name
-    names = {PHASE + phase.name: first for phase in phases}
+    """The name and recipe of each phase, in which an earlier phase stands for its backbone."""
+    names: dict[str, str] = {}
     for phase in phases:
-        yield phase.name, with_encoders(phase.recipe, names, phase.name)
+        recipe = with_encoders(phase.recipe, names, phase.name)
+        names[PHASE + phase.name] = recipe.backbone.name
+        yield phase.name, recipe
 
 
 def free_megabytes(path: Path) -> str:

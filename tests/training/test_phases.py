@@ -91,8 +91,8 @@ def test_the_seed_that_is_asked_for_is_that_of_every_phase(phases: list[Phase]) 
         ('name = "graded"', 'name = "contrast"', "has two phases named contrast: name each once."),
         ("[[phase]]\n", "[phase]\n", "is not TOML"),
         ("phase:graded", "phase:later", "names phase:later, which is no earlier phase: use phase:"),
-        ("training.steps = 2", "seed = 2", "phase depths has seed or backbone.name, which all"),
-        ("training.steps = 2", 'backbone.name = "x"', "has seed or backbone.name, which all phase"),
+        ("training.steps = 2", "seed = 2", "phase depths has seed, which all phases share"),
+        ("training.steps = 2", 'backbone.name = "phase:x"', "names phase:x, which is no earlier"),
         ("training.steps = 2", 'backbone = "x"', "phase depths has backbone = 'x'"),
     ],
 )
@@ -109,6 +109,25 @@ def test_phases_must_be_tables(tmp_path: Path) -> None:
     before, *_ = RECIPE.partition("[[phase]]")
     with pytest.raises(ConfigError, match=r"phase that is no list of tables: write \[\[phase\]\]"):
         read_phases(write(tmp_path, 'phase = "contrast"\n' + before))
+
+
+def test_a_phase_may_have_a_backbone_of_its_own(backbone: Path, data: Path, tmp_path: Path) -> None:
+    """The one after it names that of an earlier phase, or begins with what it left."""
+    own = "backbone = {{ name = '{}', max_seq_length = 32 }}\n"
+    teacher = '[[phase]]\nname = "teacher"\n' + own.format(backbone)
+    begins = 'name = "graded"\n' + own.format("phase:contrast")
+    text = RECIPE.replace('[[phase]]\nname = "graded"\n', teacher + "[[phase]]\n" + begins)
+    text = text.replace("BACKBONE", str(backbone)).replace(f'"{backbone}"]', '"phase:teacher"]')
+    phases = read_phases(write(tmp_path, text))
+    names = [phase.recipe.backbone.name for phase in phases]
+    assert names == [str(backbone), str(backbone), "phase:contrast", "phase:graded"]
+    assert {phase.recipe.backbone.max_seq_length for phase in phases} == {32}
+    train_phases(phases, data, tmp_path / "out")
+    graded = json.loads((tmp_path / "out" / "training.json").read_text())["began_from"]
+    assert graded["began_from"]["phase"] == "contrast"
+    teachers = graded["teachers"]
+    assert [each["phase"] for each in teachers] == ["contrast", "teacher"]
+    assert teachers[1]["backbone"] == {"name": str(backbone)}
 
 
 def test_each_phase_begins_where_the_one_before_ended(

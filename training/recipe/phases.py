@@ -5,8 +5,9 @@
     [[corpus]] ...                objective.name = "simcse"      objective.teachers = [...]
 
 A phase has the settings of the one before it, the first one those above; tables are merged key by
-key, an objective of another name and lists take the place of what was there. A phase begins with
-the weights that the one before it left; ``phase:NAME`` among teachers is what phase NAME left.
+key, a table of another name and lists take the place of what was there. A phase begins with the
+weights that the one before it left, or with those of a ``backbone.name`` of its own; ``phase:NAME``
+as a backbone or among teachers is what phase NAME left.
 """
 
 import re
@@ -24,7 +25,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Phase:
-    """One run of a recipe of several, whose backbone is `PHASE` and the name of the one before."""
+    """One run of a recipe of several."""
 
     name: str
     recipe: Recipe
@@ -51,11 +52,9 @@ def read_phases(path: Path) -> list[Phase]:
         where = f"{path}, phase {name}"
         table = merged(table, {key: value for key, value in patch.items() if key != "name"})
         recipe = recipe_from(table, where)
-        if "seed" in patch or "name" in patch.get("backbone", {}):
-            raise ConfigError(
-                f"{where} has seed or backbone.name, which all phases share: write it above them."
-            )
-        if phases:
+        if "seed" in patch:
+            raise ConfigError(f"{where} has seed, which all phases share: write it above them.")
+        if phases and "name" not in patch.get("backbone", {}):
             before = replace(recipe.backbone, name=PHASE + phases[-1].name)
             recipe = replace(recipe, backbone=before)
         _require_known(recipe, {PHASE + phase.name for phase in phases}, where)
