@@ -32,6 +32,7 @@ UNPADDED_MODEL = "onnx/unpadded.onnx"  # the same for a GPU, its attention witho
 TOKENIZER = "tokenizer.json"
 CONFIG = "config.json"
 CANARY = "canary.json"
+PARAMETERS = "parameters.json"  # of an artifact whose checkpoint can be restored
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 # How an input begins that only graphs for a GPU have (`model.runtime.encoder.token_places`).
 TOKEN_PLACES = "token_places"  # noqa: S105  # no password

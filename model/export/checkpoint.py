@@ -21,14 +21,20 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, Manifest
+from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import by_optimum
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from s2sent.model.export.parity import ParityReport, check_parity, parity_by_depth
+from s2sent.model.export.parameters import write_parameters
+from s2sent.model.export.parity import (
+    SAME_AS_TORCH,
+    ParityReport,
+    check_parity,
+    parity_by_depth,
+)
 from s2sent.model.export.steps import step
 from s2sent.model.export.trace import backbone_config
 from s2sent.model.export.written_graph import WrittenGraph, write_graph
@@ -82,6 +88,8 @@ def export_checkpoint(
         encoder = round_weights(encoder, tables_only=options.precision == "int8")
     with staged(target, overwrite=options.overwrite) as folder:
         written = write_graph(encoder, folder / MODEL, options)
+        if options.precision in SAME_AS_TORCH and not (folder / WEIGHTS).exists():
+            write_parameters(encoder, folder)
         _write_companions(encoder, folder)
         manifest = _describe(encoder, checkpoint, options, written)
 

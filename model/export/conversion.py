@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.artifact.manifest import PARAMETERS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export.parity import ParityError, ParityReport, check_parity, parity_by_depth
@@ -42,7 +42,7 @@ def write_converted(
     with staged(target, overwrite=overwrite) as folder:
         for file in artifact.manifest.files:
             (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            if file not in replaces:
+            if file not in (*replaces, PARAMETERS):  # which are of the source's graph
                 (folder / file).write_bytes(artifact.read(file))
         written = write(folder)
         versions = artifact.manifest.versions | {"onnxruntime": version("onnxruntime")}

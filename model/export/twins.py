@@ -24,7 +24,7 @@ from onnx.compose import add_prefix_graph
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from s2sent.model.artifact.manifest import CANARY, MODEL, WEIGHTS, Manifest
+from s2sent.model.artifact.manifest import CANARY, MODEL, PARAMETERS, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
@@ -131,7 +131,7 @@ def _copy_companions(tower: Artifact, folder: Path) -> None:
     """Copy the tokenizer and what else a tower's artifact has beside graph and canary."""
     for name in tower.manifest.files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name not in (MODEL, WEIGHTS, CANARY):
+        if name not in (MODEL, WEIGHTS, PARAMETERS, CANARY):
             shutil.copyfile(tower.path / name, folder / name)
 
 

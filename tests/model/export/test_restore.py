@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import CONFIG
+from s2sent.model.artifact.manifest import CONFIG, PARAMETERS
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.template import Template
 from s2sent.model.artifact.writer import seal
@@ -38,7 +38,6 @@ TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at n
 # Of transformers' module of ModernBERT.
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 
-SHIPPED = Path("artifacts/default")
 UNREAD = "pooler."  # BERT's, which no graph reads
 
 
@@ -65,11 +64,6 @@ def test_gates_of_every_exit_come_back(
         assert (encode(encoder, TEXTS, depth) == encode(before, TEXTS, depth)).all()
 
 
-def test_the_shipped_artifact_comes_back(tmp_path: Path) -> None:
-    """An earlier version exported it; this one lists the nodes of its graph in another order."""
-    restore_checkpoint(Artifact.open(SHIPPED), tmp_path / "restored")
-
-
 def test_only_a_checkpoint_is_overwritten(exits_artifact: Artifact, tmp_path: Path) -> None:
     shutil.copytree(exits_artifact.path, tmp_path / "artifact")
     with pytest.raises(ArtifactError, match=r"holds .* and no modules\.json, so it is not over"):
@@ -79,11 +73,12 @@ def test_only_a_checkpoint_is_overwritten(exits_artifact: Artifact, tmp_path: Pa
         restore_checkpoint(exits_artifact, tmp_path / "checkpoint", overwrite=True)
 
 
-def test_weight_int8_gives_the_rounded_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    options = ExportOptions(precision="weight-int8", depths=(3,))
-    artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
+def test_weight_int8_gives_the_rounded_weights(exits_checkpoint: Path, tmp_path: Path) -> None:
+    """Of every depth, and of tables that stay int8 in the graph."""
+    options = ExportOptions(precision="weight-int8", depths=(2, 3, 4))
+    artifact = export_checkpoint(exits_checkpoint, tmp_path / "artifact", options)
     encoder = restored(artifact, tmp_path / "restored")
-    rounded = round_weights(load_encoder(tiny_checkpoint)).state_dict()
+    rounded = round_weights(load_encoder(exits_checkpoint)).state_dict()
     for name, value in encoder.state_dict().items():
         if UNREAD not in name:
             torch.testing.assert_close(value, rounded[name], rtol=1e-6, atol=0)
@@ -199,8 +194,76 @@ def test_a_layer_behind_the_pooling_is_refused(tmp_path: Path) -> None:
     encoder.insert(2, Dense(32, 16))
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
     artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
-    with pytest.raises(RestoreError, match="train from the checkpoint that it was exported from"):
+    with pytest.raises(
+        RestoreError, match="(?i)train from the checkpoint that it was exported from"
+    ):
         restore_checkpoint(artifact, tmp_path / "restored")
+
+
+def resealed(artifact: Artifact, folder: Path, parameters: str | None) -> Artifact:
+    """A copy with another parameters.json, or without any."""
+    shutil.copytree(artifact.path, folder)
+    (folder / PARAMETERS).unlink()
+    if parameters is not None:
+        (folder / PARAMETERS).write_text(parameters)
+    return seal(folder, artifact.manifest)
+
+
+def test_an_artifact_of_an_earlier_version_is_refused(
+    tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    artifact = resealed(tiny_artifact, tmp_path / "artifact", None)
+    with pytest.raises(
+        RestoreError, match=r"has no parameters\.json.*: export the checkpoint again"
+    ):
+        restore_checkpoint(artifact, tmp_path / "restored")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tensor": "of no graph"},
+        {"start": 1_000_000},
+        {"start": "0"},
+        {"transposed": None, "tensor": []},
+    ],
+)
+def test_a_damaged_place_is_refused(
+    changes: dict[str, Any], tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    places = json.loads(tiny_artifact.read(PARAMETERS))
+    name = next(iter(places))
+    places[name] |= changes
+    artifact = resealed(tiny_artifact, tmp_path / "artifact", json.dumps(places))
+    with pytest.raises(RestoreError, match=rf"what parameters\.json says of {name} does not fit"):
+        restore_checkpoint(artifact, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_place_of_other_values_is_refused(tiny_artifact: Artifact, tmp_path: Path) -> None:
+    """Each of the first block's projections is named in place of the one before it."""
+    places = json.loads(tiny_artifact.read(PARAMETERS))
+    own = [name for name in places if "layer.0.attention.self" in name and "weight" in name]
+    moved = {name: places[other] for name, other in zip(own, [*own[1:], own[0]], strict=True)}
+    artifact = resealed(tiny_artifact, tmp_path / "artifact", json.dumps(places | moved))
+    with pytest.raises(RestoreError, match="gives other embeddings"):
+        restore_checkpoint(artifact, tmp_path / "restored")
+
+
+@pytest.mark.parametrize("content", ["no JSON", "[]"])
+def test_a_file_of_no_places_is_refused(
+    content: str, tiny_artifact: Artifact, tmp_path: Path
+) -> None:
+    artifact = resealed(tiny_artifact, tmp_path / "artifact", content)
+    with pytest.raises(ArtifactError, match=r"parameters\.json .*Export the checkpoint again"):
+        restore_checkpoint(artifact, tmp_path / "restored")
+
+
+def test_a_converted_graph_has_no_places_of_another(
+    tiny_artifact: Artifact, gpu_artifact: Artifact
+) -> None:
+    assert PARAMETERS in tiny_artifact.manifest.files
+    assert PARAMETERS not in gpu_artifact.manifest.files
 
 
 def test_weights_in_another_form_are_refused(tmp_path: Path) -> None:
@@ -209,7 +272,9 @@ def test_weights_in_another_form_are_refused(tmp_path: Path) -> None:
         str(tmp_path / "checkpoint"), create_model_card=False
     )
     artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
-    with pytest.raises(RestoreError, match="train from the checkpoint that it was exported from"):
+    with pytest.raises(
+        RestoreError, match="(?i)train from the checkpoint that it was exported from"
+    ):
         restore_checkpoint(artifact, tmp_path / "restored")
 
 
