@@ -9,7 +9,7 @@ import asyncio
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum
-from itertools import accumulate, chain, pairwise
+from itertools import chain
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -23,8 +23,6 @@ from s2sent.service.errors import ServiceError
 from s2sent.service.lanes import LANES, Lane
 
 HEADER = Struct("=IIQ")  # bytes of the payload, kind, number
-_REQUEST = Struct("=BBBB")  # lane, for block weights, with errors by text, parts
-_PART = Struct("=iII")  # depth or -1, numbers of a row, sequences
 _RESULT = Struct("=ddI")  # seconds waited and run, summed over the sequences; sequences that failed
 
 
@@ -140,36 +138,34 @@ class FrameConnection(asyncio.Protocol):
 
 
 def request_payload(parts: Sequence[PendingRequest]) -> bytes:
-    """The parts of a request, as SUBMIT has them: the sequences that are to be embedded."""
+    """The parts of a request, as SUBMIT has them: the sequences that are to be embedded.
+
+    Integers only: the lane, whether for block weights, whether texts fail alone, and of each part
+    its depth or -1, the numbers of a row, how many sequences, their lengths and their ids.
+    """
     first = parts[0]
-    flags = LANES.index(first.lane), first.weights, first.errors is not None, len(parts)
-    chunks = [_REQUEST.pack(*flags)]
+    numbers = array("i", (LANES.index(first.lane), first.weights, first.errors is not None))
     for part in parts:
         sequences = [part.sequences[position] for position in part.positions]
         depth = -1 if part.depth is None else part.depth
-        chunks.append(_PART.pack(depth, part.embeddings.shape[1], len(sequences)))
-        chunks.append(array("i", map(len, sequences)).tobytes())
-        chunks.append(array("i", chain.from_iterable(sequences)).tobytes())
-    return b"".join(chunks)
+        numbers.extend((depth, part.embeddings.shape[1], len(sequences)))
+        numbers.extend(map(len, sequences))
+        numbers.extend(chain.from_iterable(sequences))
+    return numbers.tobytes()
 
 
 def parts_of(payload: memoryview) -> list[Part]:
     """What `request_payload` was made of."""
-    lane, weights, partial, count = _REQUEST.unpack_from(payload)
-    parts, at = [], _REQUEST.size
-    for _ in range(count):
-        depth, row_length, sequences = _PART.unpack_from(payload, at)
-        at += _PART.size
-        lengths = payload[at : (at := at + 4 * sequences)].cast("i").tolist()
-        ids = payload[at : (at := at + 4 * sum(lengths))].cast("i").tolist()
-        rows = (
-            [ids]
-            if sequences == 1
-            else [ids[a:b] for a, b in pairwise(accumulate(lengths, initial=0))]
-        )
+    numbers = payload.cast("i").tolist()
+    lane, weights, partial = numbers[:3]
+    parts, at = [], 3
+    while at < len(numbers):
+        depth, row_length, count = numbers[at : (at := at + 3)]
+        lengths = numbers[at : (at := at + count)]
+        sequences = [numbers[at : (at := at + length)] for length in lengths]
         parts.append(
             Part(
-                rows,
+                sequences,
                 row_length,
                 LANES[lane],
                 None if depth < 0 else depth,
