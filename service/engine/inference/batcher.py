@@ -169,10 +169,11 @@ class Batcher:
 
         The batch has no texts when none came for ``idle_seconds``; None waits for ever.
         """
-        woken, thread = threading.Condition(self._lock), threading.current_thread()
+        thread = threading.current_thread()
         with self._lock:
             self._running[thread] = 0
             while not (self._has_texts or self._closed):
+                woken = threading.Condition(self._lock)
                 self._idle.append(woken)
                 if not woken.wait(idle_seconds) and woken in self._idle:
                     self._idle.remove(woken)
@@ -243,11 +244,11 @@ class Batcher:
         It counts the texts that run too: a thread that took all that waits would leave the next one
         idle. A share is worth the cost of a run, and for two threads few texts are one share.
         """
-        idle = not any(self._running.values())
-        few = idle and self._num_workers == 2 and queue.texts <= FEW_TEXTS
+        running = sum(self._running.values())
+        few = not running and self._num_workers == 2 and queue.texts <= FEW_TEXTS
         run_costs = queue.tokens // (self.limits.run_cost_tokens or 1)
         worth_sharing = 1 if few else run_costs
         least = -(-queue.texts // max(1, worth_sharing))
         waiting = -(-queue.texts // (len(self._idle) + 1))
-        of_all = -(-(queue.texts + sum(self._running.values())) // self._num_workers)
+        of_all = -(-(queue.texts + running) // self._num_workers)
         return min(self.limits.max_texts, max(least, min(waiting, of_all)))

@@ -210,8 +210,8 @@ class FairQueue:
 
     def take(self, max_texts: int) -> list[QueuedText]:
         """Take the leader, then the texts nearest to it in length while padding is worth it."""
-        *kind, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
-        heaps = {length: heap for (*other, length), heap in self._heaps.items() if other == kind}
+        depth, weights, longest = min(self._heaps, key=lambda shape: self._heaps[shape][0])
+        heaps = {of[2]: heap for of, heap in self._heaps.items() if of[:2] == (depth, weights)}
         lengths = sorted(heaps)
         shorter = bisect_left(lengths, longest)  # the leader's length, then downwards
         longer = shorter + 1
