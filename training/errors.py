@@ -25,6 +25,7 @@ MODEL_ERRORS = {
     "s2sent.model.export.parity": "ParityError",
     "s2sent.model.export.requantize": "ConversionError",
     "s2sent.model.export.restore": "RestoreError",
+    "s2sent.model.runtime.input_errors": "UnusableInput",
 }
 
 

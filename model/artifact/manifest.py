@@ -36,6 +36,8 @@ PARAMETERS = "parameters.json"  # of an artifact whose checkpoint can be restore
 REQUIRED_FILES = (MODEL, TOKENIZER, CONFIG, CANARY)
 # How an input begins that only graphs for a GPU have (`model.runtime.encoder.token_places`).
 TOKEN_PLACES = "token_places"  # noqa: S105  # no password
+# The input [batch, length] of graphs that leave prompts out of the pooling: 1 for what is pooled.
+POOLING_MASK = "pooling_mask"
 
 Role = Literal["query", "document"]
 _ROLE_PROMPTS: Mapping[Role, tuple[str, ...]] = {
@@ -115,6 +117,11 @@ class Manifest:
         look for, in their order, and then Cohere's.
         """
         return next((name for name in _ROLE_PROMPTS[role] if name in self.prompts), None)
+
+    @property
+    def pools_prompts(self) -> bool:
+        """Whether the tokens of a prompt are pooled like its text's, not only attended to."""
+        return POOLING_MASK not in self.inputs
 
     @property
     def max_input_length(self) -> int:

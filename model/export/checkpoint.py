@@ -33,6 +33,7 @@ from s2sent.model.export.parity import (
     SAME_AS_TORCH,
     ParityReport,
     check_parity,
+    checked_prompt_name,
     parity_by_depth,
 )
 from s2sent.model.export.steps import step
@@ -94,13 +95,15 @@ def export_checkpoint(
         manifest = _describe(encoder, checkpoint, options, written)
 
         def compare(depth: int | None = None) -> ParityReport:
-            exported = encode(encoder, sentences, depth)
+            name = checked_prompt_name(manifest)
+            given, rows = (sentences, depth, manifest.prompt(name)), len(sentences)
+            exported = encode(encoder, *given)
             return check_parity(
                 options.precision,
                 sentences,
-                onnx=partial(served.encode, batch_size=len(sentences), depth=depth),
+                onnx=partial(served.encode, batch_size=rows, depth=depth, prompt_name=name),
                 torch=exported,
-                unrounded=exported if unrounded is encoder else encode(unrounded, sentences, depth),
+                unrounded=exported if unrounded is encoder else encode(unrounded, *given),
             )
 
         with step("run", backbone_config(encoder)):

@@ -43,13 +43,14 @@ class GivenEncoder:
     default_prompt_name: str | None
     tokenizer: bytes
     is_static: bool = False
+    pools_prompts: bool = True
 
 
 def read_encoder(folder: Path) -> GivenEncoder:
     """The settings of a sentence-transformers folder; raises `GivenGraphError` for other encoders.
 
     Transformer, Pooling by mean or the first token, and Normalize are served, and StaticEmbedding;
-    other modules need torch's export. A prompt that is left out of the pooling is refused by both.
+    other modules need torch's export.
     """
     modules = _read(folder / "modules.json", missing=None)
     if modules is None:
@@ -73,16 +74,18 @@ def read_encoder(folder: Path) -> GivenEncoder:
     is_static = STATIC in paths
     place = folder / paths[STATIC] if is_static else folder
     config = {} if is_static else _read_config(folder)
+    pooling, pools_prompts = ("mean", True) if is_static else _pooling(folder / paths["Pooling"])
     return GivenEncoder(
         folder=place,
         config=config,
-        pooling="mean" if is_static else _pooling(folder / paths["Pooling"], prompts),
+        pooling=pooling,
         normalize="Normalize" in paths,
         max_seq_length=LONGEST if is_static else _max_seq_length(folder, config),
         prompts=prompts if any(prompts.values()) else {},
         default_prompt_name=settings.get("default_prompt_name") if any(prompts.values()) else None,
         tokenizer=_tokenizer(place),
         is_static=is_static,
+        pools_prompts=pools_prompts or not any(prompts.values()),
     )
 
 
@@ -98,7 +101,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _pooling(folder: Path, prompts: dict[str, str]) -> str:
+def _pooling(folder: Path) -> tuple[str, bool]:
+    """How tokens are pooled, and whether a prompt's are."""
     settings = _read(folder / "config.json")
     if "pooling_mode" in settings:
         modes = [str(settings["pooling_mode"])]
@@ -110,12 +114,7 @@ def _pooling(folder: Path, prompts: dict[str, str]) -> str:
             f"{folder} pools by {', '.join(modes) or 'nothing'}, and without torch only by mean and"
             f" cls can be served: {EXPORT}."
         )
-    if settings.get("include_prompt") is False and any(prompts.values()):
-        raise GivenGraphError(
-            f"{folder} leaves its prompts out of the pooling (include_prompt=False), and an encoder"
-            " here pools all tokens: choose a model that does."
-        )
-    return modes[0]
+    return modes[0], settings.get("include_prompt") is not False
 
 
 def _max_seq_length(folder: Path, config: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,19 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from onnx.utils import Extractor
 from tokenizers import Tokenizer as Vocabulary
 
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, TOKENIZER, Manifest
+from s2sent.model.artifact.manifest import (
+    CANARY,
+    CONFIG,
+    MODEL,
+    POOLING_MASK,
+    TOKENIZER,
+    Manifest,
+)
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
@@ -41,18 +49,22 @@ from s2sent.model.export.given_folder import (
     read_graph,
     states_of,
 )
-from s2sent.model.export.parity import ParityError, check_parity, sentences_for
+from s2sent.model.export.given_pooling import STATES, pooling_graph
+from s2sent.model.export.parity import (
+    ParityError,
+    check_parity,
+    checked_prompt_name,
+    sentences_for,
+)
 from s2sent.model.export.static_table import static_graph, static_tokenizer
 from s2sent.model.runtime.encoder import (
     LEAST_NORM,
     LONG_TEXT,
-    POOLED_OUTPUT,
     OnnxEncoder,
     padded_inputs,
 )
 from s2sent.model.runtime.tokenizer import Tokenizer
 
-STATES = "block_states"  # [batch, length, width], what the pooling reads
 CANARY_TEXT = "A canary sings while the air is good."
 LARGE_WEIGHT = 1_000  # bytes; sizes and axes, which a converter reads, have fewer
 Embed = Callable[[Sequence[str], str], NDArray[np.float32]]  # texts behind a prompt -> [n, dim]
@@ -85,7 +97,7 @@ def export_given_graph(folder: Path, target: Path, *, name: str = "") -> Artifac
             pooling=encoder.pooling,
             normalize=encoder.normalize,
             precision="fp32",
-            inputs=inputs,
+            inputs=inputs if encoder.pools_prompts else (*inputs, POOLING_MASK),
             selector=None,
             backbone=_backbone(encoder),
             prompts=encoder.prompts,
@@ -101,10 +113,10 @@ def export_given_graph(folder: Path, target: Path, *, name: str = "") -> Artifac
         served = OnnxEncoder(Artifact(staging, manifest))
         own = sentences_for(Vocabulary.from_buffer(encoder.tokenizer))
         sentences = [*own, " ".join(own)]
-        expected = reference(sentences, manifest.prompt())
-        report = check_parity(
-            "fp32", sentences, onnx=served.encode, torch=expected, unrounded=expected
-        )
+        prompt_name = checked_prompt_name(manifest)
+        expected = reference(sentences, manifest.prompt(prompt_name))
+        encode = partial(served.encode, prompt_name=prompt_name)
+        report = check_parity("fp32", sentences, onnx=encode, torch=expected, unrounded=expected)
         seal(staging, replace(manifest, parity=asdict(report)))
     return Artifact.open(target)
 
@@ -118,7 +130,9 @@ def _reference(encoder: GivenEncoder, model: onnx.ModelProto, inputs: Sequence[s
     source = model.SerializeToString() if encoder.is_static else str(encoder.folder / MODEL)
     session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
     try:
-        tokenizer = Tokenizer(encoder.tokenizer, encoder.max_seq_length)
+        tokenizer = Tokenizer(
+            encoder.tokenizer, encoder.max_seq_length, pools_prompts=encoder.pools_prompts
+        )
     except ValueError as error:
         raise GivenGraphError(
             f"{encoder.folder / TOKENIZER} cannot be read ({error}): fetch the model again."
@@ -128,7 +142,9 @@ def _reference(encoder: GivenEncoder, model: onnx.ModelProto, inputs: Sequence[s
     def embed(texts: Sequence[str], prompt: str) -> NDArray[np.float32]:
         rows = []
         for row in tokenizer.tokenize(texts, prompt=prompt):
-            states = session.run([output], padded_inputs([row.input_ids], inputs, pad_id))[0][0]
+            given = padded_inputs([row.input_ids], (*inputs, POOLING_MASK), pad_id)
+            is_pooled = given.pop(POOLING_MASK)[0] == 1
+            states = session.run([output], given)[0][0][is_pooled]
             rows.append(states.mean(axis=0) if encoder.pooling == "mean" else states[0])
         vectors = np.stack(rows).astype(np.float64)
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -156,7 +172,7 @@ def _write_graph(
         fused["MultiHeadAttention"] = fused.pop("Attention")
         if add_biases_in_products(front.graph):
             fused["Gelu"] = fused.pop("BiasGelu")
-    whole = graph.join(front, _pooling_graph(encoder, width, front.ir_version))
+    whole = graph.join(front, pooling_graph(encoder, width, front.ir_version))
     if encoder.max_seq_length > LONG_TEXT:
         skip_mask_for_long_texts(whole.graph)
     if packed and attend_by_standard_operator(whole):
@@ -202,51 +218,6 @@ def _rename_output(part: onnx.GraphProto, name: str) -> None:
         node.input[:] = [name if each == old else each for each in node.input]
         node.output[:] = [name if each == old else each for each in node.output]
     part.output[0].name = name
-
-
-def _pooling_graph(encoder: GivenEncoder, width: int, ir_version: int) -> onnx.ModelProto:
-    """States [batch, length, width] and mask to both outputs of an artifact, in float32."""
-    prefix, nodes = graph.POOLING, []
-
-    def add(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        name = output if output in ("sentence_embedding", POOLED_OUTPUT) else prefix + output
-        nodes.append(helper.make_node(operator, [*inputs], [name], prefix + output, **attributes))
-        return name
-
-    one, least, first = (prefix + name for name in ("one", "least", "first"))
-    constants = [
-        numpy_helper.from_array(np.array([1], np.int64), one),
-        numpy_helper.from_array(np.array(LEAST_NORM, np.float32), least),
-        numpy_helper.from_array(np.array(0, np.int64), first),
-    ]
-    if encoder.pooling == "mean":
-        mask = add("Cast", ["attention_mask"], "mask", to=TensorProto.FLOAT)
-        row = add("Unsqueeze", [mask, one], "row")  # [batch, 1, length]
-        total = add("MatMul", [row, STATES], "total")  # [batch, 1, width]
-        tokens = add("ReduceSum", [mask, one], "tokens", keepdims=1)
-        vector = add("Squeeze", [total, one], "vector")
-        pooled = add("Div", [vector, tokens], POOLED_OUTPUT)
-    else:
-        pooled = add("Gather", [STATES, first], POOLED_OUTPUT, axis=1)
-    norm = add("ReduceL2", [pooled, one], "norm", keepdims=1)
-    bounded = add("Max", [norm, least], "bounded")
-    if encoder.normalize:
-        add("Div", [pooled, bounded], "sentence_embedding")
-    else:
-        add("Identity", [pooled], "sentence_embedding")
-    value = helper.make_tensor_value_info
-    made = helper.make_graph(
-        nodes,
-        "pooling",
-        [value(STATES, TensorProto.FLOAT, ["batch", "length", width])],
-        [
-            value(name, TensorProto.FLOAT, ["batch", width])
-            for name in ("sentence_embedding", POOLED_OUTPUT)
-        ],
-        constants,
-    )
-    opsets = [helper.make_opsetid("", graph.OPSET)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=ir_version)
 
 
 def _width(encoder: GivenEncoder, model: onnx.ModelProto) -> int:

@@ -41,7 +41,7 @@ def split(
     The states ``also`` are further outputs of the encoder, which the pooling does not read.
     """
     encoder = _part(graph, inputs, [*also, *blocks])
-    pooling = _part(graph, ["attention_mask", *blocks], outputs)
+    pooling = _part(graph, [*inputs, *blocks], outputs)
     _require_pooled_form(pooling, blocks)
     _rename_values(pooling, prefix=POOLING)
     return encoder, pooling
@@ -95,6 +95,8 @@ def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
     produced = {name for node in encoder.graph.node for name in node.output}
     if clash := produced & {name for node in pooling.graph.node for name in node.output}:
         raise GraphError(f"both halves of the graph produce {sorted(clash)[:3]}")
+    known = produced | {value.name for value in encoder.graph.input}
+    encoder.graph.input.extend(each for each in pooling.graph.input if each.name not in known)
     encoder.graph.node.extend(pooling.graph.node)
     encoder.graph.initializer.extend(pooling.graph.initializer)
     del encoder.graph.output[:]

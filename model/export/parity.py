@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from s2sent.model.artifact.manifest import Manifest
+
 Embeddings = NDArray[np.float32]  # [n, dim], L2-normalised
 Encode = Callable[[Sequence[str]], Embeddings]
 
@@ -79,6 +81,16 @@ def sentences_for(tokenizer: Any) -> tuple[str, ...]:
     lengths = [choose.randint(1, 40) for _ in built_in]
     texts = tokenizer.decode_batch([choose.choices(ids, k=length) for length in lengths])
     return tuple(filter(None, texts)) or built_in
+
+
+def checked_prompt_name(manifest: Manifest) -> str | None:
+    """The prompt of the sentences that parity is checked on: the default one.
+
+    Where prompts are left out of the pooling it is the shortest one with a text.
+    """
+    left_out = {} if manifest.pools_prompts else manifest.prompts
+    lengths = {name: len(prompt) for name, prompt in left_out.items() if prompt}
+    return min(lengths, key=lengths.__getitem__, default=manifest.default_prompt_name)
 
 
 def in_mixed_batches(encode: Encode, sentences: Sequence[str], *, seed: int = 0) -> Embeddings:

@@ -100,6 +100,8 @@ def _new_encoder(artifact: Artifact) -> SentenceTransformer:
             options = {**manifest.selector, "exits": tuple(manifest.selector.get("exits", ()))}
             encoder = build_encoder(folder, SelectorConfig(**options), **limits)
     encoder.prompts = {**manifest.prompts}
+    if not manifest.pools_prompts:
+        encoder.set_pooling_include_prompt(False)
     encoder.default_prompt_name = manifest.default_prompt_name
     return encoder
 

@@ -57,6 +57,7 @@ class TracedEncoder:
         }
         is_packed = isinstance(network, PooledPacked)
         states = {depth: f"state_{depth}" for depth in sorted(exits)[:-1] if is_packed}
+        inputs = (*inputs, *network.more_inputs)
         return cls(onnx.ModelProto(), inputs, results, exits, gated, states, is_packed)
 
     @property
@@ -110,13 +111,13 @@ def _trace_encoder(
     inputs = tuple(name for name in INPUTS if name in encoder.tokenizer.model_input_names)
     traced = TracedEncoder.named(network, inputs)
     blocks = [*map(_block, network.blocks)]
-    if by_optimum.is_installed():
+    if by_optimum.is_installed() and not network.more_inputs:  # which optimum does not know
         names: Any = {"inputs": inputs, "vectors": traced.outputs, "blocks": blocks}
         by_optimum.write_trace(network, backbone_config(encoder), path, **names, opset=OPSET)
     else:
         network.backbone.set_attn_implementation("eager")  # which ONNX Runtime's optimiser knows
         rows = torch.ones(2, 2 * _TRACED_TOKENS, dtype=torch.int64)
-        given = dict.fromkeys(inputs, rows)
+        given = dict.fromkeys(traced.inputs, rows)
         if "token_type_ids" in given:
             given["token_type_ids"] = torch.zeros_like(rows)  # the only type there may be
         axes = dict.fromkeys(blocks, {0: "batch", 1: "length"})
@@ -132,7 +133,8 @@ def _trace_packed(network: PooledPacked, path: Path) -> TracedEncoder:
     mask[1, -1] = 0
     states = dict.fromkeys(traced.states.values(), {1: "tokens"})
     outputs = dict.fromkeys(vectors, _ROWS) | states
-    _write_trace(network, dict(zip(traced.inputs, (rows, mask), strict=True)), path, outputs)
+    given = {"input_ids": rows, **dict.fromkeys(traced.inputs[1:], mask)}
+    _write_trace(network, given, path, outputs)
     return traced
 
 

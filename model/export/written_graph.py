@@ -6,6 +6,7 @@ trace packed -> split -> read early
     -> file
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +83,8 @@ def _finish(
     if options.precision == "int8":
         _require_packed(packed and not options.standard_operators)
         _require_one_file(front)
-        batches = _batches(encoder, tokenizer, traced, options)
+        names = [value.name for value in front.graph.input]
+        batches = _batches(encoder, tokenizer, names, options)
         multiply_as_int8(front.graph, measure_tokens(front, batches))
     if options.precision in STORED_AS_INT8:
         store_int8(front, tables_only=options.precision == "int8")
@@ -240,14 +242,14 @@ def _served_tokenizer(encoder: SentenceTransformer) -> Tokenizer:
 def _batches(
     encoder: SentenceTransformer,
     tokenizer: Tokenizer,
-    traced: TracedEncoder,
+    names: Sequence[str],
     options: ExportOptions,
 ) -> list[dict[str, NDArray[np.int64]]]:
-    """The sentences that parity is checked on, as inputs of the graph."""
+    """The sentences that parity is checked on, as the inputs ``names``."""
     sentences = list(options.sentences or parity_sentences())
     rows = [row.input_ids for row in tokenizer.tokenize(sentences)]
     pad_id = int(backbone_config(encoder).pad_token_id or 0)
     return [
-        padded_inputs(rows[start : start + MEASURED_AT_ONCE], traced.inputs, pad_id)
+        padded_inputs(rows[start : start + MEASURED_AT_ONCE], names, pad_id)
         for start in range(0, len(rows), MEASURED_AT_ONCE)
     ]

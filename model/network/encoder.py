@@ -178,6 +178,13 @@ def get_pooling(encoder: SentenceTransformer) -> Pooling | TokenPooling:
     return next(module for module in encoder if isinstance(module, (Pooling, TokenPooling)))
 
 
+def leaves_prompts_out(encoder: SentenceTransformer) -> bool:
+    """Whether the tokens of the encoder's prompts are attended to and not pooled."""
+    pooling = get_pooling(encoder)
+    is_left_out = isinstance(pooling, Pooling) and not pooling.include_prompt
+    return is_left_out and any(encoder.prompts.values())
+
+
 def pooling_modes(encoder: SentenceTransformer) -> tuple[str, ...]:
     """The poolings whose vectors stand side by side; "token" is the token that is read."""
     pooling = get_pooling(encoder)
@@ -236,10 +243,10 @@ def _require_known_pooling(encoder: SentenceTransformer, checkpoint: Path) -> No
                 f"{checkpoint} pools the token that a template reads, and has none: "
                 "save the encoder again as it was built."
             )
-    elif not pooling.include_prompt and any(encoder.prompts.values()):
+    elif leaves_prompts_out(encoder) and (find_selector(encoder) or find_template(encoder)):
         raise CheckpointError(
-            f"{checkpoint} leaves its prompts out of the pooling (include_prompt=False), and an "
-            "encoder here pools all tokens: choose a model that does."
+            f"{checkpoint} leaves its prompts out of the pooling (include_prompt=False), and a "
+            "selector and a template pool all tokens: set include_prompt to true."
         )
     elif modes not in SIMPLE_POOLINGS and find_selector(encoder):
         raise CheckpointError(

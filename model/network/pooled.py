@@ -11,11 +11,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
+from s2sent.model.artifact.manifest import POOLING_MASK
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import (
     find_head,
     find_selector,
     find_template,
+    leaves_prompts_out,
     pooling_mode,
     pooling_modes,
 )
@@ -59,17 +61,23 @@ class PooledEncoder(nn.Module):
                 " pass on sums of tokens: export it without depths."
             )
         own = self.selector.config.exits if self.selector else ()
+        self.more_inputs = (POOLING_MASK,) if leaves_prompts_out(encoder) else ()
         self.weighs = bool(self.selector and self.selector.frequency_selection)
         self.gated = [depth for depth in depths if depth in own]
         self.exits = {depth: self._block_numbers(depth) for depth in (*depths, self.full)}
         self.blocks = sorted(set().union(*self.exits.values()))
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        pooling_mask: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Run on int64 inputs [B, L], padded on the right where a template is read.
 
         ``token_type_ids`` only where the backbone takes them; rows hold the template's tokens.
+        ``pooling_mask`` has the tokens that are pooled, by default all.
         """
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if token_type_ids is not None:
@@ -78,7 +86,8 @@ class PooledEncoder(nn.Module):
         states = outputs.hidden_states
         if self.selector is None:
             states = (*states[:-1], outputs.last_hidden_state)  # some backbones normalise it
-        return self.pool(states, attention_mask, self._read_positions(attention_mask))
+        pooled = attention_mask if pooling_mask is None else pooling_mask
+        return self.pool(states, pooled, self._read_positions(attention_mask))
 
     def pool(
         self, states: Sequence[Tensor], mask: Tensor, read: Tensor | None

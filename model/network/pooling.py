@@ -36,7 +36,7 @@ def pool_states(
 
 def _row(mask: Tensor, mode: str) -> Tensor:
     """The weights [B, L] of the tokens, whose weighted sum is the pooled vector."""
-    place = mask.cumsum(1) * mask  # 1, 2, ... from the first token
+    place = mask.cumsum(1) * mask  # 1, 2, ... from the first token that is pooled
     count = mask.sum(1, keepdim=True)
     match mode:
         case "mean":
@@ -44,7 +44,8 @@ def _row(mask: Tensor, mode: str) -> Tensor:
         case "mean_sqrt_len_tokens":
             return mask / count.sqrt()
         case "weightedmean":
-            return place / place.sum(1, keepdim=True)
+            weight = torch.ones_like(mask).cumsum(1) * mask  # behind tokens that are not pooled too
+            return weight / weight.sum(1, keepdim=True)
         case "cls":
             return (place == 1).to(mask.dtype)
         case "lasttoken":

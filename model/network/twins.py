@@ -25,6 +25,7 @@ from s2sent.model.network.encoder import (
     assemble,
     find_selector,
     find_template,
+    leaves_prompts_out,
     load_encoder,
     pooling_mode,
 )
@@ -108,7 +109,7 @@ def _build(tower: SentenceTransformer) -> dict[str, Any]:
         "tokenizer": f"sha256 {_tokenizer_sha256(tower.tokenizer)}",
         "pooling": pooling_mode(tower),
         "selector": asdict(selector.config) if selector else None,
-        "prompts": (tower.prompts, tower.default_prompt_name),
+        "prompts": (tower.prompts, tower.default_prompt_name, leaves_prompts_out(tower)),
         "backbone": cast(Any, tower[0]).auto_model.config.model_type,
     }
 

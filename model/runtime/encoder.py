@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from s2sent.model.artifact.manifest import TOKEN_PLACES, TOKENIZER
+from s2sent.model.artifact.manifest import POOLING_MASK, TOKEN_PLACES, TOKENIZER
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.input_errors import UnusableInput
 from s2sent.model.runtime.providers import PROVIDERS, Device
 from s2sent.model.runtime.sessions import (
     SessionsByDepth,
@@ -19,7 +20,7 @@ from s2sent.model.runtime.sessions import (
     outputs_of,
     run_bound,
 )
-from s2sent.model.runtime.tokenizer import Tokenizer, UnusableInput
+from s2sent.model.runtime.tokenizer import Tokenizer
 
 POOLED_OUTPUT = "pooled_embedding"  # before normalisation
 BLOCK_WEIGHTS_OUTPUT = "block_weights"  # of the selector, [n, blocks, dim]; not in every graph
@@ -77,7 +78,10 @@ class OnnxEncoder:
         self.dim = manifest.dim
         self.max_seq_length = manifest.max_seq_length
         self.tokenizer = Tokenizer(
-            artifact.read(TOKENIZER), manifest.max_seq_length, manifest.template
+            artifact.read(TOKENIZER),
+            manifest.max_seq_length,
+            manifest.template,
+            pools_prompts=manifest.pools_prompts,
         )
         self.provider = PROVIDERS[device][0]
         self._by_depth: dict[int | None, Any] = {}  # sessions, of an artifact with a graph for each
@@ -110,7 +114,7 @@ class OnnxEncoder:
         exclusive: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
-        """Embed token id sequences, special tokens included.
+        """Embed token id sequences, special tokens included, as `TokenizedText` has them.
 
         Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
         padded to the longest, so close lengths save work; no row depends on the others. Set
@@ -221,13 +225,13 @@ class OnnxEncoder:
         Before each stands the prompt of this name, by default the model's default one. Batches are
         made of texts of close lengths.
         A vector of zeros stays one.
-        Raises UnusableInput for a text without tokens.
+        Raises UnusableInput for a text without tokens to pool.
         """
         prompt = self.artifact.manifest.prompt(prompt_name)
         rows = [row.input_ids for row in self.tokenizer.tokenize(texts, prompt=prompt)]
         for index, row in enumerate(rows):
             if not row:
-                raise UnusableInput(index, "has no tokens. Leave it out.")
+                raise UnusableInput(index, "has no tokens to pool. Leave it out.")
         order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
         embeddings = np.empty((len(rows), self.dim), dtype=np.float32)
         for start in range(0, len(order), batch_size):
@@ -257,7 +261,8 @@ def padded_inputs(
 ) -> dict[str, NDArray[Any]]:
     """The inputs ``names`` of a graph: int64 [n, longest] each, padded on the right.
 
-    `token_places` is int64 [tokens], the places of the tokens in the batch, flattened.
+    `token_places` is int64 [tokens], the places of the tokens in the batch, flattened. Ids below 0
+    are of tokens that are not pooled, for graphs with a `POOLING_MASK`.
     """
     lengths = [len(sequence) for sequence in sequences]
     if min(lengths) == max(lengths):
@@ -269,6 +274,9 @@ def padded_inputs(
         input_ids[is_token] = np.concatenate([np.asarray(ids) for ids in sequences])
         attention_mask = is_token.astype(np.int64)
     inputs: dict[str, NDArray[Any]] = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if POOLING_MASK in names:
+        inputs[POOLING_MASK] = attention_mask * (input_ids >= 0)
+        inputs["input_ids"] = np.where(input_ids < 0, ~input_ids, input_ids)
     if "token_type_ids" in names:
         inputs["token_type_ids"] = np.zeros(input_ids.shape, dtype=np.int64)
     if TOKEN_OFFSETS in names:

@@ -7,13 +7,14 @@ options share.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import tokenizers
 
 from s2sent.model.artifact.template import Template
+from s2sent.model.runtime.input_errors import InputTooLong, InvalidTokenIds
+from s2sent.model.runtime.special_tokens import is_special, special_tokens_around
 from s2sent.model.runtime.token_spans import TokenSpan, spans_of, unknown_id_of
 from s2sent.model.runtime.windows import Windows, common_length
 
@@ -28,30 +29,11 @@ MAX_CHARACTERS_PER_TOKEN = 250
 SLICE_TEXTS = 64
 
 
-class UnusableInput(ValueError):
-    """A text that cannot be tokenised as asked; ``index`` is its position in the call.
-
-    ``complaint`` is the rest of the sentence that begins with "input 3".
-    """
-
-    def __init__(self, index: int, complaint: str) -> None:
-        super().__init__(f"input {index} {complaint}")
-        self.index = index
-        self.complaint = complaint
-
-
-class InputTooLong(UnusableInput):
-    """A text does not fit, and truncation was declined."""
-
-
-class InvalidTokenIds(UnusableInput):
-    """A row of token ids has an id outside the vocabulary, or is not in the model's template."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
     """The token ids of one text, special or template tokens included; ``len`` is their number.
 
+    A token that is attended to and not pooled, one of a prompt, is there as ``~id``, below 0.
     ``more`` has the windows after the first, which is ``input_ids``, of a text that was split.
     """
 
@@ -71,10 +53,17 @@ class Tokenizer:
     """
 
     def __init__(
-        self, source: str | Path | bytes, max_seq_length: int, template: Template | None = None
+        self,
+        source: str | Path | bytes,
+        max_seq_length: int,
+        template: Template | None = None,
+        *,
+        pools_prompts: bool = True,
     ) -> None:
         """``source`` is the path of a tokenizer.json, or what it holds.
 
+        Without ``pools_prompts`` the tokens of a prompt, and the special ones before it, are marked
+        as not pooled.
         Raises ValueError where special tokens or template leave no room for a text.
         """
         content = source if isinstance(source, bytes) else Path(source).read_bytes()
@@ -84,12 +73,14 @@ class Tokenizer:
         self.max_seq_length = max_seq_length
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.unknown_id = unknown_id_of(self._tokenizer, content)
+        self._pools_prompts = pools_prompts
+        self._left_out_by_prompt: dict[str, int] = {}
         self._template = template
         if template:
             self._tokenizer.encode_special_tokens = True
             self._prefix, self._suffix = [*template.prefix], [*template.suffix]
         else:
-            self._prefix, self._suffix = self._special_tokens()
+            self._prefix, self._suffix = special_tokens_around(self._tokenizer)
         self._room = max_seq_length - len(self._prefix) - len(self._suffix)
         if self._room < 1:
             raise ValueError(
@@ -114,8 +105,9 @@ class Tokenizer:
 
         ``prompt`` is put before every string. A row that is already a list of token ids is taken
         as it is: no prompt and no special tokens are added, and where there is a template the row
-        must begin and end with it. Raises `InputTooLong` when a text does not fit and ``truncate``
-        is false, and `InvalidTokenIds` for ids outside the vocabulary or not in the template.
+        must begin and end with it. A text has no ids where none would be pooled. Raises
+        `InputTooLong` when a text does not fit and ``truncate`` is false, and `InvalidTokenIds` for
+        ids outside the vocabulary or not in the template.
         """
         cut_left = truncation_direction == "left"
         most = windows.most if windows else 1
@@ -128,8 +120,9 @@ class Tokenizer:
                 if len(strings[-1]) < len(framed):
                     cut.append(index)
         encoded = iter(self._encode(strings))
+        left_out = self._left_out(prompt)
         rows = [
-            self._fitted(next(encoded), index, prompt, windows, truncate, cut_left)
+            self._fitted(next(encoded), index, prompt, left_out, windows, truncate, cut_left)
             if isinstance(text, str)
             else self._cut(*self._checked(text, index), truncate, cut_left)
             for index, text in enumerate(texts)
@@ -186,7 +179,8 @@ class Tokenizer:
     ) -> TokenizedText:
         """A row of ``ids`` between prefix and suffix, which are never cut.
 
-        It is empty where a template's prefix is all there would be: no token is left to read.
+        It is empty where a template's prefix is all there would be, or tokens that are not pooled:
+        no token is left to read.
         """
         if self._template and not ids and not suffix:
             return TokenizedText([], truncated=False)
@@ -196,25 +190,31 @@ class Tokenizer:
             if not truncate:
                 raise self._too_long(index, len(ids) + self.max_seq_length - room)
             ids = ids[-room:] if cut_left else ids[:room]
-        return TokenizedText([*prefix, *ids, *suffix], truncated)
+        row = [*prefix, *ids, *suffix]
+        if row and row[-1] < 0:  # as are all before it
+            return TokenizedText([], truncated=False)
+        return TokenizedText(row, truncated)
 
     def _fitted(
         self,
         ids: list[int],
         index: int,
         prompt: str,
+        left_out: int,
         windows: Windows | None,
         truncate: bool,
         cut_left: bool,
     ) -> TokenizedText:
         """A text's ids with the tokens around them: as they are, in windows, or cut."""
+        prefix, inside = _not_pooled(self._prefix, left_out), left_out - len(self._prefix)
+        ids = _not_pooled(ids, inside)
         if windows is None or len(ids) <= self._room:
-            return self._cut(ids, index, self._prefix, self._suffix, truncate, cut_left)
-        asked = self._encode([self._framed(prompt)])[0] if prompt else []
+            return self._cut(ids, index, prefix, self._suffix, truncate, cut_left)
+        asked = _not_pooled(self._encode([self._framed(prompt)])[0] if prompt else [], inside)
         lead = ids[: common_length(asked, ids)]
         room = self._room - len(lead)
         if room < 1:
-            return self._cut(ids, index, self._prefix, self._suffix, truncate, cut_left)
+            return self._cut(ids, index, prefix, self._suffix, truncate, cut_left)
         rest, limit = ids[len(lead) :], windows.limit(room)
         truncated = len(rest) > limit
         if truncated:
@@ -227,9 +227,24 @@ class Tokenizer:
                 )
             rest = rest[-limit:] if cut_left else rest[:limit]
         first, *more = (
-            [*self._prefix, *lead, *window, *self._suffix] for window in windows.split(rest, room)
+            [*prefix, *lead, *window, *self._suffix] for window in windows.split(rest, room)
         )
         return TokenizedText(first, truncated, more)
+
+    def _left_out(self, prompt: str) -> int:
+        """The first tokens of a row that are not pooled, as sentence-transformers counts them.
+
+        They are those of the prompt alone, without one special token at the end.
+        https://github.com/huggingface/sentence-transformers (Transformer._get_prompt_length)
+        """
+        if self._pools_prompts or not prompt:
+            return 0
+        if prompt not in self._left_out_by_prompt:
+            (ids,) = self._encode([prompt])
+            row = [*self._prefix, *ids[: self._room], *self._suffix]
+            end = self._suffix or [each for each in row[-1:] if is_special(self._tokenizer, each)]
+            self._left_out_by_prompt[prompt] = len(row) - bool(end)
+        return self._left_out_by_prompt[prompt]
 
     def _bounded(self, text: str, index: int, most: int, truncate: bool, cut_left: bool) -> str:
         limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length * most
@@ -276,14 +291,7 @@ class Tokenizer:
             )
         return list(ids[start:stop]), index, self._prefix, self._suffix
 
-    def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """The ids the tokenizer puts before and after a single text, found with one of any ids."""
-        words = (self._tokenizer.decode([word]) for word in range(self.vocab_size))
-        for text in chain("a", words):  # of letters that a vocabulary lacks there may be no ids
-            if probe := self._tokenizer.encode(text, add_special_tokens=False).ids:
-                break
-        whole = self._tokenizer.encode(text, add_special_tokens=True).ids
-        for start in range(len(whole) - len(probe) + 1):
-            if whole[start : start + len(probe)] == probe:
-                return whole[:start], whole[start + len(probe) :]
-        raise ValueError("the tokenizer changes a text's ids when it adds special tokens")
+
+def _not_pooled(ids: list[int], count: int) -> list[int]:
+    """The ids, the first ``count`` of them marked as not pooled."""
+    return [*(~token for token in ids[:count]), *ids[count:]] if count > 0 else ids

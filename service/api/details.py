@@ -40,10 +40,14 @@ class DetailedEmbeddings(BaseModel):
 def details_as_json(request: Request, result: EmbedResult, errors: Errors) -> bytes:
     """A `Details` as JSON; only texts with an error have its fields."""
     id_ = service_of(request).engine.unknown_id
-    unknown = -1 if id_ is None else id_  # which no token has
+    unknown = () if id_ is None else (id_, ~id_)  # pooled or not
     rows = zip(result.tokens, result.token_ids, result.truncated, strict=True)
     texts: list[dict[str, object]] = [
-        {"tokens": tokens, "unknown": tokens and [*ids].count(unknown), "truncated": truncated}
+        {
+            "tokens": tokens,
+            "unknown": tokens and sum(map([*ids].count, unknown)),
+            "truncated": truncated,
+        }
         for tokens, ids, truncated in rows
     ]
     for text, windows in zip(texts, result.windows or (), strict=False):

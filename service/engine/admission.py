@@ -204,16 +204,17 @@ def not_ready(state: State) -> NotReady:
     return NotReady(REFUSALS[state], retry_after_seconds=1)
 
 
-def refuse_empty(items: Sequence[Sized], *, first: int = 0) -> None:
-    """Raises EmptyInput when a text has no characters, or after tokenising no tokens.
+def refuse_empty(items: Sequence[Sized], *, first: int = 0, tokenized: bool = False) -> None:
+    """Raises EmptyInput when a text has no characters, or ``tokenized`` no tokens to pool.
 
     ``first`` is the position of the first item in its request.
     """
     if not all(items):
         index = next(index for index, item in enumerate(items, first) if not item)
-        raise empty_input(index)
+        raise empty_input(index, tokenized=tokenized)
 
 
-def empty_input(index: int) -> EmptyInput:
-    """The error of the text at ``index``, which has no characters or no tokens."""
-    return EmptyInput(f"Input {index} is empty. Send a text, or leave it out.")
+def empty_input(index: int, *, tokenized: bool) -> EmptyInput:
+    """The error of the text at ``index``, which has no characters, or no tokens to pool."""
+    lack = "has no tokens to pool. Send a longer text" if tokenized else "is empty. Send a text"
+    return EmptyInput(f"Input {index} {lack}, or leave it out.")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
+from s2sent.model.runtime.input_errors import UnusableInput
+from s2sent.model.runtime.tokenizer import TokenizedText
 from s2sent.service.engine.admission import empty_input, refuse_empty
 from s2sent.service.engine.panics import Panic, PanicsAsErrors
 from s2sent.service.engine.types import TextTokenizer
@@ -77,7 +78,7 @@ class TokenizationThreads:
             rows = await _run(self._token_ids, texts, work)
         except UnusableInput as error:
             raise InvalidInput(str(type(error)(first + error.index, error.complaint))) from None
-        refuse_empty(rows, first=first)
+        refuse_empty(rows, first=first, tokenized=True)
         return Tokenized(rows, None, self._clock() - started)
 
     async def in_slices(
@@ -141,7 +142,7 @@ def _tokenize_each(
                 errors[index] = InvalidInput(str(type(error)(index, error.complaint)))
     for index, (text, row) in enumerate(zip(texts, rows, strict=True)):
         if index not in errors and not (text and row):
-            errors[index] = empty_input(index)
+            errors[index] = empty_input(index, tokenized=bool(text))
     return rows, errors
 
 

@@ -220,7 +220,7 @@ class TextTokenizer(Protocol):
         truncation_direction: TruncationDirection = "right",
         windows: Windows | None = None,
     ) -> list[TokenizedText]:
-        """Return the token ids of each text; raises `model.runtime.tokenizer.UnusableInput`."""
+        """Return the token ids of each text; raises `model.runtime.input_errors.UnusableInput`."""
         ...
 
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:

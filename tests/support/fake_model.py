@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.input_errors import InputTooLong
 from s2sent.model.runtime.token_spans import TokenSpan
-from s2sent.model.runtime.tokenizer import InputTooLong, TokenizedText
+from s2sent.model.runtime.tokenizer import TokenizedText
 from s2sent.model.runtime.windows import Windows
 from s2sent.service.engine.engine import Engine
 from s2sent.service.engine.inference.model import LoadedModel

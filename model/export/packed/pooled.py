@@ -34,7 +34,11 @@ class PooledPacked(PooledEncoder):
         self.reads_one_token = self.modes == ("token",) and (scope == "token" or not gated)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+        pooling_mask: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """Run on int64 inputs [B, L]; a decoder takes the first for its template's prefix."""
         rows, states, last = self.packed(input_ids, attention_mask)
@@ -51,6 +55,7 @@ class PooledPacked(PooledEncoder):
         else:
             for number in self.blocks:
                 pooled[number] = self.packed.padded(rows, states[number], number)
-            outputs = self.pool(pooled, attention_mask, read)
+            mask = attention_mask if pooling_mask is None else pooling_mask
+            outputs = self.pool(pooled, mask, read)
         deepest = [self.exits[depth][-1] for depth in sorted(self.exits)[:-1]]
         return (*outputs, *(states[number] for number in deepest))

@@ -54,7 +54,9 @@ class LocalEmbedder:
             vectors=np.zeros((len(rows), self._encoder.dim), dtype=np.float32),
             tokens=np.fromiter(map(len, rows), dtype=np.int32, count=len(rows)),
             truncated=np.fromiter((row.truncated for row in rows), dtype=np.bool_, count=len(rows)),
-            errors={at: "the text has no tokens" for at, row in enumerate(rows) if not len(row)},
+            errors={
+                at: "the text has no tokens to pool" for at, row in enumerate(rows) if not len(row)
+            },
         )
         window = Pending(embedded, [])
         for batch in make_batches(embedded.tokens):

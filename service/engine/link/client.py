@@ -52,7 +52,12 @@ class RemoteModel:
         about = orjson.loads(head)
         manifest = Manifest.from_json(about["manifest"])
         artifact = Artifact(Path(about["path"]), manifest, about["fingerprint"])
-        opened = Tokenizer(tokenizer, manifest.max_seq_length, manifest.template)
+        opened = Tokenizer(
+            tokenizer,
+            manifest.max_seq_length,
+            manifest.template,
+            pools_prompts=manifest.pools_prompts,
+        )
         return cls(
             artifact, opened, about["provider"], about["has_block_weights"], about["row_length"]
         )

@@ -294,7 +294,6 @@ BAD = {
         edited("4_Dense/config.json", module_input_name="token_embeddings"),
         r"a Dense from or to token_embeddings",
     ),
-    "prompt": (edited("1_Pooling/config.json", include_prompt=False), r"include_prompt=False"),
     "modules": (lambda f: (f / "modules.json").write_text("[{}]"), r"no list of modules"),
 }
 

@@ -117,21 +117,6 @@ def test_what_needs_torch_is_refused_with_the_command_that_helps(
         export_given_graph(folder, tmp_path / "made")
 
 
-def test_a_prompt_that_is_left_out_of_the_pooling_may_be_no_prompt(
-    given: Path, tmp_path: Path
-) -> None:
-    """With one it is refused as torch's export refuses it, which is therefore no cure."""
-    folder = copied(given, tmp_path / "given")
-    edit(folder / "1_Pooling/config.json", include_prompt=False)
-    vectors = OnnxEncoder(export_given_graph(folder, tmp_path / "made")).encode(TEXTS)
-    plain = OnnxEncoder(export_given_graph(given, tmp_path / "plain")).encode(TEXTS)
-    np.testing.assert_array_equal(vectors, plain)
-    edit(folder / "config_sentence_transformers.json", prompts={"query": "find: "})
-    with pytest.raises(GivenGraphError, match="leaves its prompts out.*choose a model") as refused:
-        export_given_graph(folder, tmp_path / "refused")
-    assert "torch" not in str(refused.value)
-
-
 def test_weights_above_the_limit_of_a_protocol_buffer_are_not_converted_with_the_graph(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

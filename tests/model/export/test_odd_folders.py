@@ -223,18 +223,6 @@ def test_no_pooling_is_offered_to_what_the_library_cannot_load_either(
         load_encoder(backbone)
 
 
-def test_a_prompt_that_is_left_out_of_the_pooling_may_be_no_prompt(tmp_path: Path) -> None:
-    """Without a prompt nothing is left out, and sentence-transformers pools all tokens too."""
-    folder = saved(tmp_path, "bert", 64, **SHAPE)
-    edit(folder / "1_Pooling/config.json", include_prompt=False)
-    served = OnnxEncoder(export_checkpoint(folder, tmp_path / "artifact", FEW))
-    expected = SentenceTransformer(str(folder)).encode(TEXTS)
-    np.testing.assert_allclose(served.encode(TEXTS), expected, atol=1e-5)
-    edit(folder / "config_sentence_transformers.json", prompts={"query": "find: "})
-    with pytest.raises(CheckpointError, match="include_prompt=False"):
-        load_encoder(folder)
-
-
 GLYPHS = [chr(number) for number in range(0x4E00, 0x4E00 + 200)]
 UNKNOWN = "[UNK]"
 VOCABULARY = {name: at for at, name in enumerate(["[PAD]", UNKNOWN, "[CLS]", "[SEP]", *GLYPHS])}

@@ -10,7 +10,8 @@ import pytest
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
-from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
+from s2sent.model.runtime.input_errors import UnusableInput
+from s2sent.model.runtime.tokenizer import TokenizedText
 
 DEFAULT_ARTIFACT = Path(__file__).parents[3] / "artifacts" / "default"
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a red car"]
@@ -42,7 +43,7 @@ def test_a_text_without_tokens_is_refused(
     rows = encoder.tokenizer.tokenize(TEXTS[:2])
     rows[1] = TokenizedText([], truncated=False)
     monkeypatch.setattr(encoder.tokenizer, "tokenize", lambda *_, **__: rows)
-    with pytest.raises(UnusableInput, match="^input 1 has no tokens. Leave it out.$"):
+    with pytest.raises(UnusableInput, match="^input 1 has no tokens to pool. Leave it out.$"):
         encoder.encode(TEXTS[:2])
 
 
@@ -91,7 +92,6 @@ MEMORY = """
 import sys
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import KEPT_TOKENS, OnnxEncoder
-from s2sent.model.runtime.tokenizer import TokenizedText, UnusableInput
 from s2sent.model.runtime.malloc import return_freed_memory
 
 def resident_mb():

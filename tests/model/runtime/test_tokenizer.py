@@ -9,13 +9,9 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from s2sent.model.artifact.template import Template
+from s2sent.model.runtime.input_errors import InputTooLong, InvalidTokenIds
 from s2sent.model.runtime.token_spans import unknown_id_of
-from s2sent.model.runtime.tokenizer import (
-    MAX_CHARACTERS_PER_TOKEN,
-    InputTooLong,
-    InvalidTokenIds,
-    Tokenizer,
-)
+from s2sent.model.runtime.tokenizer import MAX_CHARACTERS_PER_TOKEN, Tokenizer
 from s2sent.model.runtime.windows import Windows
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d", "e", "##x", "query", ":"]
@@ -297,3 +293,43 @@ def test_a_template_s_prefix_alone_is_no_text(path: Path, nothing: Any) -> None:
     empty, whole = tokenizer.tokenize([nothing, [*PREFIX, A]])
     assert (empty.input_ids, empty.truncated) == ([], False)
     assert whole.input_ids == [*PREFIX, A]
+
+
+QUERY = [~CLS, ~10, ~11]  # "query:" and what is before it, which are not pooled
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "expected"),
+    [
+        (["a", "b c d"], {}, [[*QUERY, A, SEP], [*QUERY, B, C, SEP]]),
+        ([[CLS, A, SEP]], {}, [[CLS, A, SEP]]),
+        (["a b"], {"prompt": ""}, [[CLS, A, B, SEP]]),
+        (["a b c"], {"truncation_direction": "left"}, [[~CLS, ~11, A, B, C, SEP]]),
+        (["a b c d e"], {"truncation_direction": "left"}, [[~CLS, B, C, D, E, SEP]]),
+        (["a"], {"prompt": "query: query: query: "}, [[~CLS, ~10, ~11, ~10, ~11, SEP]]),
+    ],
+)
+def test_tokens_of_a_prompt_are_marked_where_they_are_not_pooled(
+    path: Path, texts: list[Any], options: dict[str, Any], expected: list[list[int]]
+) -> None:
+    tokenizer = Tokenizer(path, 6, pools_prompts=False)
+    assert ids(tokenizer, *texts, **{"prompt": "query: ", **options}) == expected
+
+
+def test_a_prompt_is_marked_in_each_window(path: Path) -> None:
+    tokenizer = Tokenizer(path, 6, pools_prompts=False)
+    found = windows_of(tokenizer, "a b c d", prompt="query: ", windows=Windows(8, 0))
+    assert found == [[*QUERY, A, B, SEP], [*QUERY, C, D, SEP]]
+
+
+def test_a_prompt_without_its_special_token_at_the_end_is_marked(path: Path) -> None:
+    """Of one that ends in a special token, where the tokenizer adds none, that one is pooled."""
+    made: Any = tokenizers.Tokenizer.from_file(str(path))
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A", special_tokens=[("[CLS]", CLS)]
+    )
+    made.add_special_tokens(["[SEP]"])
+    tokenizer = Tokenizer(made.to_str().encode(), 6, pools_prompts=False)
+    assert ids(tokenizer, "a", prompt="b ") == [[~CLS, ~B, A]]
+    assert ids(tokenizer, "a", prompt="b [SEP]") == [[~CLS, ~B, SEP, A]]
+    assert ids(tokenizer, "", prompt="b ") == [[]]

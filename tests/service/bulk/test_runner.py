@@ -75,7 +75,7 @@ def test_a_text_without_tokens_is_an_error_and_never_in_a_batch(
     pending = embedder.start(["a cat", "nothing", "a dog"])
     assert pending.wait(60)
     embedder.close()
-    assert pending.embedded.errors == {1: "the text has no tokens"}
+    assert pending.embedded.errors == {1: "the text has no tokens to pool"}
     assert pending.embedded.vectors.any(axis=1).tolist() == [True, False, True]
 
 

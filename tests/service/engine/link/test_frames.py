@@ -24,7 +24,7 @@ from s2sent.service.engine.link.frames import (
 from s2sent.service.errors import InferenceFailed, Overloaded, ServiceError
 from tests.support.linked_engine import connect
 
-IDS = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=5)
+IDS = st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=5)
 
 
 def request_of(sequences: list[list[int]], **options: Any) -> PendingRequest:
