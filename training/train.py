@@ -84,12 +84,7 @@ def train(
     partial = partial_of(output)
     require_free(output, partial, resume=resume)
     ready = prepare(
-        recipe,
-        data,
-        output,
-        cache=cache,
-        save_minutes=save_minutes,
-        report_to=report_to,
+        recipe, data, output, cache=cache, save_minutes=save_minutes, report_to=report_to
     )
     dev, corpus, encoder, trainer = ready.dev, ready.corpus, ready.encoder, ready.trainer
     with reading(encoder, recipe.backbone.max_seq_length):

@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from s2sent.training.__main__ import main
 from s2sent.training.caption_edits import edits, table
 from s2sent.training.caption_edits.edits import ADDED, EDITS, Edit
 from s2sent.training.caption_edits.table import (
     Sentences,
     make_pairs,
+    read_caption_edits,
     split_pictures,
-    write_caption_edits,
 )
 from s2sent.training.corpus import read_corpus
-from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.errors import DataError
 from s2sent.training.made_sources import MADE
 from s2sent.training.recipe.recipe import CorpusPart
 
@@ -122,82 +121,61 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_table_is_a_corpus_of_related_pairs(
-    data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the pictures that are not held out; made again it is the same to the byte."""
-    tables = [data / "corpus" / "edits.tsv", data / "again.tsv"]
-    for path in tables:
-        with pytest.raises(SystemExit) as end:
-            main(["caption-edits", str(path), "--data", str(data)])
-        assert end.value.code == 0
-    corpus = read_corpus(data / "corpus", [CorpusPart(source="edits.tsv")], kind="related")
-    pairs = corpus.parts["edits.tsv"]
-    assert capsys.readouterr().out.splitlines() == [f"{len(pairs)} pairs in {t}" for t in tables]
+def test_edits_are_related_pairs_of_the_pictures_that_are_not_held_out(data: Path) -> None:
+    """Made again they are the same."""
+    parts = [CorpusPart(source="caption_edits")]
+    corpus = read_corpus(data / "corpus", parts, kind="related", made=MADE)
+    pairs = corpus.parts["caption_edits"]
     assert 20 <= len(pairs) <= 30
     assert all(not text.endswith((" ", ".")) for pair in pairs for text in pair)
-    assert tables[0].read_bytes() == tables[1].read_bytes()
+    assert (
+        pairs
+        == read_corpus(data / "corpus", parts, kind="related", made=MADE).parts["caption_edits"]
+    )
     _, held_out = split_pictures(data / "corpus")
     for row in held_out:
         assert row[0].split()[-1] not in " ".join(corpus.texts()).split()
+    with pytest.raises(DataError, match="are related texts, and the objective needs texts"):
+        read_corpus(data / "corpus", parts, kind="texts", made=MADE)
 
 
-def test_a_corpus_names_the_edits_and_the_captions_far_from_tasks(data: Path) -> None:
-    """The pairs that the table has, and captions without those near a sentence of a task."""
-    write_caption_edits(data / "corpus" / "edits.tsv", data)
+def test_captions_near_a_sentence_of_a_task_are_left_out(data: Path) -> None:
     with (data / "sts" / "stsb-dev.tsv").open("a") as task:
         task.write("dev\t1.0\ta man is holding a thing3 in the street7\tsnow\n")
-    parts = [CorpusPart(source="edits.tsv"), CorpusPart(source="caption_edits")]
-    table, made = (
-        read_corpus(data / "corpus", [part], kind="related", made=MADE).parts[part.source]
-        for part in parts
-    )
-    assert set(made) <= set(table)
     far, every = (
         read_corpus(data / "corpus", [CorpusPart(source=source)], kind="texts", made=MADE).texts()
         for source in ("far_captions", "captions")
     )
     assert set(every) - set(far) == {"A man is holding a thing3 in the street7 ."}
-    with pytest.raises(DataError, match="are related texts, and the objective needs texts"):
-        read_corpus(data / "corpus", [parts[1]], kind="texts", made=MADE)
 
 
 def test_a_pair_near_a_task_is_left_out(data: Path) -> None:
-    write_caption_edits(data / "all.tsv", data)
-    _, first, *_ = (data / "all.tsv").read_text().splitlines()
+    every = read_caption_edits(data)
+    first, second = every[0]
     with (data / "sts" / "stsb-dev.tsv").open("a") as task:
-        task.write(f"dev\t1.0\t{first.split()[0]}\t{first.split(chr(9))[1].upper()}\n")
-    write_caption_edits(data / "kept.tsv", data)
-    kept = (data / "kept.tsv").read_text().splitlines()
-    assert first not in kept
+        task.write(f"dev\t1.0\t{first.split()[0]}\t{second.upper()}\n")
+    kept = read_caption_edits(data)
+    assert every[0] not in kept
     assert len(kept) > 2
 
 
-def test_empty_lines_among_the_captions_are_counted_and_give_the_same_table(
+def test_empty_lines_among_the_captions_are_counted_and_give_the_same_pairs(
     data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_caption_edits(data / "before.tsv", data)
+    before = read_caption_edits(data)
     captions = data / "corpus" / "captions.tsv.gz"
     captions.write_bytes(gzip.compress(gzip.decompress(captions.read_bytes()) + b"\n \t \n"))
-    write_caption_edits(data / "after.tsv", data)
-    assert (data / "after.tsv").read_bytes() == (data / "before.tsv").read_bytes()
+    assert read_caption_edits(data) == before
     assert "captions.tsv.gz: empty lines left out: 2" in caplog.text
 
 
-def test_the_table_is_refused(data: Path) -> None:
-    """An existing file, another kind of file, data without tasks or without captions to edit."""
-    (data / "there.tsv").touch()
-    with pytest.raises(ConfigError, match=r"there\.tsv exists: remove it"):
-        write_caption_edits(data / "there.tsv", data)
-    with pytest.raises(ConfigError, match=r"edits\.txt must end in \.tsv"):
-        write_caption_edits(data / "edits.txt", data)
+def test_data_without_tasks_or_without_captions_to_edit_is_refused(data: Path) -> None:
     header = "\t".join(f"caption{number}" for number in range(1, 6))
     row = "\t".join(["Rain"] * 5)
     text = f"{header}\n" + f"{row}\n" * 12
     (data / "corpus" / "captions.tsv.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.raises(DataError, match="no captions that can be edited: fetch corpus/ again"):
-        write_caption_edits(data / "edits.tsv", data)
+        read_caption_edits(data)
     (data / "sts" / "stsb-dev.tsv").unlink()
     with pytest.raises(DataError, match="has no STS tasks: name the folder"):
-        write_caption_edits(data / "edits.tsv", data)
-    assert not (data / "edits.tsv").exists()
+        read_caption_edits(data)

@@ -18,7 +18,7 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.__main__ import main
 from s2sent.training.backbones import resolve
 from s2sent.training.encoder import new_encoder
-from s2sent.training.evaluation.encoders import load_checkpoint, open_encoder
+from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.evaluation.sts import TASKS
 from s2sent.training.recipe.recipe import Recipe
 from s2sent.training.train import train
@@ -87,8 +87,6 @@ def test_training_goes_on_with_the_selector_of_a_hub_id(
 COMMANDS = {
     "export": "export NAME OUT",
     "evaluate": "evaluate NAME --data DATA --dev-only",
-    "average": "average OUT NAME FUSED --data DATA",
-    "interpolate": "interpolate OUT FUSED NAME --data DATA --share 0.5",
     "join": "join NAME FUSED OUT",
     "report": "report NAME --data DATA --output OUT",
     "depths": "depths NAME --data DATA --dev-only",
@@ -107,9 +105,6 @@ def test_each_command_takes_a_hub_id(
     words = {"NAME": on_hub, "FUSED": str(fused), "DATA": str(tasks), "OUT": str(tmp_path / "out")}
     with pytest.raises(SystemExit, match="0"):
         main([words.get(word, word) for word in COMMANDS[command].split()])
-    if command in ("average", "interpolate"):
-        made: Any = load_checkpoint(tmp_path / "out")
-        np.testing.assert_allclose(made.encode(TEXTS), load_encoder(fused).encode(TEXTS), atol=1e-6)
 
 
 @pytest.mark.parametrize("has_safetensors", [True, False])

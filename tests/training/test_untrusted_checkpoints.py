@@ -27,9 +27,6 @@ COMMANDS = {
     "evaluate": "evaluate NAME --data DATA --dev-only",
     "evaluate beside": "evaluate PLAIN --data DATA --dev-only --beside NAME",
     "report": "report NAME --data DATA --output OUT.html",
-    "average": "average OUT PLAIN NAME --data DATA",
-    "interpolate": "interpolate OUT NAME PLAIN --data DATA --share 0.5",
-    "interpolate to it": "interpolate OUT PLAIN NAME --data DATA --share 0.5",
     "join": "join PLAIN NAME OUT",
     "depths": "depths NAME --data DATA --dev-only",
     "frozen": "frozen --backbone NAME --data DATA --output OUT.jsonl --cache CACHE --depths 1",
@@ -159,7 +156,6 @@ def test_a_tower_s_code_is_not_run_either(
     for line in (
         ["export", twins, out],
         ["evaluate", twins, "--data", data, "--dev-only"],
-        ["average", out, twins, twins, "--data", data],
     ):
         assert "s2sent-train: " in refusal(*line)
         assert not trace.exists()

@@ -1,4 +1,4 @@
-"""Writes a table of pairs of sentences that differ by an edit, made from captions of pictures.
+"""Makes pairs of sentences that differ by an edit, from captions of pictures.
 
 SICK is made in a like way (Marelli et al., LREC 2014, section 2). Pairs that are near a sentence of
 an STS task are left out.
@@ -17,33 +17,23 @@ from s2sent.training.caption_edits.edits import edit
 from s2sent.training.corpus import SOURCES, Lines, read_table
 from s2sent.training.errors import DataError
 from s2sent.training.evaluation.sts import read_sentence_pairs
-from s2sent.training.files.tables import Pair, require_new_table, write_table
+from s2sent.training.files.tables import Pair
 
 log = logging.getLogger(__name__)
 
 Row = TypeVar("Row", bound=tuple[str, ...])
 
-HEADER = ("sentence1", "sentence2")
 WORDS = range(4, 17)  # of a caption that is edited
 HELD_OUT = 3_000  # pictures that give no pairs, so that a student can be compared with its teacher
 CANDIDATES, MOST_PAIRS = 18_000, 12_000  # before and after those near an STS task are left out
 NEAR = 0.8  # of the words of two sentences together, as many are in both
 
 
-def write_caption_edits(output: Path, data: Path) -> int:
-    """Write the pairs made from the captions of a data folder to a table; returns their number.
-
-    The same captions give the same pairs. Raises `ConfigError` when ``output`` exists or is no .tsv
-    file, `DataError` when the captions or a task are missing or give no pair.
-    """
-    require_new_table(output)
-    pairs = read_caption_edits(data)
-    write_table(output, HEADER, pairs)
-    return len(pairs)
-
-
 def read_caption_edits(data: Path) -> list[Pair]:
-    """The pairs of `write_caption_edits`. Raises `DataError` as it does."""
+    """The pairs made from the captions of a data folder; the same captions give the same pairs.
+
+    Raises `DataError` when the captions or a task are missing or give no pair.
+    """
     used, _ = split_pictures(data / "corpus")
     pairs = make_pairs(used, seed=3)
     Random(1).shuffle(pairs)  # noqa: S311  a reproducible order, not a secret

@@ -1,29 +1,10 @@
-"""Writes tables of related pairs, which a recipe can name as a source, and reads sentences."""
+"""Reads files of sentences, and names the type of a pair of them."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from s2sent.training.errors import ConfigError, DataError
+from s2sent.training.errors import DataError
 
 Pair = tuple[str, str]
-
-
-def require_new_table(path: Path) -> None:
-    """Raise `ConfigError` for a table that exists, or that would not be read as pairs."""
-    if path.suffix != ".tsv":
-        raise ConfigError(
-            f"{path} must end in .tsv, because a corpus of pairs is a table: name "
-            f"{path.with_suffix('.tsv')}."
-        )
-    if path.exists():
-        raise ConfigError(f"{path} exists: remove it, or name another file.")
-
-
-def write_table(path: Path, header: Pair, pairs: Sequence[Pair]) -> None:
-    """Write the header and the pairs, a line each, and the folder where it is missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = ("\t".join(row) + "\n" for row in (header, *pairs))
-    path.write_text("".join(lines), encoding="utf-8")
 
 
 def read_sentences(path: Path) -> list[str]:

@@ -232,21 +232,21 @@ def test_the_default_model_has_its_development_scores() -> None:
     encoder = OnnxEncoder(artifact)
     dev = read_development_pairs(REAL / "sts").without_overlap
     full = spearman(encoder.encode(dev.first), encoder.encode(dev.second), dev.gold)
-    assert round(full, 2) == 88.54
+    assert round(full, 2) == 88.95
     shallow = partial(encoder.encode, depth=artifact.manifest.depths[0])
     scores = score_retrieval(shallow, REAL / "retrieval" / "packages-dev.tsv")
-    assert round(scores["R@1"], 2) == 65.15
+    assert round(scores["R@1"], 2) == 64.7
 
 
 @needs_data
 @pytest.mark.skipif("EVERY_STS_TASK" not in os.environ, reason="it is long: set EVERY_STS_TASK=1")
 @pytest.mark.timeout(600)
 def test_the_default_model_has_its_retrieval_and_its_sts_b_score() -> None:
-    """Numbers of docs/training.md, and STS-B of docs/selector.md, scored again."""
+    """Numbers of docs/selector.md, scored again."""
     encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
-        "R@1": 79.65,
-        "MRR@10": 85.71,
+        "R@1": 81.4,
+        "MRR@10": 87.01,
     }
-    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 84.17
+    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.9

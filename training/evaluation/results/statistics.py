@@ -64,12 +64,7 @@ class Comparison:
 
 
 def kept_step(run: Line) -> int | None:
-    """The step whose weights a run is scored with; None where its line does not say.
-
-    Of a chain of recipes it is that of the last one.
-    """
-    if steps := run.get("kept_steps"):
-        return None if steps[-1] is None else int(steps[-1])
+    """The step whose weights a run is scored with; None where its line does not say."""
     dev = run.get("dev")
     step = dev.get("step") if isinstance(dev, Mapping) else run.get("step")
     return None if step is None else int(step)

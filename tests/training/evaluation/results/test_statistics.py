@@ -104,9 +104,8 @@ ABOVE, BELOW = [3.0, 4.1, 5.2], [1.0, 2.0, 3.3]
 
 
 def test_the_weights_that_are_scored_are_those_of_the_kept_step() -> None:
-    """Wherever an experiment writes it; of a chain it is the last recipe's."""
+    """Wherever an experiment writes it."""
     assert kept_step({"step": 5}) == kept_step({"dev": {"step": 5}}) == 5
-    assert kept_step({"kept_steps": [7, 0]}) == 0
     assert kept_step({"dev": 80.0}) is None
 
 
