@@ -164,7 +164,7 @@ def test_a_record_or_template_that_is_damaged_is_one_sentence(
     (folder / "training.json").write_text("[]")
     for command in (
         ["export", str(folder), str(tmp_path / "out")],
-        ["average", str(tmp_path / "out"), str(folder), str(folder), "--data", str(tmp_path)],
+        ["join", str(folder), str(folder), str(tmp_path / "out")],
     ):
         status, said = failed(command, capsys)
         assert status == 2

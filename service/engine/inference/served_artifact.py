@@ -19,7 +19,7 @@ from pathlib import Path
 
 import s2sent
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import WEIGHTS, Manifest
+from s2sent.model.artifact.manifest import PARAMETERS, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact, graph_at
 from s2sent.service.engine.inference.private_cache import (
     UMASK,
@@ -129,7 +129,7 @@ def _said(artifact: Artifact, source: Artifact) -> Manifest:
     same = {name: getattr(source.manifest, name) for name in changed}
     depths = (None, *artifact.manifest.depths)
     graphs = {graph_at(depth, unpadded=form) for depth in depths for form in (False, True)}
-    graphs.add(WEIGHTS)
+    graphs |= {WEIGHTS, PARAMETERS}  # the latter tells of the source's graph
     files = {name: entry for name, entry in artifact.manifest.files.items() if name not in graphs}
     return dataclasses.replace(artifact.manifest, files=files, **same)
 
