@@ -41,7 +41,10 @@ from s2sent.service.supervisor import serve_processes
 MAX_TOKENS = 256
 WARM_UP_SECONDS = 1.0
 # As before a GPU: one run at a time, of all that waits.
-LIKE_A_GPU = ("--max-batch-tokens", "16384", "--max-batch-texts", "1024", "--threads", "1")
+LIKE_A_GPU = (
+    *("--device", "cuda", "--threads", "1"),
+    *("--max-batch-tokens", "16384", "--max-batch-texts", "1024"),
+)
 
 
 @dataclass(frozen=True)
