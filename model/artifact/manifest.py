@@ -134,7 +134,7 @@ class Manifest:
         name, record = self.backbone.get("name"), self.training
         while record:
             name = record.get("backbone", {}).get("name", name)
-            record = record.get("began_from") or next(iter(record.get("average_of", ())), {})
+            record = record.get("began_from", {})
         return str(name or "not named")
 
     @property

@@ -19,7 +19,7 @@ from s2sent.training.errors import DataError
 RECORD_FILE = "training.json"
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE_FOLDERS = ("model", "training")  # the code that decides what a run gives
-ANCESTRY = ("began_from", "teachers", "second_tower", "average_of")  # records in a record
+ANCESTRY = ("began_from", "teachers", "second_tower")  # records in a record
 _CURE = "restore it, or delete it to go on without a record"
 _VERSIONS = ("torch", "transformers", "sentence-transformers")
 

@@ -166,21 +166,22 @@ def test_a_recipe_that_follows_another_one_on_the_tests_gets_a_warning(tmp_path:
 
 
 def test_a_record_without_a_recipe_stands_for_one(tmp_path: Path) -> None:
-    """Averaged weights have none; their artifact has the same record and the date of its tests."""
-    record = {"average_of": [{"seed": 1}, {"seed": 2}], "dev": {"score": 80.0}}
-    for name, content in (("average", record), ("other", record | {"dev": {"score": 81.0}})):
+    """Joined towers have none; their artifact has the same record and the date of its tests."""
+    towers = {"began_from": {"seed": 1}, "second_tower": {"seed": 2}}
+    record = {**towers, "dev": {"score": 80.0}}
+    for name, content in (("joined", record), ("other", record | {"dev": {"score": 81.0}})):
         (tmp_path / name).mkdir()
         (tmp_path / name / RECORD_FILE).write_text(json.dumps(content))
-    assert log_test_use(str(tmp_path / "average")) is None
+    assert log_test_use(str(tmp_path / "joined")) is None
     (tmp_path / "artifact").mkdir()
     manifest = {"training": record | {"tests_opened": ["2026-11-27"]}}
     (tmp_path / "artifact" / "manifest.json").write_text(json.dumps(manifest))
     assert log_test_use(str(tmp_path / "artifact")) is None
     warning = log_test_use(str(tmp_path / "other"))
     assert warning is not None
-    assert "average of another recipe were scored on the tests before other" in warning
+    assert "joined of another recipe were scored on the tests before other" in warning
     lines = (tmp_path / TEST_USE_FILE).read_text().splitlines()
-    assert [json.loads(line)["name"] for line in lines] == ["average", "other"]
+    assert [json.loads(line)["name"] for line in lines] == ["joined", "other"]
 
 
 @pytest.mark.parametrize("option", ["--record", "--transfer"])

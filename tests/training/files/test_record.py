@@ -97,8 +97,8 @@ def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
 def test_a_run_that_stands_in_a_record_twice_has_its_ancestry_once(tmp_path: Path) -> None:
     first = {"seed": 1, "began_from": {"seed": 0}}
     second = {"seed": 2, "began_from": first, "teachers": [first, {"seed": 3}]}
-    write_record(tmp_path, {"seed": 4, "average_of": [first, second]})
-    assert read_record(tmp_path)["average_of"] == [
+    write_record(tmp_path, {"seed": 4, "teachers": [first, second]})
+    assert read_record(tmp_path)["teachers"] == [
         first,
         {"seed": 2, "began_from": {"seed": 1}, "teachers": [{"seed": 1}, {"seed": 3}]},
     ]
