@@ -7,8 +7,7 @@ from typing import Any
 
 from s2sent.training.evaluation.results.statistics import Line
 from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.arms.configurations import S2SENT
-from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS
+from s2sent.training.experiments.arms.configurations import CONFIGURATIONS
 from s2sent.training.experiments.arms.paper_tables import read_results
 from s2sent.training.files.jsonl import append_line
 
@@ -16,7 +15,7 @@ NOTHING: dict[str, float | None] = {}
 
 
 def made_up(name: str, seed: int, average: float) -> dict[str, Any]:
-    recipe = EXPERIMENTS["table 2"].configurations.get(name, S2SENT)
+    recipe = CONFIGURATIONS[name]
     tasks = {task: average + shift for shift, task in enumerate(TASKS, start=-3)}
     cosines = {f"{low}-{low + 1}": [0.1 * low, 0.1 * low + 0.2] for low in range(5)}
     return {

@@ -39,18 +39,6 @@ def dots(rows: Sequence[tuple[str, Sequence[float]]]) -> Figure:
     return figure
 
 
-def boxes(panels: Mapping[str, Mapping[float, Sequence[float]]]) -> Figure:
-    """A panel a parameter, by its letter: one box over all seeds for each of its values."""
-    figure = Figure(figsize=(8, 3.2), layout="constrained")
-    row = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
-    for axes, (letter, values) in zip(row, panels.items(), strict=True):
-        axes.boxplot(list(values.values()), tick_labels=[f"{key:g}" for key in values])
-        axes.set_xlabel(letter)
-        axes.set_ylabel("average, Spearman x 100")
-        axes.grid(axis="y", alpha=0.3)
-    return figure
-
-
 def densities(panels: Mapping[str, Runs]) -> Figure:
     """A panel an arm: the densities of cosines by gold score, over all seeds."""
     rows = -(-len(panels) // 2)

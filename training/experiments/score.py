@@ -219,9 +219,3 @@ def parameters(encoder: SentenceTransformer) -> dict[str, int]:
         name: sum(p.numel() for p in part.parameters()) if part is not None else 0
         for name, part in parts.items()
     }
-
-
-def drift(encode: Encode, sentences: Sequence[str]) -> float:
-    """The largest 1 - cosine between a sentence embedded alone and with the others."""
-    alone = np.concatenate([encode([sentence]) for sentence in sentences])
-    return float((1 - cosines(alone, encode(sentences))).max())

@@ -1,4 +1,4 @@
-"""The configurations that the paper's tables, its figures and our controls compare.
+"""The configurations that the paper's tables and ours compare.
 
 A configuration is what a run differs in from its group's recipe; a group is a backbone and an
 objective. The same configuration in two tables has one name and is run once. "1d" averages the
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from s2sent.training.errors import ConfigError
 from s2sent.training.recipe.recipe import Recipe, recipe_from
 
 Table = Mapping[str, Any]
@@ -47,8 +46,8 @@ class Budget:
 
 
 PAPER = "paper"  # the budget of `reproduce --paper`
-PAPER_TRAINING = {"steps": 0, "eval_every": 125, "precision": "bf16"}
-PAPER_SEEDS = (1, 2, 3, 4, 5, 6, 7)
+# The paper's protocol: one pass over the corpus, dev scored every 125 steps.
+_FULL = Budget({"steps": 0, "eval_every": 125, "precision": "bf16"}, (1, 2, 3, 4, 5, 6, 7))
 BUDGETS = {
     "smoke": Budget({"steps": 4, "batch_size": 8, "eval_every": 2}, (1,), limit=200),
     # For a backbone that is tuned already; long enough, and the gate's rate high enough, for fusion
@@ -58,11 +57,9 @@ BUDGETS = {
         (1, 2, 3, 4, 5),
         selector_rate=3e-3,
     ),
-    # The paper's protocol: one pass over the corpus, dev scored every 125 steps.
-    "full": Budget(PAPER_TRAINING, PAPER_SEEDS),
-    PAPER: Budget(PAPER_TRAINING, PAPER_SEEDS, limit=1_000_000),
+    "full": _FULL,
+    PAPER: replace(_FULL, limit=1_000_000),
 }
-
 
 PRESETS = {  # beside the default one
     "paper": "the paper's equations literally (preset paper)",
@@ -84,6 +81,11 @@ class Configuration:
     selector_rate: int = 1  # the selector's learning rate over the backbone's
     objective: Table = field(default_factory=dict)
     printed: str = ""
+
+    @property
+    def num_blocks(self) -> int:
+        """How many blocks a backbone must have."""
+        return 1 if self.selector is None else int(self.selector["num_blocks"])
 
     def recipe(
         self,
@@ -133,102 +135,40 @@ class Configuration:
         )
 
 
-def average(num_blocks: int) -> Configuration:
-    """The plain average of the last blocks."""
-    options = {"spatial_selection": "avg", "num_blocks": num_blocks}
-    return Configuration(f"last{num_blocks}-avg", f"Last{num_blocks} avg", options)
-
-
-def gate(num_blocks: int, **options: Any) -> Configuration:
-    """The average of the last blocks, multiplied by one gate."""
-    return _named(
-        f"last{num_blocks}-1d",
-        num_blocks,
-        {"spatial_selection": "1d", "weight_norm": "none"},
-        options,
+_GATE = {"spatial_selection": "1d", "weight_norm": "none"}
+_AVERAGE = {"spatial_selection": "avg"}
+_LAST3, _LAST6 = {"num_blocks": 3}, {"num_blocks": 6}
+_CLS = {"pooling": "cls"}
+_HEAD = {"projection": True}  # SimCSE's mlp_only_train: left out in evaluation
+CONFIGURATIONS = {
+    each.name: each
+    for each in (
+        Configuration("last1", "Last1, the backbone alone"),
+        Configuration("last1-1d", "Last1 1D", {"num_blocks": 1, **_GATE}),
+        Configuration("last3-avg", "Last3 avg", {**_LAST3, **_AVERAGE}),
+        Configuration("last3-1d", "Last3 1D", {**_LAST3, **_GATE}),
+        Configuration("last3-2d", "Last3 2D", _LAST3),
+        Configuration("last6-avg", "Last6 avg", {**_LAST6, **_AVERAGE}),
+        Configuration("last6-1d", "Last6 1D", {**_LAST6, **_GATE}),
+        Configuration("last6-2d", "Last6 2D", _LAST6),
+        Configuration("last3-2d-bias3", "Last3 2D, initial_bias 3", {**_LAST3, "initial_bias": 3}),
+        Configuration(  # the default model's
+            "last3-2d-at-last",
+            "Last3 2D, softmax over logits, started at the last block",
+            {**_LAST3, "weight_norm": "softmax_logits", "initial_bias": 3},
+            selector_rate=100,
+        ),
+        Configuration(
+            "last3-2d-static-blocks", "Last3 2D, static blocks", {**_LAST3, "static": "blocks"}
+        ),
+        Configuration(
+            "last3-2d-static-features",
+            "Last3 2D, static features",
+            {**_LAST3, "static": "features"},
+        ),
+        Configuration("cls-last1", "CLS, the backbone alone", None, _CLS),
+        Configuration("cls-last3-2d", "CLS, Last3 2D", _LAST3, _CLS),
+        Configuration("cls-last1-mlp", "CLS, the backbone alone", None, _CLS, objective=_HEAD),
+        Configuration("cls-last3-2d-mlp", "CLS, Last3 2D", _LAST3, _CLS, objective=_HEAD),
     )
-
-
-def select(num_blocks: int = 3, **options: Any) -> Configuration:
-    """A weighted sum of the last blocks; for one block its gate."""
-    if num_blocks == 1:
-        return gate(1, **options)
-    return _named(f"last{num_blocks}-2d", num_blocks, {}, options)
-
-
-_ABBREVIATIONS = {"num_frequencies": "m", "reduction": "r", "initial_bias": "bias"}
-_USUAL = {"num_frequencies": 4, "reduction": 12}
-
-
-def _named(stem: str, num_blocks: int, kind: Table, options: Table) -> Configuration:
-    """A configuration named by its options that are not `_USUAL`, so equal ones share a name."""
-    named = {key: value for key, value in options.items() if _USUAL.get(key) != value}
-    parts = [
-        f"{_ABBREVIATIONS.get(key, key.replace('_', '') + '-')}{named[key]}"
-        for key in sorted(named)
-    ]
-    name = "-".join([stem, *parts])
-    label = stem.replace("last", "Last").replace("-", " ").replace("d", "D")
-    return Configuration(
-        name,
-        ", ".join([label, *(f"{key} {named[key]}" for key in sorted(named))]),
-        {"num_blocks": num_blocks, **kind, **named},
-    )
-
-
-LAST1 = Configuration("last1", "Last1, the backbone alone")
-LAST1_GATE = gate(1)
-LAST3_AVERAGE = average(3)
-S2SENT = select(3)
-NEAR_LAST = select(3, initial_bias=3)
-AT_LAST = Configuration(  # the default model's
-    "last3-2d-at-last",
-    "Last3 2D, softmax over logits, started at the last block",
-    {"num_blocks": 3, "weight_norm": "softmax_logits", "initial_bias": 3},
-    selector_rate=100,
-)
-CLS_WITHOUT_HEAD = Configuration("cls-last1", "CLS, the backbone alone", None, {"pooling": "cls"})
-CLS_S2SENT_WITHOUT_HEAD = Configuration(
-    "cls-last3-2d", "CLS, Last3 2D", S2SENT.selector, {"pooling": "cls"}
-)
-# SimCSE's mlp_only_train: a Linear + tanh over CLS in training, left out in evaluation.
-CLS, CLS_S2SENT = (
-    replace(each, name=f"{each.name}-mlp", objective={"projection": True})
-    for each in (CLS_WITHOUT_HEAD, CLS_S2SENT_WITHOUT_HEAD)
-)
-STATIC_BLOCKS = select(3, static="blocks")
-STATIC_FEATURES = select(3, static="features")
-AUTHORS_CODE = S2SENT.with_preset("official")
-
-DEPTHS = (1, 3, 6, 9, 12)  # n of Fig. 6
-FREQUENCIES = (1, 2, 4, 8, 16)  # m of Fig. 6
-REDUCTIONS = (1, 2, 4, 8, 12, 16, 24, 32, 48)  # r of Fig. 7; the paper's own list is a picture
-GRID = {(n, m): select(n, num_frequencies=m) for n in DEPTHS for m in FREQUENCIES}
-BY_REDUCTION = {r: select(3, reduction=r) for r in REDUCTIONS}
-SQUEEZES = {m: select(3, num_frequencies=m) for m in (0, 1, 4, 8)}  # of Fig. 5; 0 is none
-SELECTOR_RATES = {
-    times: Configuration(
-        f"last3-2d-lr{times}",
-        f"Last3 2D, selector's learning rate x {times}",
-        S2SENT.selector,
-        selector_rate=times,
-    )
-    for times in (30, 300)
 }
-
-
-def misfit(configuration: Configuration, *, blocks: int, width: int) -> str | None:
-    """Why a configuration cannot run on a backbone of this size; None where it can."""
-    options = configuration.selector
-    if options is None:
-        return None
-    needed = options["num_blocks"]
-    if needed > blocks:
-        return f"it weighs {needed} blocks, and the backbone has {blocks}"
-    try:
-        configuration.recipe(
-            objective="simcse", backbone="any", budget="short", seed=1
-        ).selector_config(width)
-    except ConfigError as error:
-        return str(error).rstrip(".")
-    return None

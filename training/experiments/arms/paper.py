@@ -20,7 +20,7 @@ from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.geometry import GEOMETRY_FILE, describe_groups
 from s2sent.training.evaluation.measure import measure
 from s2sent.training.evaluation.sts import distinct, read_sentence_pairs
-from s2sent.training.experiments.arms.configurations import BUDGETS, PAPER, misfit
+from s2sent.training.experiments.arms.configurations import BUDGETS, PAPER
 from s2sent.training.experiments.arms.paper_experiments import (
     EXPERIMENTS,
     Experiment,
@@ -34,7 +34,6 @@ from s2sent.training.experiments.arms.paper_tables import (
 )
 from s2sent.training.experiments.engine import Run, Series, Study, model_config, size_of
 from s2sent.training.experiments.score import (
-    drift,
     fusion_weights,
     initial_encoder,
     parameters,
@@ -44,8 +43,6 @@ from s2sent.training.files.record import read_record
 from s2sent.training.recipe.recipe import Recipe, recipe_from
 
 log = logging.getLogger(__name__)
-
-DRIFT_SENTENCES = 64
 
 
 def runs_of(series: Series) -> list[Run]:
@@ -87,7 +84,7 @@ def cells_of(
     Beside them is what is left out, with reasons.
     """
     folder = resolve(series.backbone)
-    (blocks, width), family = size_of(folder), str(model_config(folder).model_type)
+    (blocks, _), family = size_of(folder), str(model_config(folder).model_type)
     found: dict[tuple[str, str, int], tuple[Recipe, bool]] = {}
     left_out: dict[str, str] = {}
     for seed in series.seeds or BUDGETS[series.budget].seeds:
@@ -97,8 +94,8 @@ def cells_of(
                     left_out[f"{experiment.key} with {objective}"] = "the paper has no such rows"
                     continue
                 for name, configuration in experiment.configurations.items():
-                    if reason := misfit(configuration, blocks=blocks, width=width):
-                        left_out[name] = reason
+                    if (needed := configuration.num_blocks) > blocks:
+                        left_out[name] = f"it weighs {needed} blocks, and the backbone has {blocks}"
                         continue
                     key = objective, name, seed
                     transfer = experiment.transfer or (key in found and found[key][1])
@@ -169,8 +166,8 @@ def score_checkpoint(
 ) -> dict[str, Any]:
     """The measurements of a checkpoint for its line.
 
-    Beside those of `measure`: the numbers of parameters, the selector's weights on STS-B's
-    sentences, and ``drift``. Of the weights ``moved`` is the mean distance from 1 / N,
+    Beside those of `measure`: the numbers of parameters and the selector's weights on STS-B's
+    sentences. Of the weights ``moved`` is the mean distance from 1 / N,
     ``max_moved`` the largest change of a block's and feature's mean weight since step 0.
     """
     encoder = load_checkpoint(checkpoint)
@@ -184,7 +181,6 @@ def score_checkpoint(
         "by_gold": describe_groups(measured.groups),
         "cosines": {group.name: np.round(group.cosines, 4).tolist() for group in measured.groups},
         "parameters": parameters(encoder),
-        "drift": drift(encode, sentences[:DRIFT_SENTENCES]),
     }
     start = initial_encoder(recipe) if recipe.selector is not None else None
     if (known := fusion_weights(encoder, start, sentences)) is not None:

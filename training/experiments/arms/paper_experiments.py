@@ -1,20 +1,14 @@
-"""The paper's tables and figures, and our controls beside them, as lists of configurations."""
+"""The paper's tables and Fig. 8, and a control of ours beside them, as lists of configurations."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from s2sent.training.errors import ConfigError
-from s2sent.training.experiments.arms import configurations as known
 from s2sent.training.experiments.arms.configurations import (
-    LAST1,
-    LAST1_GATE,
-    LAST3_AVERAGE,
+    CONFIGURATIONS,
     OBJECTIVES,
-    S2SENT,
+    PRESETS,
     Configuration,
-    average,
-    gate,
-    select,
 )
 
 
@@ -47,39 +41,37 @@ class Experiment:
         return {configuration.name: configuration for configuration in needed}
 
 
-def _rows(
-    base: Configuration | None, rows: dict[str, Configuration], *, ours: bool = False
-) -> tuple[TableRow, ...]:
+def _rows(base: str, rows: Mapping[str, str], *, ours: bool = False) -> tuple[TableRow, ...]:
     """Rows by label, tested against one of them."""
     return tuple(
-        TableRow(cell, None if cell == base else base, label, ours) for label, cell in rows.items()
+        TableRow(CONFIGURATIONS[name], None if name == base else CONFIGURATIONS[base], label, ours)
+        for label, name in rows.items()
     )
 
 
-_PICTURE = "The paper's values are a picture; tests are against {}."
 _EVERY = (
     Experiment(
         "table 2",
         "Table 2: which blocks, and how they are put together",
         (
             *_rows(
-                LAST1,
+                "last1",
                 {
-                    "Last1 base": LAST1,
-                    "Last1 1D": LAST1_GATE,
-                    "Last3 avg": LAST3_AVERAGE,
-                    "Last3 avg+1D": gate(3),
-                    "Last3 2D": S2SENT,
-                    "Last6 avg": average(6),
-                    "Last6 avg+1D": gate(6),
-                    "Last6 2D": select(6),
+                    "Last1 base": "last1",
+                    "Last1 1D": "last1-1d",
+                    "Last3 avg": "last3-avg",
+                    "Last3 avg+1D": "last3-1d",
+                    "Last3 2D": "last3-2d",
+                    "Last6 avg": "last6-avg",
+                    "Last6 avg+1D": "last6-1d",
+                    "Last6 2D": "last6-2d",
                 },
             ),
             *_rows(
-                LAST1,
+                "last1",
                 {
-                    "Last3 2D, started near the last block": known.NEAR_LAST,
-                    "Last3 2D, any weight, started at the last block": known.AT_LAST,
+                    "Last3 2D, started near the last block": "last3-2d-bias3",
+                    "Last3 2D, any weight, started at the last block": "last3-2d-at-last",
                 },
                 ours=True,
             ),
@@ -87,41 +79,16 @@ _EVERY = (
         ("Last1 1D uses the gate's own value: a softmax over one block is always 1.",),
     ),
     Experiment(
-        "figure 5",
-        "Fig. 5: frequency selection",
-        _rows(
-            known.SQUEEZES[0],
-            dict(zip(("no squeeze", "GAP", "low4", "low8"), known.SQUEEZES.values(), strict=True)),
-        ),
-        (_PICTURE.format("no squeeze"),),
-    ),
-    Experiment(
-        "figure 6",
-        "Fig. 6: number of blocks n and of frequencies m",
-        _rows(known.GRID[1, 1], {f"n = {n}, m = {m}": cell for (n, m), cell in known.GRID.items()}),
-        (
-            "n = 1 uses the gate's own value: the paper's softmax over one block is always 1, "
-            "which would make it the backbone alone.",
-            _PICTURE.format("n = 1, m = 1"),
-        ),
-    ),
-    Experiment(
-        "figure 7",
-        "Fig. 7: reduction r of the gate's hidden width",
-        _rows(S2SENT, {f"r = {r}": cell for r, cell in known.BY_REDUCTION.items()}),
-        (_PICTURE.format("r = 12"),),
-    ),
-    Experiment(
         "table 3",
         "Table 3: CLS or mean pooling, without and with the selector",
         (
-            *_rows(known.CLS, {"CLS, off": known.CLS, "CLS, on": known.CLS_S2SENT}),
-            *_rows(LAST1, {"mean, off": LAST1, "mean, on": S2SENT}),
+            *_rows("cls-last1-mlp", {"CLS, off": "cls-last1-mlp", "CLS, on": "cls-last3-2d-mlp"}),
+            *_rows("last1", {"mean, off": "last1", "mean, on": "last3-2d"}),
             *_rows(
-                known.CLS_WITHOUT_HEAD,
+                "cls-last1",
                 {
-                    "CLS trained without SimCSE's head, off": known.CLS_WITHOUT_HEAD,
-                    "CLS trained without SimCSE's head, on": known.CLS_S2SENT_WITHOUT_HEAD,
+                    "CLS trained without SimCSE's head, off": "cls-last1",
+                    "CLS trained without SimCSE's head, on": "cls-last3-2d",
                 },
                 ours=True,
             ),
@@ -136,103 +103,37 @@ _EVERY = (
     Experiment(
         "table 4",
         "Table 4: transfer tasks",
-        _rows(LAST1, {"Last1 base": LAST1, "Last3 2D": S2SENT}),
+        _rows("last1", {"Last1 base": "last1", "Last3 2D": "last3-2d"}),
         transfer=True,
     ),
     Experiment(
         "figure 8",
         "Fig. 8: cosines by gold score",
         (
-            *_rows(LAST1, {"Last1": LAST1, "Last1, S2Sent": LAST1_GATE}),
-            *_rows(LAST3_AVERAGE, {"Last3, average": LAST3_AVERAGE, "Last3, S2Sent": S2SENT}),
-            *_rows(average(6), {"Last6, average": average(6), "Last6, S2Sent": select(6)}),
+            *_rows("last1", {"Last1": "last1", "Last1, S2Sent": "last1-1d"}),
+            *_rows("last3-avg", {"Last3, average": "last3-avg", "Last3, S2Sent": "last3-2d"}),
+            *_rows("last6-avg", {"Last6, average": "last6-avg", "Last6, S2Sent": "last6-2d"}),
         ),
-        (_PICTURE.format("the same blocks' average"),),
+        ("The paper's values are a picture; tests are against the same blocks' average.",),
     ),
     Experiment(
         "control x1",
         "X1: does the gate need its input?",
         _rows(
-            S2SENT,
+            "last3-2d",
             {
-                "fixed: the mean of the last 3": LAST3_AVERAGE,
-                "static: a weight per block": known.STATIC_BLOCKS,
-                "static: a weight per block and feature": known.STATIC_FEATURES,
-                "S2Sent: weights from the input": S2SENT,
+                "fixed: the mean of the last 3": "last3-avg",
+                "static: a weight per block": "last3-2d-static-blocks",
+                "static: a weight per block and feature": "last3-2d-static-features",
+                "S2Sent: weights from the input": "last3-2d",
             },
             ours=True,
         ),
         ("Tests are against S2Sent.",),
     ),
-    Experiment(
-        "control x2",
-        "X2: choice of blocks, or gain of features?",
-        _rows(
-            LAST1,
-            {
-                "N = 1, none: the gate's value": LAST1_GATE,
-                "N = 1, global: as in the authors' code": gate(1, weight_norm="global"),
-                "N = 3, softmax over blocks": S2SENT,
-                "N = 3, none": select(3, weight_norm="none"),
-                "N = 3, global": select(3, weight_norm="global"),
-            },
-            ours=True,
-        ),
-        ("N = 1 with a softmax is the backbone alone, which tests are against.",),
-    ),
-    Experiment(
-        "control x6",
-        "X6: mask and grid of the squeeze",
-        _rows(
-            S2SENT,
-            {
-                "exact grid, valid tokens": S2SENT,
-                "6 x 6 grid, padding included": select(3, dct_grid="6x6", mask="none"),
-                known.AUTHORS_CODE.label: known.AUTHORS_CODE,
-            },
-            ours=True,
-        ),
-        (
-            "Drift: the largest 1 - cosine between a sentence embedded alone and in a batch "
-            "with longer ones.",
-        ),
-    ),
-    Experiment(
-        "control x7",
-        "X7: do frequencies above 0 matter?",
-        _rows(
-            S2SENT,
-            {
-                "low4": S2SENT,
-                "frequency 0 only, which four times is the same": known.SQUEEZES[1],
-                "low4, scaled to mean_ac": select(3, dct_norm="mean_ac"),
-                "low4, scaled to ortho": select(3, dct_norm="ortho"),
-                "4 random pairs, draw 1": select(3, frequency_seed=1),
-                "4 random pairs, draw 2": select(3, frequency_seed=2),
-            },
-            ours=True,
-        ),
-        (
-            "Shuffled: STS-B when the squeeze sees each sentence's tokens in another order, "
-            "minus STS-B in their own order.",
-            "Random pairs are of block frequencies below N and token frequencies below 16.",
-        ),
-    ),
-    Experiment(
-        "control x8",
-        "X8: a selector that learns faster",
-        _rows(
-            S2SENT,
-            {cell.label: cell for cell in (S2SENT, *known.SELECTOR_RATES.values())},
-            ours=True,
-        ),
-        ("Distance: the mean one of the weights from 1 / N, over blocks and features.",),
-    ),
 )
 EXPERIMENTS = {experiment.key: experiment for experiment in _EVERY}
 OTHERS = ("table jtcse", "table sfp", "control x4")  # with runs of their own
-
-
 PAPER_TABLES = ("table 2", "table 3", "table 4")
 
 
@@ -254,13 +155,13 @@ def as_printed(keys: Sequence[str]) -> list[Experiment]:
 
 def _by_preset(row: TableRow) -> list[TableRow]:
     """A row of Last3 2D for each preset of the selector; another one as it is."""
-    if row.configuration not in (S2SENT, known.CLS_S2SENT):
+    if row.configuration.name not in ("last3-2d", "cls-last3-2d-mlp"):
         return [row]
     others = [
         replace(
             row, configuration=row.configuration.with_preset(preset), label=f"{row.label}, {label}"
         )
-        for preset, label in known.PRESETS.items()
+        for preset, label in PRESETS.items()
     ]
     return [replace(row, label=f"{row.label}, preset default"), *others]
 

@@ -23,10 +23,10 @@ from s2sent.training.evaluation.results.statistics import (
     p_value,
 )
 from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.arms.configurations import BY_REDUCTION, GRID, Configuration
+from s2sent.training.experiments.arms.configurations import Configuration
 from s2sent.training.experiments.arms.hypotheses import findings
 from s2sent.training.experiments.arms.paper_experiments import Experiment
-from s2sent.training.experiments.figures import boxes, densities, dots, save
+from s2sent.training.experiments.figures import densities, dots, save
 from s2sent.training.experiments.overhead import read_overhead
 from s2sent.training.experiments.tables import (
     NOT_RUN,
@@ -152,12 +152,6 @@ def _section(experiment: Experiment, objective: str, runs: ByArm, folder: Path) 
     return parts
 
 
-PANELS: dict[str, tuple[str, dict[str, tuple[int, ...]]]] = {  # with each row's coordinates
-    "figure 6": ("nm", {cell.name: at for at, cell in GRID.items()}),
-    "figure 7": ("r", {cell.name: (r,) for r, cell in BY_REDUCTION.items()}),
-}
-
-
 def _figure(experiment: Experiment, runs: ByArm) -> Figure | None:
     """The figure of an experiment for all seeds; None where nothing of it was run."""
     tested = _tested(experiment)
@@ -166,14 +160,6 @@ def _figure(experiment: Experiment, runs: ByArm) -> Figure | None:
         return None
     if experiment.key == "figure 8":
         return densities({row.label: runs[row.configuration.name] for row, found in rows if found})
-    if experiment.key in PANELS:
-        letters, places = PANELS[experiment.key]
-        panels: dict[str, dict[float, list[float]]] = {letter: {} for letter in letters}
-        for row, found in rows:
-            for panel, at in zip(panels.values(), places[row.configuration.name], strict=True):
-                if found:
-                    panel.setdefault(at, []).extend(found)
-        return boxes(panels)
     return dots([(row.label, found) for row, found in rows])
 
 
@@ -215,11 +201,8 @@ def _parameter_share(result: Line) -> float | None:
     return float(100 * counts["selector"] / counts["backbone"])
 
 
-SHARE: dict[str, Cell] = {"parameters added, %": spread(_parameter_share, ".4f")}
-DISTANCE: dict[str, Cell] = {"distance from 1 / N": spread(get("weights", "moved"), ".4f")}
 EXTRA: dict[str, dict[str, Cell]] = {
-    "table 2": SHARE,
-    "figure 7": SHARE,
+    "table 2": {"parameters added, %": spread(_parameter_share, ".4f")},
     "figure 8": {
         **{
             f"cosine at {low}-{low + 1}": spread(
@@ -229,32 +212,28 @@ EXTRA: dict[str, dict[str, Cell]] = {
         },
         "spread": spread(get("by_gold", "spread"), ".3f"),
     },
-    "control x1": DISTANCE,
-    "control x6": {"drift": spread(get("drift"), ".1e")},
-    "control x7": {"shuffled": spread(get("shuffled"), "+.3f")},  # of earlier versions' runs
-    "control x8": DISTANCE,
+    "control x1": {"distance from 1 / N": spread(get("weights", "moved"), ".4f")},
+}
+PRINTED = {  # the paper's numbers, and what they are of
+    "table 2": (TABLE_2, "STS-B / SICK-R / average"),
+    "table 3": (TABLE_3, "average"),
+    "table 4": (TABLE_4, " / ".join((*transfer.TASKS, "average"))),
 }
 
 
 def _printed(experiment: Experiment, objective: str) -> dict[str, dict[str, str]]:
     """The paper's columns beside ours: header to configuration name to text."""
-    # The paper has one set of numbers for both poolings of a prompt.
+    if experiment.key not in PRINTED:
+        return {}
+    table, what = PRINTED[experiment.key]
     objective = objective.removesuffix("-mean")
-    columns: dict[str, dict[str, str]] = {}
-    for backbone in ("BERT", "RoBERTa"):
-        key = (backbone, objective)
-        if experiment.key == "table 2":
-            header = f"paper, {backbone}-base: STS-B / SICK-R / average"
-            rows = TABLE_2[key].items()
-            columns[header] = {name: " / ".join(f"{v:.2f}" for v in row) for name, row in rows}
-        elif experiment.key == "table 3":
-            averages = TABLE_3.get(key, {}).items()
-            columns[f"paper, {backbone}-base: average"] = {n: f"{v:.2f}" for n, v in averages}
-        elif experiment.key == "table 4":
-            transfers = TABLE_4[key].items()
-            header = f"paper, {backbone}-base: {' / '.join((*transfer.TASKS, 'average'))}"
-            columns[header] = {n: " / ".join(f"{v:.2f}" for v in row) for n, row in transfers}
-    return columns
+    return {
+        f"paper, {backbone}-base: {what}": {
+            name: " / ".join(f"{value:.2f}" for value in row)
+            for name, row in table.get((backbone, objective), {}).items()
+        }
+        for backbone in ("BERT", "RoBERTa")
+    }
 
 
 def _against_bases(experiment: Experiment, runs: ByArm, tested: Value) -> dict[str, Comparison]:
@@ -280,7 +259,9 @@ def hypotheses_table(runs: ByArm, overhead: Mapping[str, float | None]) -> str:
     """The Markdown table of what the paper says: the verdict here, and its numbers."""
     shares = values(runs.get("last3-2d", ()), _parameter_share)
     known = {**overhead, "parameters": shares[0] if shares else overhead.get("parameters")}
-    lines = [[f.statement, f"**{f.verdict}**", f.numbers] for f in findings(runs, known)]
+    lines = [
+        [statement, f"**{verdict}**", said] for statement, verdict, said in findings(runs, known)
+    ]
     return markdown_table(["statement", "here", "numbers"], lines)
 
 

@@ -26,7 +26,7 @@ from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.results.statistics import compare
 from s2sent.training.evaluation.sts import TASKS, score, with_average
-from s2sent.training.experiments.arms.configurations import S2SENT
+from s2sent.training.experiments.arms.configurations import CONFIGURATIONS
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
     TESTS,
@@ -106,7 +106,7 @@ class TwinCell:
                 "selector_learning_rate": SELECTOR_RATE if self.selector else 0.0,
                 "eval_every": steps,
             },
-            "selector": S2SENT.selector if self.selector else None,
+            "selector": CONFIGURATIONS["last3-2d"].selector if self.selector else None,
         }
 
         def after(tower: str, **objective: Any) -> dict[str, Any]:
