@@ -99,21 +99,6 @@ class Run:
     needed: tuple[str, ...] = ()
     tested: tuple[Path, ...] = ()
 
-    @classmethod
-    def of_one(
-        cls,
-        name: str,
-        file: Path,
-        key: Mapping[str, Any],
-        checkpoint: Path,
-        recipe: Recipe,
-        score: Callable[[float | None], Mapping[str, Any]],
-        needed: tuple[str, ...] = (),
-    ) -> "Run":
-        """A run of one recipe, whose checkpoint is scored on the tests."""
-        recipes, tested = {checkpoint: recipe}, (checkpoint,)
-        return cls(name, file, key, checkpoint, recipes, score, TESTS, needed, tested)
-
     @property
     def has_line(self) -> bool:
         """Whether the line is there."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from s2sent.training.evaluation.geometry import GRID, Group
@@ -73,41 +72,3 @@ def weights_of_blocks(runs: Mapping[str, Runs], last: int) -> Figure:
     axes.set_xticks(range(last - deepest + 1, last + 1))
     axes.set_xlabel("block")
     return figure
-
-
-def quality_by_time(milliseconds: Sequence[float], scores: Mapping[str, Sequence[float]]) -> Figure:
-    """The scores of each arm over the time of a text alone."""
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
-    for label, of_arm in scores.items():
-        axes.plot(milliseconds, of_arm, "o-", label=label)
-    axes.set(xlabel="milliseconds of a text alone", ylabel="mean of the seven STS tests")
-    axes.legend()
-    return figure
-
-
-def depth_grids(runs: Mapping[str, Runs]) -> Figure:
-    """A heat map of depth and dimension for each arm, the mean of its runs on the tests."""
-    some = next(iter(runs.values()))[0]["tests"]
-    depths = sorted(some, key=int)
-    widths = sorted(some[depths[0]], key=int)
-    grids = {
-        label: [[fmean(run["tests"][d][w] for run in of) for w in widths] for d in depths]
-        for label, of in runs.items()
-    }
-    every = [value for grid in grids.values() for row in grid for value in row]
-    figure = Figure(figsize=(4 * len(grids), 3), layout="constrained")
-    places = figure.subplots(1, len(grids), squeeze=False)[0]
-    for axes, (label, grid) in zip(places, grids.items(), strict=True):
-        axes.imshow(grid, vmin=min(every), vmax=max(every), aspect="auto")
-        axes.set(title=label, xlabel="dimensions", ylabel="depth")
-        axes.set_xticks(range(len(widths)), widths)
-        axes.set_yticks(range(len(depths)), depths)
-        _write_values(axes, grid)
-    return figure
-
-
-def _write_values(axes: Axes, grid: Sequence[Sequence[float]]) -> None:
-    for row, values in enumerate(grid):
-        for column, value in enumerate(values):
-            axes.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=7)

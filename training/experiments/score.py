@@ -1,12 +1,8 @@
 """What experiments measure of a trained checkpoint beside the scores of tasks."""
 
-import statistics
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,7 +12,6 @@ from sentence_transformers.util import batch_to_device
 
 from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.twin_encoder import TwinEncoder
-from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.encoder import new_encoder
 from s2sent.training.evaluation.depths.by_depth import score_grid
 from s2sent.training.evaluation.depths.encoders import checkpoint_depths
@@ -46,8 +41,6 @@ from s2sent.training.recipe.recipe import Recipe
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
 WEIGHED_TEXTS = 1000  # development texts on which a decoder's fusion weights are looked at
 GEOMETRY_TASK = "STS-B"
-TIMED_ROUNDS = 200
-TIMED_TEXT = "A man is playing the guitar in front of a small crowd."
 
 
 def versions() -> dict[str, str]:
@@ -143,26 +136,6 @@ def score_depths(encoder: SentenceTransformer, checkpoint: Path, data: Path) -> 
             for depth, encode in by_depth.at.items()
         }
     return found
-
-
-def milliseconds_by_depth(checkpoint: Path, depths: Sequence[int], full: int) -> dict[int, float]:
-    """The median time of a text alone at each depth, by the artifact of a checkpoint."""
-    from s2sent.model.export.checkpoint import (
-        export_checkpoint,  # training alone runs without optimum
-    )
-    from s2sent.model.export.options import ExportOptions
-
-    chosen = {**{depth: depth for depth in depths}, full: None}
-    with TemporaryDirectory() as folder:
-        options = ExportOptions(depths=tuple(depths))
-        encoder = OnnxEncoder(export_checkpoint(checkpoint, Path(folder, "artifact"), options))
-        times: dict[int, list[float]] = {}
-        for _ in range(TIMED_ROUNDS):
-            for depth, asked in chosen.items():
-                started = time.perf_counter()
-                encoder.encode([TIMED_TEXT], depth=asked)
-                times.setdefault(depth, []).append(1e3 * (time.perf_counter() - started))
-    return {depth: round(statistics.median(of), 3) for depth, of in times.items()}
 
 
 def first_token_norm(encoder: SentenceTransformer, texts: list[str]) -> float:

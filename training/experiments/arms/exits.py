@@ -1,6 +1,5 @@
 """Control X4: heads at early exits that differ in nothing else, the rest trained alike."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,12 +22,10 @@ from s2sent.training.experiments.engine import (
     require_known,
     size_of,
 )
-from s2sent.training.experiments.figures import depth_grids, quality_by_time, save
 from s2sent.training.experiments.score import (
     development_texts,
     fusion_weights,
     initial_encoder,
-    milliseconds_by_depth,
     score_depths,
 )
 from s2sent.training.experiments.tables import (
@@ -44,11 +41,10 @@ from s2sent.training.experiments.tables import (
     minus_table,
     write_page,
 )
-from s2sent.training.files.record import read_record, write_json
+from s2sent.training.files.record import read_record
 from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
-TIMES_FILE = "x4-times.json"  # milliseconds of a text alone by depth
 DEFAULT_STEPS, DEFAULT_SEEDS = 300, (1, 2, 3)
 SETTING = ("backbone", "corpus", "batch_size", "depths", "steps")  # of runs that are compared
 
@@ -103,9 +99,15 @@ def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) 
     }
     checkpoint = series.folder / "x4" / f"{arm}.{key['steps']}.seed{seed}.checkpoint"
     recipe = recipe_of(key, rank)
-    name = f"x4: {arm}, seed {seed}, {key['steps']} steps"
-    score = partial(_score, series, recipe, checkpoint, arm)
-    return Run.of_one(name, series.folder / RESULTS_FILE, key, checkpoint, recipe, score)
+    return Run(
+        name=f"x4: {arm}, seed {seed}, {key['steps']} steps",
+        file=series.folder / RESULTS_FILE,
+        key=key,
+        folder=checkpoint,
+        recipes={checkpoint: recipe},
+        score=partial(_score, series, recipe, checkpoint, arm),
+        tested=(checkpoint,),
+    )
 
 
 def head_rank(width: int) -> int:
@@ -170,9 +172,6 @@ def _score(
         found["block_weights"] = {depth: of.by_block for depth, of in by_depth.items()}
         found["spread"] = {depth: of.spread for depth, of in by_depth.items()}
         found["moved"] = {depth: of.change for depth, of in by_depth.items()}
-    times = series.folder / TIMES_FILE
-    if arm == "s2sent" and not times.exists():
-        write_json(times, milliseconds_by_depth(checkpoint, depths, max(map(int, found["tests"]))))
     step = read_record(checkpoint).get("dev", {}).get("step")
     return {"name": series.name, "step": step, **found}
 
@@ -189,7 +188,7 @@ def at_depth(line: Line, depth: str) -> float:
 
 
 def write_exit_tables(series: Series) -> Path:
-    """Write the tables and the figures of a series' results beside them."""
+    """Write the tables of a series' results beside them."""
     file = series.folder / RESULTS_FILE
     settings = {
         setting: arms_of(lines, ARMS)
@@ -208,32 +207,12 @@ def write_exit_tables(series: Series) -> Path:
             columns = {f"depth {d}": mean(get("retrieval", d)) for d in _depths(first["retrieval"])}
             run = {arm: of for arm, of in runs.items() if of}
             parts.append(arms_table(LABELS, run, columns, corner="R@1, packages-dev"))
-    # Of most arms, and among these of most steps.
-    _draw(
-        max(settings.items(), key=lambda of: (sum(map(bool, of[1].values())), of[0][-1]))[1], file
-    )
     title = "X4: a selector at each early exit"
     return write_page(file.with_suffix(".md"), title, series.command, parts)
 
 
 def _depths(by_depth: Mapping[str, Any]) -> list[str]:
     return sorted(by_depth, key=int)
-
-
-def _draw(runs: ByArm, file: Path) -> None:
-    """The grid of each arm and, where times were measured, its scores over them."""
-    drawn = {LABELS[arm]: of for arm, of in runs.items() if of}
-    save(depth_grids(drawn), file.with_suffix(".svg"))
-    if (times := file.with_name(TIMES_FILE)).is_file():
-        milliseconds = json.loads(times.read_text(encoding="utf-8"))
-        some = next(iter(drawn.values()))[0]
-        depths = _depths({depth: 0 for depth in milliseconds if depth in some["tests"]})
-        scores = {
-            label: [fmean(at_depth(run, depth) for run in of) for depth in depths]
-            for label, of in drawn.items()
-        }
-        at = [milliseconds[depth] for depth in depths]
-        save(quality_by_time(at, scores), times.with_suffix(".svg"))
 
 
 def _preface(line: Line) -> str:

@@ -149,7 +149,8 @@ def _run(series: Series, arm: str, seed: int, steps: int) -> Run:
     recipe = recipe_of(key)
     name = f"sfp: {arm}, seed {seed}, {steps} steps"
     score = partial(score_lora, series, key, recipe, checkpoint)
-    return Run.of_one(name, series.folder / LORA_FILE, key, checkpoint, recipe, score)
+    file = series.folder / LORA_FILE
+    return Run(name, file, key, checkpoint, {checkpoint: recipe}, score)
 
 
 def recipe_of(key: Mapping[str, Any]) -> Recipe:

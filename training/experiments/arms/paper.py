@@ -114,14 +114,15 @@ def cells_of(
 
 def _run(series: Series, objective: str, name: str, recipe: Recipe, *, transfer: bool) -> Run:
     checkpoint = series.folder / objective / f"{name}.seed{recipe.seed}.checkpoint"
-    return Run.of_one(
-        f"{objective} {name} seed {recipe.seed}",
-        series.folder / f"{objective}.jsonl",
-        {"configuration": name, "objective": objective, "seed": recipe.seed},
-        checkpoint,
-        recipe,
-        partial(_score, recipe, checkpoint, series.data, transfer),
-        ("transfer",) if transfer else (),
+    return Run(
+        name=f"{objective} {name} seed {recipe.seed}",
+        file=series.folder / f"{objective}.jsonl",
+        key={"configuration": name, "objective": objective, "seed": recipe.seed},
+        folder=checkpoint,
+        recipes={checkpoint: recipe},
+        score=partial(_score, recipe, checkpoint, series.data, transfer),
+        needed=("transfer",) if transfer else (),
+        tested=(checkpoint,),
     )
 
 
