@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from s2sent.training.errors import ConfigError
-from s2sent.training.evaluation.sts import read_tasks
 from s2sent.training.experiments.arms.configurations import OBJECTIVES, PAPER
 from s2sent.training.experiments.arms.paper_experiments import OTHERS, as_printed, chosen
 from s2sent.training.experiments.engine import Series, Study, Train, require_known, run_missing
@@ -48,8 +47,10 @@ def run_study(
     Raises a `TrainingError` for what cannot be run, and `Interrupted` when a signal ended a run.
     """
     if not only_tables:
+        from s2sent.training.experiments.score import read_tests  # imports torch
+
         runs = study.runs_of(series)
-        read_tasks(series.data / "sts")  # so that no run ends at a file that cannot be used
+        read_tests(series.data, series.test_pairs)  # so that no run ends at what gives no score
         study.first(series)
         cache = series.folder / study.cache if study.cache else None
         if series.budget == PAPER and (told := plan(runs, series.data, keep=series.keep)):

@@ -13,6 +13,7 @@ from sentence_transformers.util import batch_to_device
 from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.twin_encoder import TwinEncoder
 from s2sent.training.encoder import new_encoder
+from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.depths.by_depth import score_grid
 from s2sent.training.evaluation.depths.encoders import checkpoint_depths
 from s2sent.training.evaluation.development import (
@@ -21,7 +22,12 @@ from s2sent.training.evaluation.development import (
     score_development,
 )
 from s2sent.training.evaluation.encoders import BATCH_SIZE, torch_encode
-from s2sent.training.evaluation.geometry import BlockWeights, block_weights, geometry_of
+from s2sent.training.evaluation.geometry import (
+    POSITIVE_ABOVE,
+    BlockWeights,
+    block_weights,
+    geometry_of,
+)
 from s2sent.training.evaluation.retrieval import PACKAGES, RECALL, score_retrieval
 from s2sent.training.evaluation.sts import (
     Encode,
@@ -61,10 +67,25 @@ def development_texts(data: Path) -> list[str]:
 
 
 def read_tests(data: Path, pairs_per_task: int) -> dict[str, SentencePairs]:
-    """The seven tests, ``pairs_per_task`` pairs of each at equal steps; 0 takes all."""
-    return {
+    """The seven tests, ``pairs_per_task`` pairs of each at equal steps; 0 takes all.
+
+    Raises `ConfigError` where these are too few for a score.
+    """
+    tests = {
         task: thinned(pairs, pairs_per_task) for task, pairs in read_tasks(data / "sts").items()
     }
+    for task, pairs in tests.items():
+        if len({*pairs.gold}) < 2:
+            raise ConfigError(
+                f"With --test-pairs {pairs_per_task} {task} has the one gold score"
+                f" {pairs.gold[0]:g}, with which nothing correlates: take more, or 0 for all."
+            )
+    if max(tests[GEOMETRY_TASK].gold) <= POSITIVE_ABOVE:
+        raise ConfigError(
+            f"With --test-pairs {pairs_per_task} {GEOMETRY_TASK} has no gold score above"
+            f" {POSITIVE_ABOVE}, which alignment needs: take more, or 0 for all."
+        )
+    return tests
 
 
 def scores_on(encode: Encode, tests: dict[str, SentencePairs]) -> dict[str, float]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.selector_states import normed
-from s2sent.training.experiments.frozen.states import require_cacheable
 
 LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 MOST_BLOCKS = 12  # of an arm
@@ -32,25 +31,36 @@ def _scaled(states: Tensor, norm: str) -> Tensor:
     return states if norm == "none" else normed(states, norm)
 
 
-class SelectorHead(nn.Module):
-    """A selector on cached states, equal to the selector on tokens followed by its pooling."""
+class FusionHead(nn.Module):
+    """A weighted sum of the blocks: their mean, unless a subclass has other weights."""
 
-    def __init__(self, config: SelectorConfig) -> None:
+    def __init__(self, norm: str = "none") -> None:
         super().__init__()
-        require_cacheable(config)
-        self.selector = S2SentSelector(config)
+        self.norm = norm
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """Embeddings [B, D]."""
-        states = _scaled(pooled, self.selector.config.input_norm)
-        return (self.weights(coefficients, lengths) * states.movedim(1, 0)).sum(0)
+        states = _scaled(pooled, self.norm).movedim(1, 0)
+        return (self.weights(coefficients, lengths) * states).sum(0)
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """The fusion weights [N, B, D] of texts."""
-        blocks = _scaled(coefficients, self.selector.config.input_norm).unbind(1)
+        return torch.full_like(coefficients, 1 / coefficients.shape[1]).movedim(1, 0)
+
+
+class SelectorHead(FusionHead):
+    """A selector on cached states, equal to the selector on tokens followed by its pooling."""
+
+    def __init__(self, config: SelectorConfig) -> None:
+        super().__init__(config.input_norm)
+        self.selector = S2SentSelector(config)
+
+    def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
+        """The fusion weights [N, B, D], by the gate."""
+        blocks = _scaled(coefficients, self.norm).unbind(1)
         squeeze, gate = self.selector.frequency_selection, self.selector.spatial_selection
-        if gate is None or squeeze is None:
-            return torch.full_like(coefficients, 1 / len(blocks)).movedim(1, 0)
+        assert squeeze is not None  # noqa: S101 - every arm's selector has a gate that squeezes
+        assert gate is not None  # noqa: S101
         # A spectrum whose rows are all equal has the cached coefficient in each feature's own row.
         spectra = [block[:, None].expand(-1, len(squeeze.rows), -1) for block in blocks]
         places = torch.arange(int(lengths.max()))
@@ -59,7 +69,7 @@ class SelectorHead(nn.Module):
         return weights
 
 
-class StaticHead(nn.Module):
+class StaticHead(FusionHead):
     """Learned weights that do not depend on the text: softmax over blocks, first the mean.
 
     One weight per block, or with ``per_feature`` one per block and feature.
@@ -68,30 +78,14 @@ class StaticHead(nn.Module):
     def __init__(
         self, num_blocks: int, width: int, *, per_feature: bool, norm: str = "none"
     ) -> None:
-        super().__init__()
-        self.width, self.norm = width, norm
+        super().__init__(norm)
+        self.width = width
         self.logits = nn.Parameter(torch.zeros(num_blocks, width if per_feature else 1))
-
-    def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D]."""
-        return (self.logits.softmax(0) * _scaled(pooled, self.norm)).sum(1)
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """The fusion weights [N, B, D], equal for all texts."""
         weights = self.logits.softmax(0).expand(-1, self.width)
         return weights[:, None].expand(-1, len(coefficients), -1)
-
-
-class BlockMean(nn.Module):
-    """The mean of the blocks, of which one may be all; nothing is learned."""
-
-    def __init__(self, norm: str = "none") -> None:
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
-        """Embeddings [B, D]."""
-        return _scaled(pooled, self.norm).mean(1)
 
 
 class LowRankHead(nn.Module):
@@ -158,11 +152,11 @@ def _low_rank(gate: Make, norm: str = "none") -> Make:
     return lambda width: LowRankHead(width, rank_with(num_parameters(gate(width)), width), norm)
 
 
-LAST = Arm("last block", lambda _: BlockMean(), num_blocks=1, learns=False)
+LAST = Arm("last block", lambda _: FusionHead(), num_blocks=1, learns=False)
 _LOGITS = _gate("default", weight_norm="softmax_logits")
 ENCODER_ARMS = {
     "last": LAST,
-    "mean": Arm("fixed mean of the three blocks", lambda _: BlockMean(), learns=False),
+    "mean": Arm("fixed mean of the three blocks", lambda _: FusionHead(), learns=False),
     "static-blocks": Arm("static weights, one per block", _static(per_feature=False)),
     "static-features": Arm("static weights, one per block and feature", _static(per_feature=True)),
     "low-rank": Arm("low-rank head on the last block, as many parameters", _low_rank(_LOGITS)),
@@ -180,7 +174,9 @@ def _decoder_arms(number: int, norm: str, *, learned: bool = True) -> dict[str, 
         "last",
         *(f"{name}-{kind}" for name in ("mean", "static-blocks", "static-features")),
     )
-    found = {mean: Arm(f"mean of {tail}", lambda _: BlockMean(norm), (last,), number, learns=False)}
+    found = {
+        mean: Arm(f"mean of {tail}", lambda _: FusionHead(norm), (last,), number, learns=False)
+    }
     if learned:
         for name, label, before in (
             (blocks, "static weights a block", ()),
@@ -199,7 +195,7 @@ DECODER_ARMS = {
     **_decoder_arms(4, "none", learned=False),
     **_decoder_arms(4, "rms", learned=False),
     **_decoder_arms(3, "none"),
-    **_decoder_arms(3, "length"),
+    **_decoder_arms(3, "length", learned=False),
     **_decoder_arms(3, "rms"),
     **_decoder_arms(6, "rms"),
     **_decoder_arms(MOST_BLOCKS, "rms"),

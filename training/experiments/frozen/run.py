@@ -95,6 +95,8 @@ def run_heads(
     arms = plan.arms or arms_for(blocks, causal=decoder is not None)
     plan = replace(plan, arms=arms, objectives=chosen)
     require_possible(plan, blocks, decoder)
+    if test_pairs is not None:
+        read_tests(data, test_pairs)  # so that no head is trained for tests that give no score
     parts = corpus or (short_texts(DECODER_PAIRS) if decoder else CORPUS)
     setting = read_setting(backbone, data, retrieval, cache, corpus=parts, decoder=decoder)
     run_plan(setting, plan, file, cache)
@@ -118,7 +120,7 @@ def require_possible(plan: Plan, blocks: int, decoder: DecoderInput | None) -> N
         raise ConfigError("sfp contrasts Rep2 with Rep1: give a template with [REP1] in it.")
 
 
-def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None) -> None:
+def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path) -> None:
     """Run what ``file`` does not hold yet, tuning runs first, then seed by seed.
 
     ``cache`` is the folder that keeps trained heads. A distillation follows the full depth itself,
@@ -135,9 +137,9 @@ def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path | None = None
     def run(depth: int, objective: Objective, arm: str, seed: int, schedule: Schedule) -> Run:
         cell = {"exit": depth, "objective": objective, "arm": arm, "seed": seed}
         key = {**setting.describe(), **cell, "schedule": asdict(schedule)}
-        head = head_file(cache or file.parent, key)
+        head = head_file(cache, key)
         name = f"depth {depth} {objective} {arm}, seed {seed}"
-        train = partial(_train, setting, key, schedule, head if cache else None)
+        train = partial(_train, setting, key, schedule, head)
         return Run(name, file, key, head, {}, train, part=DEVELOPMENT)
 
     tuning = {
@@ -173,7 +175,7 @@ def _rate(lines: Sequence[Line], tuning: Sequence[Run], plan: Plan) -> float:
 
 
 def _train(
-    setting: Setting, key: dict[str, Any], schedule: Schedule, keep: Path | None, _: float | None
+    setting: Setting, key: dict[str, Any], schedule: Schedule, keep: Path, _: float | None
 ) -> dict[str, Any]:
     """Train a head, keep it, and describe what came out."""
     torch.manual_seed(key["seed"])
@@ -181,12 +183,11 @@ def _train(
     head = arm.make(setting.width)
     started = time.monotonic()
     blocks = arm.blocks(key["exit"])
-    outcome = train_head(head, setting, blocks, key["objective"], schedule, key["seed"])
-    if keep is not None:
-        save_model(head, str(keep))
+    found = train_head(head, setting, blocks, key["objective"], schedule, key["seed"])
+    save_model(head, str(keep))
     return {
         "parameters": num_parameters(head),
-        **_rounded(asdict(outcome)),
+        **_rounded(found),
         "seconds": round(time.monotonic() - started, 1),
         "versions": versions(),
     }
@@ -226,8 +227,7 @@ def score_tests(
     encoder = frozen_encoder(setting.backbone, setting.decoder)
     columns = [distinct(pairs.first, pairs.second) for pairs in tests.values()]
     texts = Texts(
-        (column, states_of(encoder, setting.backbone, column, cache, setting.decoder))
-        for column in columns
+        (column, states_of(encoder, column, cache, setting.decoder)) for column in columns
     )
     scored, thinned_to = {}, {PAIRS: pairs_per_task} if pairs_per_task else {}
     for line in waiting:

@@ -150,9 +150,9 @@ def read_setting(
         backbone=backbone,
         depth=depth_of(encoder),
         width=int(encoder.get_embedding_dimension() or 0),
-        states=states_of(encoder, backbone, texts, cache, decoder, training=True),
+        states=states_of(encoder, texts, cache, decoder, training=True),
         pairs=np.array([(place[each[0]], place[each[1]]) for each in examples], np.int64),
-        texts=Texts([(dev_texts, states_of(encoder, backbone, dev_texts, cache, decoder))]),
+        texts=Texts([(dev_texts, states_of(encoder, dev_texts, cache, decoder))]),
         dev=dev,
         queries=queries,
         documents=documents,
@@ -183,7 +183,6 @@ def frozen_encoder(backbone: str, decoder: DecoderInput | None) -> SentenceTrans
 
 def states_of(
     encoder: SentenceTransformer,
-    backbone: str,
     texts: list[str],
     cache: Path,
     decoder: DecoderInput | None,
@@ -196,6 +195,4 @@ def states_of(
     encoder.max_seq_length = TRAINING_TOKENS if training else DEV_TOKENS
     second = decoder is not None and training and decoder.two_stages
     blocks = decoder.num_blocks if decoder else None
-    return cached_states(
-        encoder, backbone, texts, config, cache, num_blocks=blocks, with_second=second
-    )
+    return cached_states(encoder, texts, config, cache, num_blocks=blocks, with_second=second)

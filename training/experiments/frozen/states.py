@@ -10,11 +10,10 @@ Rep2 beside Rep1.
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,19 +29,18 @@ from s2sent.model.network.selector_states import pool_tokens, scope_mask
 from s2sent.model.network.transformer import VIEWS
 from s2sent.training.errors import ConfigError
 from s2sent.training.files.locks import locked
+from s2sent.training.files.record import written_whole
 from s2sent.training.loop.lookup import MAX_BYTES, depth_of
 
 log = logging.getLogger(__name__)
 
 BATCH_SIZE = 32
 REPORT_EVERY = 100  # batches
-DESCRIPTION = "states.json"  # written last: a folder without it is not complete
-Array = Literal["pooled", "coefficients", "second"]
 
 
 @dataclass(frozen=True)
 class BlockStates:
-    """The cached states of texts, as arrays mapped from disk.
+    """The cached states of texts.
 
     ``pooled`` and ``coefficients`` are [T, N, D] float32, the block ``first`` first; ``lengths``
     [T] counts the tokens that the squeeze sees. ``second`` [T, N, D] holds the states of Rep2.
@@ -72,31 +70,8 @@ class BlockStates:
         return pooled, coefficients, torch.from_numpy(np.array(self.lengths[rows]))
 
 
-def require_cacheable(config: SelectorConfig) -> None:
-    """Raise `ConfigError` for a selector whose output is not a function of the cached states."""
-    if config.spatial_selection != "avg" and config.num_frequencies == 0:
-        raise ConfigError(
-            "num_frequencies = 0 gates each token, which pooled states do not hold: set 1 or more."
-        )
-    if config.mask == "none":
-        raise ConfigError(
-            "mask = none depends on the padding of a batch, which no cache holds: set valid."
-        )
-    if config.input_norm != "none" and not _reads_one_token(config):
-        raise ConfigError(
-            f"input_norm = {config.input_norm} scales each token, which pooled states do not hold: "
-            "set squeeze_scope = token, or none."
-        )
-
-
-def _reads_one_token(config: SelectorConfig) -> bool:
-    """Whether all that the selector sees of a text is the token that is read."""
-    return config.pooling == config.squeeze_scope == "token"
-
-
 def cached_states(
     encoder: SentenceTransformer,
-    backbone: str,
     texts: Sequence[str],
     config: SelectorConfig,
     cache: Path,
@@ -109,11 +84,9 @@ def cached_states(
 
     Of processes that share the cache one computes them, and the others wait. ``num_blocks`` is how
     many of them, None for all. ``with_second`` reads the whole template and keeps Rep2 beside Rep1.
-    The key is the hash of the backbone's weights, the texts, the maximum length, the template, the
-    pooling and the squeeze. ``backbone`` names the encoder in the cache's description. Raises
-    `ConfigError` for a selector that cannot be cached and for more than ``max_bytes``.
+    The key is the hash of the backbone's weights, the texts, the maximum length, the template and
+    the selector. Raises `ConfigError` for more than ``max_bytes``.
     """
-    require_cacheable(config)
     plan = _Plan(FrequencySelection(config), num_blocks or depth_of(encoder), with_second)
     needed = len(plan.arrays) * 4 * len(texts) * plan.num_blocks * config.width
     if needed > max_bytes:
@@ -121,22 +94,19 @@ def cached_states(
             f"The states of {len(texts)} texts take {needed:,} bytes, more than {max_bytes:,}: "
             "use fewer texts."
         )
-    description = _description(encoder, backbone, texts, plan)
+    description = _description(encoder, texts, plan)
     key = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
-    folder = cache / key
-    if not (folder / DESCRIPTION).is_file():
-        with locked(folder, wait=True):
-            if not (folder / DESCRIPTION).is_file():  # else another process has computed them
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-                _compute(encoder, texts, plan, folder)
-                text = json.dumps(description, indent=1)
-                (folder / DESCRIPTION).write_text(text, encoding="utf-8")
-    found = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in plan.arrays}
+    file = cache / f"{key}.npz"
+    with locked(file, wait=True):
+        if not file.is_file():
+            arrays = _compute(encoder, texts, plan)
+            with written_whole(file) as scratch:
+                np.savez(scratch, **arrays)
+    found: dict[str, Any] = dict(np.load(file))
     return BlockStates(
         found["pooled"],
         found.get("coefficients", found["pooled"]),
-        np.load(folder / "lengths.npy"),
+        found["lengths"],
         depth_of(encoder) - plan.num_blocks + 1,
         found.get("second"),
     )
@@ -155,47 +125,40 @@ class _Plan:
         return self.squeeze.config
 
     @property
-    def arrays(self) -> list[Array]:
+    def one_token(self) -> bool:
+        """Whether all that the selector sees of a text is the token that is read."""
+        return self.config.squeeze_scope == "token"
+
+    @property
+    def arrays(self) -> list[str]:
         """The arrays [T, N, D] of the cache."""
-        coefficients: list[Array] = [] if _reads_one_token(self.config) else ["coefficients"]
-        second: list[Array] = ["second"] if self.with_second else []
-        return ["pooled", *coefficients, *second]
+        coefficients = [] if self.one_token else ["coefficients"]
+        return ["pooled", *coefficients, *(["second"] if self.with_second else [])]
 
 
-def _description(
-    encoder: SentenceTransformer, backbone: str, texts: Sequence[str], plan: _Plan
-) -> dict[str, Any]:
+def _description(encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan) -> dict[str, Any]:
     weights = hashlib.sha256()
     for name, value in encoder[0].state_dict().items():
         held = value.detach().cpu().contiguous()
         bits = held.view(torch.uint8) if held.dim() else held
         weights.update(name.encode() + bits.numpy().tobytes())
-    config, template = plan.config, find_template(encoder)
-    frequencies = [] if _reads_one_token(config) else plan.squeeze.token_frequencies.tolist()
+    template = find_template(encoder)
     return {
-        "backbone": backbone,
         "weights_sha256": weights.hexdigest(),
         "texts": len(texts),
         "texts_sha256": hashlib.sha256("\0".join(texts).encode()).hexdigest(),
         "max_seq_length": encoder.max_seq_length,
-        "pooling": config.pooling,
-        "dct_grid": config.dct_grid,
-        "frequency_policy": config.frequency_policy,
-        "token_frequencies": frequencies,
-        "squeeze_scope": config.squeeze_scope,
+        "selector": asdict(plan.config),
         "num_blocks": plan.num_blocks,
         "template": None if template is None else repr(template),
         "with_second": encoder[0].templates if plan.with_second else False,
     }
 
 
-def _compute(encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan, folder: Path) -> None:
-    """Write the arrays; texts of similar length share a batch."""
+def _compute(encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan) -> dict[str, Any]:
+    """The arrays of the cache by name; texts of similar length share a batch."""
     shape = (len(texts), plan.num_blocks, plan.config.width)
-    arrays: dict[Array, NDArray[np.float32]] = {
-        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", np.float32, shape)
-        for name in plan.arrays
-    }
+    arrays = {name: np.empty(shape, np.float32) for name in plan.arrays}
     lengths = np.zeros(len(texts), np.int64)
     order = sorted(range(len(texts)), key=lambda row: len(texts[row]))
     for number, start in enumerate(range(0, len(order), BATCH_SIZE)):
@@ -205,14 +168,13 @@ def _compute(encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan, fo
             array[rows] = found[name]
         if number % REPORT_EVERY == REPORT_EVERY - 1:
             log.info("states of %d of %d texts", start + len(rows), len(texts))
-    del arrays  # which writes them out
-    np.save(folder / "lengths.npy", lengths)
+    return {**arrays, "lengths": lengths}
 
 
 @torch.no_grad()
 def block_states(
     encoder: SentenceTransformer, texts: Sequence[str], plan: _Plan
-) -> tuple[dict[Array, NDArray[np.float32]], NDArray[np.int64]]:
+) -> tuple[dict[str, NDArray[np.float32]], NDArray[np.int64]]:
     """The arrays [B, N, D] of a batch of texts, and how many tokens [B] the squeeze sees."""
     encoder.eval()
     whole = {"task": VIEWS[0]} if plan.with_second else {}  # the template with both stages
@@ -227,13 +189,13 @@ def block_states(
     def stacked(vectors: Iterable[Tensor]) -> NDArray[np.float32]:
         return torch.stack([*vectors], 1).numpy()
 
-    found: dict[Array, NDArray[np.float32]] = {
+    found: dict[str, NDArray[np.float32]] = {
         "pooled": stacked(pool_tokens(block, mask, config.pooling, read) for block in blocks)
     }
     if plan.with_second:
         last = mask.sum(1).long() - 1
         found["second"] = stacked(pool_tokens(block, mask, "token", last) for block in blocks)
-    if not _reads_one_token(config):
+    if not plan.one_token:
         basis = plan.squeeze.token_basis(scope)  # [B, F, L]
         own_row = plan.squeeze.rows[:, None] == plan.squeeze.token_frequencies  # [F, D]
         found["coefficients"] = stacked(((basis @ block) * own_row).sum(1) for block in blocks)

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -39,26 +40,6 @@ class Schedule:
     batch_size: int = 64  # pairs
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The scores of a run at its start, at its kept step and at its end, and its weights.
-
-    ``step`` is the kept one, 0 where no trained step scored higher than the start. What is said of
-    fusion weights is of that step, and None for a head without: ``weight_change`` is the largest
-    change of a weight's mean over texts since step 0, ``block_weights`` their means over texts and
-    features, ``spread`` their standard deviation over texts, the mean over features.
-    """
-
-    step: int
-    start: Scores
-    chosen: Scores
-    end: Scores
-    weight_change: float | None
-    block_weights: list[float] | None
-    spread: float | None
-    loss: float  # the mean over the last tenth of the steps
-
-
 def train_head(
     head: nn.Module,
     setting: Setting,
@@ -66,21 +47,25 @@ def train_head(
     objective: Objective,
     schedule: Schedule,
     seed: int,
-) -> Outcome:
+) -> dict[str, Any]:
     """Train ``head`` on the states of ``blocks``; equal seeds see equal batches, whatever the head.
 
-    It is left as it was at the kept step. A head without parameters is scored as it is.
+    It is left as it was at the kept step, ``step``, which is 0 where no trained step scored higher
+    than the start; a head without parameters is scored as it is. Returned are the scores at the
+    start, at that step ("chosen") and at the end, the mean ``loss`` over the last tenth of the
+    steps, and what `_described` says of the weights at the kept step.
     """
     start = development_scores(head, setting, blocks)
     first_weights = _weights(head, setting, blocks)
     parameters = list(head.parameters())
     if not parameters:
-        return Outcome(0, start, start, start, None, None, None, math.nan)
+        scores = {"step": 0, "start": start, "chosen": start, "end": start}
+        return scores | _described(None, None) | {"loss": math.nan}
     optimizer = torch.optim.AdamW(parameters, lr=schedule.learning_rate, weight_decay=0)
     decay = torch.optim.lr_scheduler.LinearLR(
         optimizer, start_factor=1, end_factor=0, total_iters=schedule.steps
     )
-    best, step, scores, losses = start, 0, start, []
+    best, step, last, losses = start, 0, start, []
     chosen = copy.deepcopy(head.state_dict())
     for number, rows in enumerate(_batches(setting.pairs, schedule, seed), start=1):
         loss = batch_loss(head, setting, rows, blocks, objective)
@@ -91,15 +76,13 @@ def train_head(
         decay.step()
         losses.append(float(loss.detach()))
         if number % schedule.eval_every == 0 or number == schedule.steps:
-            scores = development_scores(head, setting, blocks)
-            if scores[CHOSEN_ON] > best[CHOSEN_ON]:
-                best, step, chosen = scores, number, copy.deepcopy(head.state_dict())
+            last = development_scores(head, setting, blocks)
+            if last[CHOSEN_ON] > best[CHOSEN_ON]:
+                best, step, chosen = last, number, copy.deepcopy(head.state_dict())
     head.load_state_dict(chosen)
-    weights = _weights(head, setting, blocks)
-    tail = losses[-max(1, len(losses) // 10) :]
-    return Outcome(
-        step, start, best, scores, *_described(first_weights, weights), sum(tail) / len(tail)
-    )
+    described = _described(first_weights, _weights(head, setting, blocks))
+    tail = fmean(losses[-max(1, len(losses) // 10) :])
+    return {"step": step, "start": start, "chosen": best, "end": last, **described, "loss": tail}
 
 
 def batch_loss(
@@ -154,14 +137,19 @@ def _weights(head: Any, setting: Setting, blocks: Sequence[int]) -> Tensor | Non
     return weights
 
 
-def _described(
-    first: Tensor | None, kept: Tensor | None
-) -> tuple[float | None, list[float] | None, float | None]:
-    """How far the mean weights changed, their means by block, and their spread over texts."""
+def _described(first: Tensor | None, kept: Tensor | None) -> dict[str, Any]:
+    """What a line says of fusion weights [N, B, D]; None for a head without.
+
+    The largest change of a weight's mean over texts since step 0, the means over texts and
+    features, and the standard deviation over texts, its mean over blocks and features.
+    """
     if first is None or kept is None:
-        return None, None, None
-    change = (kept.mean(1) - first.mean(1)).abs().max()
-    return float(change), kept.mean((1, 2)).tolist(), float(kept.std(1).mean())
+        return dict.fromkeys(("weight_change", "block_weights", "spread"))
+    return {
+        "weight_change": float((kept.mean(1) - first.mean(1)).abs().max()),
+        "block_weights": kept.mean((1, 2)).tolist(),
+        "spread": float(kept.std(1).mean()),
+    }
 
 
 def _batches(

@@ -99,7 +99,7 @@ def test_a_selector_gives_the_same_from_the_states_of_one_token(
     head.selector.load_state_dict(get_selector(encoder).state_dict())
     plain = frozen_encoder(str(decoder), INPUT)
     assert find_template(plain) == find_template(encoder)
-    states = states_of(plain, str(decoder), TEXTS, tmp_path, INPUT)
+    states = states_of(plain, TEXTS, tmp_path, INPUT)
     assert states.coefficients is states.pooled
     found = head(*states.batch(slice(None), range(2, 5))).detach().numpy()
     np.testing.assert_allclose(found, encoder.encode(TEXTS), atol=1e-5)
@@ -243,6 +243,8 @@ def test_the_command_reads_a_decoder_of_few_blocks(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--tests", "--test-pairs", "1"], "--test-pairs 1 STS12 has the one gold score 0, with"),
+        (["--tests", "--test-pairs", "3"], "--test-pairs 3 STS-B has no gold score above 4, which"),
         (["--template", "unheard-of"], "The template 'unheard-of' has no {} for the sentence"),
         (["--depths", ""], "The list of depths is empty: give one at least"),
         (["--seeds", ","], "The list of seeds is empty: give one at least"),

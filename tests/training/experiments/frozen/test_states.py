@@ -21,7 +21,7 @@ from tests.support.tiny_data import SENTENCES
 
 def states_of(backbone: Path, cache: Path) -> BlockStates:
     encoder = build_plain_encoder(backbone, max_seq_length=24)
-    return cached_states(encoder, "tiny", SENTENCES[:6], SelectorConfig(width=32), cache)
+    return cached_states(encoder, SENTENCES[:6], SelectorConfig(width=32), cache)
 
 
 def test_a_depth_is_refused_before_any_state_is_computed(
@@ -48,11 +48,11 @@ def test_processes_that_share_a_cache_compute_its_states_once(
     started, computed = threading.Event(), []
     compute = states._compute
 
-    def slow(*arguments: Any) -> None:
+    def slow(*arguments: Any) -> Any:
         computed.append(arguments[-1])
         started.set()
         time.sleep(0.5)
-        compute(*arguments)
+        return compute(*arguments)
 
     monkeypatch.setattr(states, "_compute", slow)
     first = threading.Thread(target=states_of, args=(backbone, tmp_path))
