@@ -36,8 +36,6 @@ def reproduce(
     seeds: Annotated[str, typer.Option(help="Such as 1,2,3; the budget's by default.")] = "",
     steps: Steps = None,
     corpus: Corpus = "",
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the checkpoints.")] = False,
-    depths: Annotated[str, typer.Option(help="Of x4: numbers of blocks; from 2 by default.")] = "",
     test_pairs: Annotated[int, typer.Option(min=0, help="Of sfp: of each test; 0 is all.")] = 0,
     arm: Annotated[Names, typer.Option(help="Of x4, sfp: heads to train.")] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
@@ -64,9 +62,7 @@ def reproduce(
         seeds=tuple(whole_numbers(seeds, "seeds")),
         steps=steps,
         corpus=corpus or (PAPER_CORPUS if paper else "wikisplit"),
-        keep=keep,
         arms=tuple(arm or ()),
-        depths=tuple(whole_numbers(depths, "depths")),
         test_pairs=test_pairs,
     )
     require_writable(series.folder / "tables.md")

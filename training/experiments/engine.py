@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from s2sent.training.backbones import width_of
 from s2sent.training.errors import ConfigError, Interrupted
-from s2sent.training.evaluation.results.use_of_tests import log_test_use
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import provenance, read_record
@@ -48,10 +47,8 @@ class Series:
     seeds: tuple[int, ...] = ()  # none given: the budget's
     steps: int | None = None  # none given: the budget's
     corpus: str = "wikisplit"
-    keep: bool = False  # the checkpoints too
     keys: tuple[str, ...] = ()  # of the paper's experiments; all where none is named
     arms: tuple[str, ...] = ()  # of X4 and sfp, likewise
-    depths: tuple[int, ...] = ()  # of X4: numbers of blocks; all from 2 where none is named
     test_pairs: int = 0  # of sfp, of each test; 0 is all
     command: str = "reproduce"  # that builds the tables again
 
@@ -86,7 +83,7 @@ class Run:
     ``recipes`` are trained in their order, each into its folder. ``score`` gives the line's other
     fields, from the seconds that the last one was trained for: None where its checkpoint was there.
     Of runs with one ``folder`` one is run at a time; it is deleted once all of them have their
-    lines. ``tested`` are the checkpoints that are scored on the tests.
+    lines, unless nothing was trained by a recipe.
     """
 
     name: str
@@ -97,7 +94,6 @@ class Run:
     score: Callable[[float | None], Mapping[str, Any]]
     part: str = TESTS
     needed: tuple[str, ...] = ()
-    tested: tuple[Path, ...] = ()
 
     @property
     def has_line(self) -> bool:
@@ -126,7 +122,6 @@ def run_missing(
     runs: Sequence[Run],
     data: Path,
     *,
-    keep: bool = False,
     cache: Path | None = None,
     train: Train = train_recipe,
 ) -> None:
@@ -144,26 +139,19 @@ def run_missing(
                     log.info("%s, %s, is being run by another process", run.name, part)
                 elif not run.has_line:
                     log.info("%d of %d: %s, %s", number, len(of_part), run.name, part)
-                    _run_one(run, data, keep=keep, cache=cache, train=train)
-                    _delete_scored(run, runs, keep=keep)
+                    _run_one(run, data, cache=cache, train=train)
+                    if run.recipes and all(of.has_line for of in runs if of.folder == run.folder):
+                        shutil.rmtree(run.folder, ignore_errors=True)
         if not all(run.has_line for run in of_part):
             log.info("%s is not done by other processes: give the same command again then", part)
             return
 
 
-def _run_one(run: Run, data: Path, *, keep: bool, cache: Path | None, train: Train) -> None:
+def _run_one(run: Run, data: Path, *, cache: Path | None, train: Train) -> None:
     seconds: float | None = None
     for folder, recipe in run.recipes.items():
         seconds = ensure_checkpoint(folder, recipe, data, train, cache=cache)
     append_line(run.file, {**run.key, **run.score(seconds), **provenance()})
-    if keep:
-        for checkpoint in run.tested:
-            log_test_use(str(checkpoint))
-
-
-def _delete_scored(run: Run, runs: Sequence[Run], *, keep: bool) -> None:
-    if not keep and all(each.has_line for each in runs if each.folder == run.folder):
-        shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def ensure_checkpoint(

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from s2sent.training.experiments.engine import Run
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.rehearsal import Rehearsal, free_megabytes, take_first_steps
+from s2sent.training.rehearsal import free_megabytes, take_first_steps
 
 
-def plan(runs: Sequence[Run], data: Path, *, keep: bool) -> str:
+def plan(runs: Sequence[Run], data: Path) -> str:
     """One line for each objective with missing runs: the first steps of one of them are trained.
 
     Raises what training raises before its first step.
@@ -17,26 +17,19 @@ def plan(runs: Sequence[Run], data: Path, *, keep: bool) -> str:
     for run in runs:
         if not run.has_line:
             missing.setdefault(run.file, []).extend(run.recipes.values())
-    return "\n".join(
-        _objective(file, recipes, data, keep=keep) for file, recipes in missing.items()
-    )
+    return "\n".join(_objective(file, recipes, data) for file, recipes in missing.items())
 
 
-def _objective(file: Path, recipes: Sequence[Recipe], data: Path, *, keep: bool) -> str:
+def _objective(file: Path, recipes: Sequence[Recipe], data: Path) -> str:
     """A run with a selector stands for all."""
     recipe = next((each for each in recipes if each.selector is not None), recipes[0])
     found = take_first_steps(recipe, data, file.stem)
     hours = len(recipes) * found.seconds / 3600
+    disk = (found.checkpoint + found.unfinished) / 1e6
     return (
         f"{file.stem}: {len(recipes)} runs are missing, of {found.steps:,} steps of"
         f" {recipe.training.batch_size} rows each. One after another they take about"
         f" {hours:,.1f} h ({found.seconds / 60:,.1f} min a run: {found.pace}), and the scores on"
-        f" the tests beside that. {_disk(found, len(recipes), keep=keep)};"
+        f" the tests beside that. Each process needs up to {disk:,.0f} MB of disk at a time;"
         f" {free_megabytes(file)} MB are free."
     )
-
-
-def _disk(found: Rehearsal, count: int, *, keep: bool) -> str:
-    during = (found.checkpoint + found.unfinished) / 1e6
-    kept = f" and {count * found.checkpoint / 1e6:,.0f} MB are kept" if keep else ""
-    return f"Each process needs up to {during:,.0f} MB of disk at a time{kept}"

@@ -53,9 +53,9 @@ def run_study(
         read_tests(series.data, series.test_pairs)  # so that no run ends at what gives no score
         study.first(series)
         cache = series.folder / study.cache if study.cache else None
-        if series.budget == PAPER and (told := plan(runs, series.data, keep=series.keep)):
+        if series.budget == PAPER and (told := plan(runs, series.data)):
             log.info(told)
-        run_missing(runs, series.data, keep=series.keep, cache=cache, train=train)
+        run_missing(runs, series.data, cache=cache, train=train)
     return study.write_tables(series)
 
 

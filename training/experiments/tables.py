@@ -144,24 +144,22 @@ def minus_table(
     return comparisons_table(f"{labels[arm]}, minus", score, compare(sides, value))
 
 
-def comparisons_table(
-    heading: str, score: str, compared: Sequence[Comparison], margin: float = MARGIN
-) -> str:
-    """A row a comparison: difference, interval, Holm's p, verdict, and whether it is in a margin.
+def comparisons_table(heading: str, score: str, compared: Sequence[Comparison]) -> str:
+    """A row a comparison: difference, interval, Holm's p, verdict, and whether it is in `MARGIN`.
 
     The p of the last column is of two one-sided tests, which Holm's correction does not count.
     """
-    head = [heading, "pairs", score, "95 %", "p (Holm)", "", f"within ± {margin:g}, p"]
-    return markdown_table(head, [_comparison_row(each, margin) for each in compared])
+    head = [heading, "pairs", score, "95 %", "p (Holm)", "", f"within ± {MARGIN:g}, p"]
+    return markdown_table(head, [_comparison_row(each) for each in compared])
 
 
-def _comparison_row(compared: Comparison, margin: float) -> list[str]:
+def _comparison_row(compared: Comparison) -> list[str]:
     found = compared.found
     interval = "" if found.low is None else f"{found.low:+.2f} to {found.high:+.2f}"
     row = [compared.label, str(len(found.differences)), signed(found.mean), interval]
     if compared.initial:
         return [*row, "", compared.verdict, ""]
-    alike = equivalence(found.differences, margin)
+    alike = equivalence(found.differences, MARGIN)
     yes = " (yes)" if alike is not None and alike < LEVEL else ""
     return [*row, p_value(compared.p), compared.verdict, p_value(alike) + yes]
 

@@ -1,5 +1,4 @@
-"""Runs are trained unless they are there or another process has them; kept ones say what opened
-the tests."""
+"""Runs are trained unless they are there or another process has them."""
 
 import errno
 import os
@@ -16,7 +15,6 @@ import pytest
 import torch
 
 from s2sent.training.errors import ConfigError, Interrupted, failure
-from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
     TESTS,
@@ -138,7 +136,6 @@ def run_of(folder: Path, recipe: Recipe, arm: str, part: str = TESTS, **changes:
         recipes={checkpoint: recipe},
         score=score,
         part=part,
-        tested=(checkpoint,) if part == TESTS else (),
     )
     return replace(run, **changes)
 
@@ -181,14 +178,3 @@ def test_no_test_is_scored_before_every_run_has_its_development_scores(
     assert parts == [DEVELOPMENT] * 2 + [TESTS] * 2
     assert len(train.outputs) == 2  # a checkpoint stays until both parts are scored
     assert not runs[0].folder.exists()
-
-
-@pytest.mark.parametrize("keep", [True, False])
-def test_a_checkpoint_that_is_kept_says_that_its_tests_were_opened(
-    recipe: Recipe, tmp_path: Path, keep: bool
-) -> None:
-    run = run_of(tmp_path, recipe, "a")
-    run_missing([run], tmp_path, keep=keep, train=Untrained())
-    assert run.folder.exists() == keep
-    noted = [line["name"] for line in read_lines(run.folder.parent / TEST_USE_FILE)]
-    assert noted == ([run.folder.name] if keep else [])

@@ -56,7 +56,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
 def test_hours_and_disk_are_those_of_the_missing_runs(tried: list[Recipe], tmp_path: Path) -> None:
     append_line(tmp_path / "simcse.jsonl", {"configuration": "plain"})
     every = runs(tmp_path, "simcse") + runs(tmp_path, "prompt")
-    first, second = plan(every, tmp_path, keep=False).splitlines()
+    first, second = plan(every, tmp_path).splitlines()
     assert first.startswith("simcse: 2 runs are missing, of 15,625 steps of 64 rows each. ")
     assert "about 1.0 h (30.0 min a run: 0.1 s a step)" in first
     assert "Each process needs up to 3,600 MB of disk at a time; " in first
@@ -64,12 +64,8 @@ def test_hours_and_disk_are_those_of_the_missing_runs(tried: list[Recipe], tmp_p
     assert [each.selector for each in tried] == [{}, {}]  # one with a selector stands for all
 
 
-def test_checkpoints_that_are_kept_are_counted(tried: list[Recipe], tmp_path: Path) -> None:
-    assert "at a time and 1,200 MB are kept; " in plan(runs(tmp_path, "a"), tmp_path, keep=True)
-
-
 def test_nothing_is_tried_where_nothing_is_missing(tried: list[Recipe], tmp_path: Path) -> None:
     for name in ("plain", "gated", "other"):
         append_line(tmp_path / "a.jsonl", {"configuration": name})
-    assert plan(runs(tmp_path, "a"), tmp_path, keep=True) == ""
+    assert plan(runs(tmp_path, "a"), tmp_path) == ""
     assert tried == []

@@ -9,7 +9,6 @@ from typing import Any
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.backbones import resolve
-from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.depths.by_depth import DIMENSIONS
 from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.evaluation.results.statistics import Line
@@ -76,11 +75,8 @@ def runs_of(series: Series) -> list[Run]:
     """The runs of a series, every arm of a seed before the next seed."""
     require_known(series.arms, [*ARMS], "arm")
     blocks, width = size_of(resolve(series.backbone))
-    depths = series.depths or tuple(range(2, blocks))
-    if wrong := [depth for depth in depths if not 2 <= depth < blocks]:
-        raise ConfigError(f"depth {wrong[0]} is no exit: choose from 2 to {blocks - 1}.")
     return [
-        _run(series, depths, head_rank(width), seed, arm)
+        _run(series, range(2, blocks), head_rank(width), seed, arm)
         for seed in series.seeds or DEFAULT_SEEDS
         for arm in ARMS
         if arm in (series.arms or ARMS)
@@ -106,7 +102,6 @@ def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) 
         folder=checkpoint,
         recipes={checkpoint: recipe},
         score=partial(_score, series, recipe, checkpoint, arm),
-        tested=(checkpoint,),
     )
 
 

@@ -122,7 +122,6 @@ def _run(series: Series, objective: str, name: str, recipe: Recipe, *, transfer:
         recipes={checkpoint: recipe},
         score=partial(_score, recipe, checkpoint, series.data, transfer),
         needed=("transfer",) if transfer else (),
-        tested=(checkpoint,),
     )
 
 

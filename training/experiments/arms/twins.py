@@ -197,7 +197,6 @@ def _run(series: Series, cell: TwinCell, part: str, arm: str, sha256: Mapping[st
         recipes={cell.checkpoint(run): recipes[run] for run in needed},
         score=partial(_score, cell, part, scored, series.data),
         part=part,
-        tested=tuple(map(cell.checkpoint, scored)) if part == TESTS else (),
     )
 
 

@@ -147,7 +147,7 @@ def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path) -> None:
         for cell in cells
     }
     every = [each for runs in tuning.values() for each in runs]
-    run_missing(every, file.parent, keep=True)
+    run_missing(every, file.parent)
     if all(each.has_line for each in every):
         lines = read_lines(file)
         schedules = {
@@ -156,7 +156,7 @@ def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path) -> None:
             if ARMS[cell[-1]].learns
         }
         runs = [run(*cell, seed, of) for seed in plan.seeds for cell, of in schedules.items()]
-        run_missing(runs, file.parent, keep=True)
+        run_missing(runs, file.parent)
 
 
 def _tuning(arm: Arm, plan: Plan) -> list[Schedule]:

@@ -136,8 +136,6 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         run_study(STUDY, replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="gate is no arm here: use one of last, mean"):
         run_study(STUDY, replace(series, arms=("gate",)), train=train)
-    with pytest.raises(ConfigError, match="depth 4 is no exit: choose from 2 to 3"):
-        runs_of(replace(series, depths=(2, 4)))
 
 
 def test_areas_are_tested_by_pairs_of_seeds(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from s2sent.training.experiments.arms.paper_experiments import chosen
 from s2sent.training.experiments.engine import Series, run_missing
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.record import source_sha256, write_json
-from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.recipe.recipe import CorpusPart, Recipe
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import SENTENCES, tiny_data
 from tests.support.tiny_tasks import tiny_tasks
@@ -74,7 +74,7 @@ def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
     stand_in.corpus = read_corpus(series.data / "corpus", recipe.corpus, kind="texts").sha256
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(paper, "score_checkpoint", stand_in.score)
-        run_missing(runs, series.data, keep=series.keep, train=stand_in.train)
+        run_missing(runs, series.data, train=stand_in.train)
 
 
 def test_a_run_that_has_its_result_is_skipped_and_its_checkpoint_is_gone(series: Series) -> None:
@@ -109,8 +109,12 @@ def test_an_interrupted_run_goes_on_with_the_same_command(series: Series) -> Non
 
 def test_a_checkpoint_that_was_not_scored_is_scored_without_training(series: Series) -> None:
     stand_in = StandIn()
-    go(["table 4"], replace(series, keep=True), stand_in)
-    (series.folder / "simcse.jsonl").unlink()
+    parts = [CorpusPart(source="wikisplit", limit=200)]
+    corpus = read_corpus(series.data / "corpus", parts, kind="texts")
+    stand_in.corpus = corpus.sha256
+    for run in runs_of(replace(series, keys=("table 4",))):
+        for folder, recipe in run.recipes.items():
+            stand_in.train(recipe, series.data, folder, cache=None, resume=False)
     go(["table 4"], series, stand_in)
     assert len(stand_in.trained) == 2
     assert not list(series.folder.rglob("*.checkpoint"))
