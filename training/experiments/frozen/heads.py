@@ -6,7 +6,6 @@ coefficients [B, N, D] and their lengths [B], and gives embeddings [B, D], not n
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +19,7 @@ MOST_BLOCKS = 12  # of an arm
 SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}
 
 
-class Head(Protocol):
-    """States of texts to embeddings."""
-
-    def __call__(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor: ...
+Head = Callable[[Tensor, Tensor, Tensor], Tensor]  # pooled, coefficients, lengths to embeddings
 
 
 def _scaled(states: Tensor, norm: str) -> Tensor:

@@ -225,10 +225,8 @@ def score_tests(
         return
     tests = read_tests(data, pairs_per_task)
     encoder = frozen_encoder(setting.backbone, setting.decoder)
-    columns = [distinct(pairs.first, pairs.second) for pairs in tests.values()]
-    texts = Texts(
-        (column, states_of(encoder, column, cache, setting.decoder)) for column in columns
-    )
+    every = distinct(*(side for pairs in tests.values() for side in (pairs.first, pairs.second)))
+    texts = Texts(every, states_of(encoder, every, cache, setting.decoder))
     scored, thinned_to = {}, {PAIRS: pairs_per_task} if pairs_per_task else {}
     for line in waiting:
         encode = texts.encode_by(

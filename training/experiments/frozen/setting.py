@@ -1,6 +1,6 @@
 """The texts of a frozen experiment and their states: training pairs and development data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,23 +70,18 @@ class DecoderInput:
 
 
 class Texts:
-    """Texts of evaluation and their states, in parts that are computed together."""
+    """Texts of evaluation and their states."""
 
-    def __init__(self, parts: Iterable[tuple[Sequence[str], BlockStates]]) -> None:
-        self.parts: list[BlockStates] = []
-        self._row: dict[str, int] = {}
-        for texts, states in parts:
-            first = sum(len(part.lengths) for part in self.parts)
-            self._row.update({text: first + place for place, text in enumerate(texts)})
-            self.parts.append(states)
+    def __init__(self, texts: Sequence[str], states: BlockStates) -> None:
+        self.states = states
+        self._row = {text: row for row, text in enumerate(texts)}
 
     @torch.no_grad()
     def encode_by(self, head: Head, blocks: Sequence[int]) -> Encode:
         """What gives the embeddings [n, D] of n of the texts by a head on the states of blocks."""
         parts = [
-            head(*states.batch(slice(start, start + CHUNK), blocks))
-            for states in self.parts
-            for start in range(0, len(states.lengths), CHUNK)
+            head(*self.states.batch(slice(start, start + CHUNK), blocks))
+            for start in range(0, len(self._row), CHUNK)
         ]
         embeddings: NDArray[np.float32] = torch.cat(parts).numpy()
         return lambda texts: embeddings[[self._row[text] for text in texts]]
@@ -152,7 +147,7 @@ def read_setting(
         width=int(encoder.get_embedding_dimension() or 0),
         states=states_of(encoder, texts, cache, decoder, training=True),
         pairs=np.array([(place[each[0]], place[each[1]]) for each in examples], np.int64),
-        texts=Texts([(dev_texts, states_of(encoder, dev_texts, cache, decoder))]),
+        texts=Texts(dev_texts, states_of(encoder, dev_texts, cache, decoder)),
         dev=dev,
         queries=queries,
         documents=documents,

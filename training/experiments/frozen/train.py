@@ -132,7 +132,7 @@ def _weights(head: Any, setting: Setting, blocks: Sequence[int]) -> Tensor | Non
     """The fusion weights [N, B, D] on some development texts; None for a head without."""
     if not hasattr(head, "weights"):
         return None
-    _, coefficients, lengths = setting.texts.parts[0].batch(slice(WEIGHED_TEXTS), blocks)
+    _, coefficients, lengths = setting.texts.states.batch(slice(WEIGHED_TEXTS), blocks)
     weights: Tensor = head.weights(coefficients, lengths).clone()
     return weights
 
