@@ -100,7 +100,7 @@ def scores_on(encode: Encode, tests: dict[str, SentencePairs]) -> dict[str, floa
 
 @dataclass(frozen=True)
 class FusionWeights:
-    """The fusion weights of the kept step, over texts: means, spread, and change since step 0."""
+    """The fusion weights of the kept step, over texts, and their change since step 0."""
 
     weights: BlockWeights
     change: float | None  # the largest of a block's and feature's mean weight
@@ -109,11 +109,6 @@ class FusionWeights:
     def by_block(self) -> list[float]:
         """The mean weight of each block over texts and features, the shallowest first."""
         return [float(mean) for mean in self.weights.mean.mean(1)]
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation over texts, the mean over blocks and features."""
-        return float(self.weights.spread.mean())
 
 
 def fusion_weights(

@@ -163,10 +163,8 @@ def _score(
     if ARMS[arm].patch["selector"].get("spatial_selection") != "avg":
         texts, start = development_texts(data), initial_encoder(recipe)
         known = [fusion_weights(encoder, start, texts, depth) for depth in (*depths, None)]
-        by_depth = {str(of.weights.blocks[-1]): of for of in known if of}  # its last fused block
-        found["block_weights"] = {depth: of.by_block for depth, of in by_depth.items()}
-        found["spread"] = {depth: of.spread for depth, of in by_depth.items()}
-        found["moved"] = {depth: of.change for depth, of in by_depth.items()}
+        # By the last fused block.
+        found["moved"] = {str(of.weights.blocks[-1]): of.change for of in known if of}
     step = read_record(checkpoint).get("dev", {}).get("step")
     return {"name": series.name, "step": step, **found}
 

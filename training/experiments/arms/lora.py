@@ -1,6 +1,5 @@
 """CSE-SFP on a decoder with low-rank updates: heads that differ in the selector alone."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -195,7 +194,6 @@ def score_lora(
     seconds: float | None,
 ) -> dict[str, Any]:
     """Development score, tests with geometry, and fusion weights, in the run's precision."""
-    started = time.monotonic()
     precision = torch.bfloat16 if key["bf16"] else torch.float32
     encoder = load_checkpoint(checkpoint).to(precision)
     encode = Remembered(torch_encode(encoder))
@@ -210,10 +208,8 @@ def score_lora(
         WITHOUT_OVERLAP: spearman(encode(dev.first), encode(dev.second), dev.gold),
         TESTS: scores_on(encode, tests),
         "block_weights": weights and weights.by_block,
-        "spread": weights and weights.spread,
         "moved": weights and weights.change,
         "seconds_training": seconds,  # null where training had ended before an interruption
-        "seconds_scoring": round(time.monotonic() - started, 1),
     }
 
 

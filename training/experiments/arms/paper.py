@@ -186,9 +186,6 @@ def score_checkpoint(
     if (known := fusion_weights(encoder, start, sentences)) is not None:
         weights = known.weights
         found["weights"] = {
-            "blocks": list(weights.blocks),
-            "mean": known.by_block,
-            "spread": weights.spread.tolist(),
             "moved": float(abs(weights.mean - 1 / len(weights.blocks)).mean()),
             "max_moved": known.change,
         }

@@ -10,7 +10,6 @@ Everything after the towers has the same steps, batches and learning rate. A cel
 without a selector in each tower; all its encoders share both.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -204,7 +203,6 @@ def _score(
     cell: TwinCell, part: str, scored: Sequence[str], data: Path, _: float | None
 ) -> dict[str, Any]:
     """Scores of an arm, on development data with its geometry and its change since its start."""
-    started = time.monotonic()
     encoder = cell.encoder(*scored)
     steps = [read_record(cell.checkpoint(run)).get("dev", {}).get("step") for run in scored]
     if part == TESTS:
@@ -216,7 +214,6 @@ def _score(
     return {
         "step": None if None in steps else max(steps),
         **found,
-        "seconds_scoring": round(time.monotonic() - started, 1),
         "versions": versions(),
     }
 

@@ -1,10 +1,8 @@
 """Trains a head on cached block states, with the losses of `training.objectives`."""
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -52,20 +50,18 @@ def train_head(
 
     It is left as it was at the kept step, ``step``, which is 0 where no trained step scored higher
     than the start; a head without parameters is scored as it is. Returned are the scores at the
-    start, at that step ("chosen") and at the end, the mean ``loss`` over the last tenth of the
-    steps, and what `_described` says of the weights at the kept step.
+    start and at that step ("chosen"), and what `_described` says of the weights at that step.
     """
     start = development_scores(head, setting, blocks)
     first_weights = _weights(head, setting, blocks)
     parameters = list(head.parameters())
     if not parameters:
-        scores = {"step": 0, "start": start, "chosen": start, "end": start}
-        return scores | _described(None, None) | {"loss": math.nan}
+        return {"step": 0, "start": start, "chosen": start, **_described(None, None)}
     optimizer = torch.optim.AdamW(parameters, lr=schedule.learning_rate, weight_decay=0)
     decay = torch.optim.lr_scheduler.LinearLR(
         optimizer, start_factor=1, end_factor=0, total_iters=schedule.steps
     )
-    best, step, last, losses = start, 0, start, []
+    best, step = start, 0
     chosen = copy.deepcopy(head.state_dict())
     for number, rows in enumerate(_batches(setting.pairs, schedule, seed), start=1):
         loss = batch_loss(head, setting, rows, blocks, objective)
@@ -74,15 +70,13 @@ def train_head(
         nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
         optimizer.step()
         decay.step()
-        losses.append(float(loss.detach()))
         if number % schedule.eval_every == 0 or number == schedule.steps:
-            last = development_scores(head, setting, blocks)
-            if last[CHOSEN_ON] > best[CHOSEN_ON]:
-                best, step, chosen = last, number, copy.deepcopy(head.state_dict())
+            scores = development_scores(head, setting, blocks)
+            if scores[CHOSEN_ON] > best[CHOSEN_ON]:
+                best, step, chosen = scores, number, copy.deepcopy(head.state_dict())
     head.load_state_dict(chosen)
     described = _described(first_weights, _weights(head, setting, blocks))
-    tail = fmean(losses[-max(1, len(losses) // 10) :])
-    return {"step": step, "start": start, "chosen": best, "end": last, **described, "loss": tail}
+    return {"step": step, "start": start, "chosen": best, **described}
 
 
 def batch_loss(

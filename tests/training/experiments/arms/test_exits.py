@@ -121,7 +121,6 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     assert f"| S2Sent | 2 | {lines[3]['tests']['2']['32']:.2f} |" in page
     assert "moved" not in lines[0]
     assert [*lines[3]["moved"]] == ["2", "3", "4"]
-    assert all(sum(mean) == pytest.approx(1) for mean in lines[3]["block_weights"].values())
     assert [*lines[0]["retrieval"]] == ["2", "3", "4"]
     assert {*lines[0]["retrieval"].values()} <= {0.0, 50.0, 100.0}
     assert "| R@1, packages-dev | depth 2 |" in page
