@@ -145,7 +145,8 @@ def check_parity(
     if not all(difference <= MAX_ABS_DIFF for difference in bounded):
         raise ParityError(
             f"ONNX differs from torch by {report.max_abs_diff:.2e} and from itself in another batch"
-            f" by {report.batch_max_abs_diff:.2e}; the bound is {MAX_ABS_DIFF:.0e}. {_CHOOSE}"
+            f" by {report.batch_max_abs_diff:.2e}; the bound is {MAX_ABS_DIFF:.0e}. "
+            f"{_cure(precision)}"
         )
     return report
 
