@@ -16,6 +16,8 @@ from s2sent.service.engine.inference.served_model import ModelUnavailable, artif
 from tests.support.given_graphs import given_graph, static_encoder
 from tests.support.server_process import running_server
 
+ROOT = Path(__file__).resolve().parents[4]
+
 TEXTS = ["the dog runs", "a cat"]
 
 
@@ -74,6 +76,38 @@ def test_an_artifact_is_served_as_it_is(tiny_artifact: Artifact, hub: Path) -> N
     assert artifact_of(str(tiny_artifact.path)) == tiny_artifact.path
     keep_in(hub, "me/artifact", tiny_artifact.path)
     assert artifact_of("me/artifact").parent.name == "snapshots"
+
+
+def test_a_graph_is_exported_with_the_packages_of_the_cpu_image_alone(
+    given: Path, tmp_path: Path
+) -> None:
+    """Any other package that is installed here is hidden, torch and what it brings among them."""
+    code = f"""
+import re, sys
+from importlib.metadata import packages_distributions
+lock = open("deploy/requirements-cpu.txt").read()
+locked = {{"s2sent", *re.findall(r"^([\\w.-]+)==", lock, re.M)}}
+owners = {{
+    module: {{re.sub("[-_.]+", "-", name.lower()) for name in names}}
+    for module, names in packages_distributions().items()
+}}
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if not owners.get(name.partition(".")[0], locked) & locked:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+from pathlib import Path
+from s2sent.model.export.given_graph import export_given_graph
+made = export_given_graph(Path({str(given)!r}), Path({str(tmp_path / "made")!r}))
+assert made.manifest.packed
+assert "torch" not in sys.modules and "sympy" in sys.modules
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_static_embeddings_are_served_without_torch(
