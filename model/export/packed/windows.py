@@ -1,13 +1,12 @@
 """Attention of packed tokens to their neighbours: windows of blocks, without rows or padding.
 
-    packed tokens [T, W] -> blocks of n tokens of one text [C, n, W], each seeing itself and, where
-        a text has several, both beside it -> attention [C, n, S] -> packed tokens [T, W]
+    packed tokens [T, W] -> blocks of n tokens of one text [C, n, W], each seeing itself and both
+        beside it -> attention [C, n, 3 n] -> packed tokens [T, W]
 
 Time and memory grow with T, not with the square of a text's length. A text's blocks start at its
-first token and see themselves first: sums have the same order whatever other texts a batch has.
+first token, so what they compute does not depend on the texts before it.
 
-Shapes: B texts, L tokens with padding, T tokens in all, C blocks of n tokens, S tokens seen,
-W = heads * head.
+Shapes: B texts, L tokens with padding, T tokens in all, C blocks of n tokens, W = heads * head.
 """
 
 from dataclasses import dataclass
@@ -24,8 +23,8 @@ class Windows:
     """The packed tokens of each block, and what they see.
 
     blocks: [C, n], packed tokens; behind a text's last one it is repeated.
-    seen: [C, S], the packed tokens of the same block, and with several the next and the one before.
-    bias: [C, 1, n, S], 0 where a token is seen: of the same text, within the reach.
+    seen: [C, 3 n], the packed tokens of the block before, the same and the next one.
+    bias: [C, 1, n, 3 n], 0 where a token is seen: of the same text, within the reach.
     tokens: [T], the place of each token in the blocks, flattened.
     """
 
@@ -47,10 +46,8 @@ class Windows:
             each.expand(-1, starts.shape[1]).reshape(-1)[used][:, None]
             for each in (ends - lengths, ends, ends - lengths + starts)
         )
-        own = torch.arange(size)
-        beside = torch.arange(size * (longest > size))  # nothing where each text is one block
-        blocks = start + own
-        seen = start + torch.cat([own, beside + size, beside - size])
+        blocks = start + torch.arange(size)
+        seen = start + torch.arange(-size, 2 * size)
         same = (seen >= first) & (seen < end)
         near = (seen[:, None] - blocks[:, :, None]).abs() <= reach
         bias = torch.where(same[:, None] & near, 0.0, MASKED)
