@@ -83,7 +83,7 @@ async def _serve(
         samples=partial(report_of, metrics),
     )
     engine = RemoteEngine(settings, metrics, connection, shared, process)
-    limiter = RemoteLimiter(connection.call, connection.note)
+    limiter = RemoteLimiter(connection.call)
     server = Process(settings, engine=engine, metrics=metrics, limiter=limiter, on_ready=on_ready)
     connection.on_stop, engine.on_fatal = server.stop, server.fail
 

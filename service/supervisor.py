@@ -72,7 +72,7 @@ class Supervisor:
         self._board_file = os.memfd_create("s2sent-board")
         os.ftruncate(self._board_file, Board.size(processes))
         self._board = Board.of(self._board_file, processes)
-        self._link = LinkServer(self._engine, self._board, answer=self._answer, note=self._note)
+        self._link = LinkServer(self._engine, self._board, answer=self._answer)
         self._children: dict[int, asyncio.subprocess.Process] = {}
         self._ready: set[int] = set()  # processes that serve
         self._ending = asyncio.Event()
@@ -230,11 +230,8 @@ class Supervisor:
         kind, *details = question
         if kind == "metrics":
             return await self._reports.collect(self._link.collect)
-        return self._limiter.admit(key_of(*details))
-
-    def _note(self, what: Any) -> None:
-        _, key, tokens = what
-        self._limiter.charge(key_of(key), tokens)
+        key, *tokens = details
+        return await getattr(self._limiter, kind)(key_of(key), *tokens)  # admit or charge
 
     # --- the end ---
 

@@ -7,6 +7,7 @@ time taken reveals nothing about a key or its length.
 
 import hmac
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 from starlette.requests import HTTPConnection
@@ -88,11 +89,8 @@ class RequireApiKey:
         except ServiceError as error:
             await error_response(scope["path"], error)(scope, receive, send)
             return
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            if result := context_of(connection).result:
-                self._limiter.charge(key, sum(result.tokens))
+        context_of(connection).charge = partial(self._limiter.charge, key)
+        await self._app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
         """Whether a request needs no key: what it gets says nothing of the model or its use."""
@@ -109,7 +107,7 @@ class RequireApiKey:
             raise Unauthorized(f"{_problem(authorization)}. Send Authorization: Bearer <key>.")
         context = context_of(connection)
         context.key_name, context.key_lane = key.name, key.priority
-        await self._limiter.admitted(key)
+        await self._limiter.admit(key)
         return key
 
 

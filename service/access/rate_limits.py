@@ -1,8 +1,8 @@
 """Rate limits of API keys: a token bucket for requests and one for tokens, per key.
 
 A bucket refills evenly and holds at most one minute's allowance, so a client that was idle may send
-a minute's worth at once. The tokens of a request are known only when it has been answered: they are
-charged then, the balance may become negative, and until it is positive again requests are refused.
+a minute's worth at once. The tokens of a request are charged when it has been embedded, before its
+answer begins: the balance may become negative, and until it is positive again requests are refused.
 """
 
 import math
@@ -56,8 +56,8 @@ class _KeyBuckets:
 class Limiter(Protocol):
     """What `service.access.auth` needs of the limits of keys, wherever they are kept."""
 
-    async def admitted(self, key: Key) -> None: ...
-    def charge(self, key: Key, tokens: int) -> None: ...
+    async def admit(self, key: Key) -> None: ...
+    async def charge(self, key: Key, tokens: int) -> None: ...
 
 
 class RateLimiter:
@@ -69,11 +69,7 @@ class RateLimiter:
         # Keyed by the whole Key, limits included: a key with changed limits starts full.
         self._buckets: dict[Key, _KeyBuckets] = {}
 
-    async def admitted(self, key: Key) -> None:
-        """`admit`, as a coroutine."""
-        self.admit(key)
-
-    def admit(self, key: Key) -> None:
+    async def admit(self, key: Key) -> None:
         """Count one request of a key; raises QuotaExceeded if a limit is used up."""
         buckets = self._buckets_of(key)
         if buckets.requests and (seconds := buckets.requests.seconds_until(1)):
@@ -83,8 +79,8 @@ class RateLimiter:
         if buckets.requests:
             buckets.requests.take(1)
 
-    def charge(self, key: Key, tokens: int) -> None:
-        """Count the tokens of an answered request."""
+    async def charge(self, key: Key, tokens: int) -> None:
+        """Count the tokens of a request."""
         buckets = self._buckets_of(key)
         if buckets.tokens:
             buckets.tokens.take(tokens)
@@ -107,22 +103,21 @@ class RateLimiter:
 class RemoteLimiter:
     """The limits of keys as the engine process keeps them, for all HTTP processes together.
 
-    ``call`` asks it a question and raises its refusal, ``note`` tells it something.
+    ``call`` asks it a question and raises its refusal.
     """
 
-    def __init__(self, call: Callable[[Any], Awaitable[Any]], note: Callable[[Any], None]) -> None:
+    def __init__(self, call: Callable[[Any], Awaitable[Any]]) -> None:
         self._call = call
-        self._note = note
 
-    async def admitted(self, key: Key) -> None:
+    async def admit(self, key: Key) -> None:
         """`RateLimiter.admit`; a key without limits needs no question."""
         if key.requests_per_minute or key.tokens_per_minute:
             await self._call(["admit", _as_json(key)])
 
-    def charge(self, key: Key, tokens: int) -> None:
-        """`RateLimiter.charge`."""
+    async def charge(self, key: Key, tokens: int) -> None:
+        """`RateLimiter.charge`; a key without a limit of tokens needs no question."""
         if key.tokens_per_minute:
-            self._note(["charge", _as_json(key), tokens])
+            await self._call(["charge", _as_json(key), tokens])
 
 
 def _as_json(key: Key) -> list[Any]:

@@ -226,6 +226,8 @@ async def embed(
         context.span.set_attribute("s2sent.texts", count)
     began_ns = time.time_ns()
     context.result = await unless_disconnected(request, service.engine.embed(asked))
+    if context.charge is not None:
+        await context.charge(sum(context.result.tokens))
     if context.span is not None:
         trace_stages(context.span, context.result, began_ns=began_ns)
     return context.result

@@ -1,6 +1,7 @@
 """The record of one request while it is handled, and where its handlers find it."""
 
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span
@@ -28,6 +29,7 @@ class RequestContext:
     characters: int = 0  # sent by the client; for token ids their number
     key_name: str | None = None  # of the API key it came with, where the key has one
     key_lane: Lane | None = None  # the API key's, where it has one
+    charge: Callable[[int], Awaitable[None]] | None = None  # counts tokens of the API key
     lane: Lane | None = None  # where its texts waited
     result: EmbedResult | None = None  # once the engine has answered, until it is recorded
     body_holding: Holding | None = None  # memory for its body, until it is answered

@@ -54,7 +54,7 @@ class LinkedEngine(RemoteEngine):
         async def answer(question: Any) -> Any:
             return question
 
-        server = LinkServer(core, board, answer=answer, note=lambda _: None)
+        server = LinkServer(core, board, answer=answer)
         near = EngineConnection(
             board, 1, max_queue_tokens=settings.max_queue_tokens, samples=lambda: b"[]"
         )

@@ -148,10 +148,6 @@ class EngineConnection(FrameConnection):
         finally:
             del self._calls[number]
 
-    def note(self, what: Any) -> None:
-        """Tell the engine process something that has no answer."""
-        self.send_json(Kind.NOTE, 0, what)
-
     # --- the connection ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's

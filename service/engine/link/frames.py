@@ -36,13 +36,12 @@ class Kind(IntEnum):
     CALL = 5  # from an HTTP process: a question, as JSON
     REPLY = 6  # its answer, as JSON
     REFUSED = 7  # its error
-    NOTE = 8  # from an HTTP process: as CALL, without an answer
-    READY = 9  # from an HTTP process: it serves
-    SAMPLES = 10  # from an HTTP process, once a second and when asked: its metrics, as JSON
-    COLLECT = 11  # to an HTTP process: send SAMPLES
-    MODEL = 12  # to an HTTP process: what is served, and the tokenizer
-    STATE = 13  # to an HTTP process: [is ready, the reason, the engine has failed], as JSON
-    STOP = 14  # to an HTTP process: finish what was accepted, and end
+    READY = 8  # from an HTTP process: it serves
+    SAMPLES = 9  # from an HTTP process, once a second and when asked: its metrics, as JSON
+    COLLECT = 10  # to an HTTP process: send SAMPLES
+    MODEL = 11  # to an HTTP process: what is served, and the tokenizer
+    STATE = 12  # to an HTTP process: [is ready, the reason, the engine has failed], as JSON
+    STOP = 13  # to an HTTP process: finish what was accepted, and end
 
 
 class Part(NamedTuple):

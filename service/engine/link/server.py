@@ -34,8 +34,7 @@ PUBLISH_SECONDS = 0.002
 class LinkServer:
     """The engine process's connections, by number of the HTTP process, and what they share.
 
-    ``answer`` gives the answer to a process's question, or raises ServiceError; ``note`` takes what
-    has no answer.
+    ``answer`` gives the answer to a process's question, or raises ServiceError.
     """
 
     def __init__(
@@ -44,12 +43,10 @@ class LinkServer:
         board: Board,
         *,
         answer: Callable[[Any], Awaitable[Any]],
-        note: Callable[[Any], None],
     ) -> None:
         self.engine = engine
         self.board = board
         self.answer = answer
-        self.note = note
         self.connections: dict[int, HttpProcessConnection] = {}
         self._model: bytes | None = None
         self._state: tuple[bool, str, bool] = (False, "starting", False)
@@ -191,8 +188,6 @@ class HttpProcessConnection(FrameConnection):
             call = asyncio.get_running_loop().create_task(self._call(number, orjson.loads(payload)))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
-        elif kind == Kind.NOTE:
-            self._owner.note(orjson.loads(payload))
         elif kind == Kind.READY:
             self._on_ready()
 

@@ -1,13 +1,18 @@
 """API-key authentication: accepted keys, open paths, rate limits per key."""
 
+import asyncio
 import logging
 from pathlib import Path
 
+import httpx
 import pytest
+from pydantic import SecretStr
+from starlette.types import Message, Receive, Scope, Send
 
-from s2sent.service.access.api_keys import KeyFile, key_line
+from s2sent.service.access.api_keys import Key, KeyFile, key_line
 from s2sent.service.access.auth import ApiKeys
-from s2sent.service.settings import SettingsError
+from s2sent.service.app import create_app
+from s2sent.service.settings import Settings, SettingsError
 from tests.support.fake_engine import FakeEngine, client_of
 
 PROTECTED = ["/info", "/v1/models", "/nope", "/v1/nope", "/docs/nope", "/playground/nope"]
@@ -173,6 +178,33 @@ async def test_tokens_of_an_answer_are_charged_and_a_failure_is_not(tmp_path: Pa
         for text in ("", "a", "nine words and two special tokens are eleven tokens", "a")
     ]
     assert statuses == [400, 200, 200, 429], "3 of 5 tokens, then 11 of the 2 that are left"
+
+
+async def test_tokens_are_charged_before_the_answer_begins() -> None:
+    """Else a client's next request would be admitted, by another HTTP process, on their account."""
+    events: list[object] = []
+
+    class Limiter:
+        async def admit(self, key: Key) -> None:
+            events.append("admitted")
+
+        async def charge(self, key: Key, tokens: int) -> None:
+            await asyncio.sleep(0)
+            events.append(tokens)
+
+    app = create_app(Settings(api_keys=(SecretStr("k1"),)), engine=FakeEngine(), limiter=Limiter())
+
+    async def observed(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            events.append(message["type"])
+            await send(message)
+
+        await app(scope, receive, sent)
+
+    transport = httpx.ASGITransport(observed)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        await client.post("/embed", json={"inputs": "a"}, headers={"Authorization": "Bearer k1"})
+    assert events == ["admitted", 3, "http.response.start", "http.response.body"]
 
 
 async def test_probes_are_not_counted(tmp_path: Path) -> None:
