@@ -10,7 +10,7 @@
                                                the last is a hard negative
                                                (the first line is a header)
 
-`training.made_sources` has others. Any file may end in .gz. Runs of white space become single
+`training.sources.by_name` has others. Any file may end in .gz. Runs of white space become single
 spaces. Empty lines are left out and texts of more than `MAX_CHARACTERS` cut or left out, as the
 part says; both are counted. Any other line that cannot be used raises an error with its number, so
 that no run trains on a corpus that is silently smaller than intended.

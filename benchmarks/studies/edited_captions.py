@@ -15,10 +15,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from s2sent.training.caption_edits.table import make_pairs, split_pictures
 from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.evaluation.sts import Encode, cosines, spearman
 from s2sent.training.files.tables import Pair
+from s2sent.training.sources.caption_edits import make_pairs, split_pictures
 
 
 def main(

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks.studies import edited_captions
-from s2sent.training.caption_edits import table
-from s2sent.training.caption_edits.table import make_pairs, split_pictures
 from s2sent.training.evaluation.sts import Encode
+from s2sent.training.sources import caption_edits
+from s2sent.training.sources.caption_edits import make_pairs, split_pictures
 
 
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder of 60 pictures, of which 40 are held out."""
-    monkeypatch.setattr(table, "HELD_OUT", 40)
+    monkeypatch.setattr(caption_edits, "HELD_OUT", 40)
     header = [f"caption{number}" for number in range(1, 6)]
     rows = [[f"A man is on street{row} of town{n}" for n in range(5)] for row in range(60)]
     text = "".join("\t".join(row) + "\n" for row in [header, *rows])

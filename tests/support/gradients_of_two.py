@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from s2sent.training.fit.train import train
 from s2sent.training.recipe.recipe import read_recipe
-from s2sent.training.train import train
 
 
 class WriteGradients(TrainerCallback):

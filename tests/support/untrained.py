@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import Interrupted
 from s2sent.training.files.record import write_record
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import Recipe
 
 

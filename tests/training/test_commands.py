@@ -14,9 +14,9 @@ import typer
 from s2sent.model.network.template import TemplateError
 from s2sent.training.__main__ import main
 from s2sent.training.commands.options import positive_numbers
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import failure
 from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import (
     Recipe,
 )

@@ -8,9 +8,9 @@ import pytest
 
 from s2sent.training.corpus import MAX_CHARACTERS, Corpus, read_corpus, read_table
 from s2sent.training.errors import DataError
-from s2sent.training.made_sources import MADE
 from s2sent.training.recipe.objectives import ExampleKind
 from s2sent.training.recipe.recipe import CorpusPart
+from s2sent.training.sources.by_name import MADE
 from tests.support.tiny_data import tiny_data, write_table
 
 SPLIT = ("complex", "simple1", "simple2")

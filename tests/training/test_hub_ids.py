@@ -17,11 +17,11 @@ from s2sent.model.network.encoder import build_encoder, get_selector, load_encod
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.__main__ import main
 from s2sent.training.backbones import resolve
-from s2sent.training.encoder import new_encoder
 from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.train import train
 from tests.support.hub_cache import put_into_cache, use_cache
 
 NAME = "someone/fused"

@@ -132,7 +132,7 @@ def test_a_module_of_another_s_is_left_out_of_a_training_in_words(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A recipe takes the transformer alone."""
-    from s2sent.training.encoder import new_encoder
+    from s2sent.training.fit.encoder import new_encoder
     from s2sent.training.recipe.recipe import read_recipe
 
     hostile, trace = tmp_path / "hostile", tmp_path / "trace"

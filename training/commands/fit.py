@@ -34,14 +34,14 @@ def fit(
     seed: Annotated[int | None, typer.Option(help="In place of the recipe's.")] = None,
 ) -> None:
     """Train an encoder as a recipe says, and save the checkpoint that is best on STS-B dev."""
-    from s2sent.training.phases import train_phases
+    from s2sent.training.fit.phases import train_phases
     from s2sent.training.recipe.phases import read_phases, with_seed
 
     phases = read_phases(recipe)
     if seed is not None:
         phases = with_seed(phases, seed)
     if dry_run:
-        from s2sent.training.rehearsal import rehearse, untrained
+        from s2sent.training.fit.rehearsal import rehearse, untrained
 
         for name, asked in untrained(phases):
             said = rehearse(

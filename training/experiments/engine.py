@@ -18,9 +18,9 @@ from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import provenance, read_record
+from s2sent.training.fit.train import train as train_recipe
 from s2sent.training.recipe.phases import merged
 from s2sent.training.recipe.recipe import Recipe, recipe_from
-from s2sent.training.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ DEVELOPMENT, TESTS = "development", "tests"  # what a run scores
 
 
 class Train(Protocol):
-    """Trains a recipe and leaves a checkpoint with its record: `training.train.train` does."""
+    """Trains a recipe and leaves a checkpoint with its record: `training.fit.train.train` does."""
 
     def __call__(
         self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool

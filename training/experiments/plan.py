@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from s2sent.training.experiments.engine import Run
+from s2sent.training.fit.rehearsal import free_megabytes, take_first_steps
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.rehearsal import free_megabytes, take_first_steps
 
 
 def plan(runs: Sequence[Run], data: Path) -> str:

@@ -11,7 +11,7 @@ from s2sent.training.experiments.arms.configurations import OBJECTIVES, PAPER
 from s2sent.training.experiments.arms.paper_experiments import OTHERS, as_printed, chosen
 from s2sent.training.experiments.engine import Series, Study, Train, require_known, run_missing
 from s2sent.training.experiments.plan import plan
-from s2sent.training.train import train as train_recipe
+from s2sent.training.fit.train import train as train_recipe
 
 log = logging.getLogger(__name__)
 

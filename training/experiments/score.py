@@ -12,7 +12,6 @@ from sentence_transformers.util import batch_to_device
 
 from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.twin_encoder import TwinEncoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.depths.by_depth import score_grid
 from s2sent.training.evaluation.depths.encoders import checkpoint_depths
@@ -42,6 +41,7 @@ from s2sent.training.evaluation.sts import (
     thinned,
     with_average,
 )
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import Recipe
 
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")

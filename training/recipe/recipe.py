@@ -58,7 +58,7 @@ class BackboneConfig:
 class CorpusPart:
     """One part of the corpus: a known name, or a file in ``corpus/``.
 
-    The names are those of `training.corpus.SOURCES` and `training.made_sources.MADE`.
+    The names are those of `training.corpus.SOURCES` and `training.sources.by_name.MADE`.
     """
 
     source: str

@@ -28,9 +28,9 @@ from s2sent.model.network.encoder import (
 )
 from s2sent.training.__main__ import main
 from s2sent.training.backbones import width_of
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import EncoderError
 from s2sent.training.files.record import write_record
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import recipe_from
 from tests.support.tiny import tiny_backbone
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from s2sent.model.network.encoder import load_encoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.objectives.sfp import TwoStageLoss
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.objectives import SFP, Distillation, PairDistillation, SimCSE
 from s2sent.training.recipe.recipe import BackboneConfig, Recipe
-from s2sent.training.train import train
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK, with_objective

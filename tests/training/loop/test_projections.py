@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from s2sent.model.network.encoder import get_selector, load_encoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.loop.projections import least_squares, start_projections
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.train import train
 from tests.support.interruption import interrupted_at
 
 LAST = {"num_blocks": 1, "spatial_selection": "avg"}

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import Interrupted
 from s2sent.training.files.record import RECORD_FILE
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.recipe.objectives import SimCSE
 from s2sent.training.recipe.recipe import BackboneConfig, Recipe
-from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 from tests.support.tiny import tiny_backbone, tiny_decoder
@@ -90,7 +90,7 @@ def test_a_resumed_run_keeps_them_too(
 
     if at_the_end:
         with monkeypatch.context() as patch:
-            patch.setattr("s2sent.training.train._save", killed)
+            patch.setattr("s2sent.training.fit.train._save", killed)
             with pytest.raises(KeyboardInterrupt):
                 train(whole.recipe, data, tmp_path / "out")
     else:

@@ -13,12 +13,12 @@ from sentence_transformers.base.data_collator import BaseDataCollator
 from s2sent.model.network.encoder import build_plain_encoder, build_prompt_encoder
 from s2sent.model.network.transformer import VIEWS
 from s2sent.training.corpus import read_corpus
+from s2sent.training.fit.train import train
 from s2sent.training.loop import tokens
 from s2sent.training.loop.tokens import TokenisedTexts
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.recipe.objectives import PromptBERT
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.tiny import tiny_backbone, tiny_decoder
 from tests.support.tiny_data import SENTENCES

@@ -15,16 +15,16 @@ from sentence_transformers import SentenceTransformerTrainingArguments
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.model.network.encoder import load_encoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.encoders import torch_encode
 from s2sent.training.evaluation.sts import read_sentence_pairs, spearman
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.preparation import PRECISION_VARIABLE
+from s2sent.training.fit.train import train
 from s2sent.training.loop.dev import tf32
 from s2sent.training.loop.trainer import MAX_GRADIENT_NORM, Trainer
-from s2sent.training.preparation import PRECISION_VARIABLE
 from s2sent.training.recipe.objectives import Objective, PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.train import train
 from tests.support.gradients_of_two import write_gradients
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK, with_objective

@@ -15,12 +15,12 @@ import pytest
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.training.errors import ConfigError, DataError, Interrupted, TrainingError
+from s2sent.training.fit.train import train
 from s2sent.training.loop.callbacks import Saves
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.loop.unfinished import RECIPE_FILE
 from s2sent.training.loop.weights import BEST_FILE, WEIGHTS_FILE
 from s2sent.training.recipe.recipe import Recipe, read_recipe
-from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 
@@ -157,7 +157,7 @@ def test_a_state_holds_the_best_weights_too(
     """They are of an earlier step, whose own state is gone; the run ends with them."""
     scores = chain([50.0, 90.0], repeat(60.0))  # of the start, of step 2, of all others
     monkeypatch.setattr("s2sent.training.loop.dev.spearman", lambda *_: next(scores))
-    monkeypatch.setattr("s2sent.training.train.DEV_TOLERANCE", 99)
+    monkeypatch.setattr("s2sent.training.fit.train.DEV_TOLERANCE", 99)
     with interrupted_at(5), pytest.raises(Interrupted):
         train(recipe, data, tmp_path / "out")
     assert (tmp_path / "out.partial" / "checkpoint-5" / BEST_FILE).is_file()
@@ -190,7 +190,7 @@ import os, sys
 from pathlib import Path
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.recipe.recipe import read_recipe
-from s2sent.training.train import train
+from s2sent.training.fit.train import train
 
 step = Trainer.training_step
 def killed(self, *args, **kwargs):
@@ -233,7 +233,7 @@ def test_a_run_that_was_killed_after_its_last_step_is_not_trained_further(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("s2sent.training.train._save", killed)
+        patch.setattr("s2sent.training.fit.train._save", killed)
         with pytest.raises(KeyboardInterrupt):
             train(recipe, data, tmp_path / "out")
     train(recipe, data, tmp_path / "out", resume=True)

@@ -10,9 +10,9 @@ import torch
 from sentence_transformers.util import cos_sim
 
 from s2sent.training.corpus import Corpus
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.sts import read_sentence_pairs
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.objectives.contrastive import embed_together
 from s2sent.training.objectives.cosine import cosine
 from s2sent.training.objectives.families import family_of, make_loss

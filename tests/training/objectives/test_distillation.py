@@ -14,9 +14,9 @@ from sentence_transformers.util import cos_sim
 
 from s2sent.model.network.encoder import build_plain_encoder
 from s2sent.training.corpus import Corpus, read_corpus
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError
 from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.objectives import teacher as teachers
 from s2sent.training.objectives.distillation import (
     PairDistillationLoss,

@@ -16,9 +16,10 @@ from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.network.encoder import get_selector, load_encoder
 from s2sent.model.network.pooled import stopped_at
 from s2sent.training.corpus import read_corpus
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.objectives.contrastive import ContrastiveLoss
 from s2sent.training.objectives.elastic import (
     ElasticLoss,
@@ -33,7 +34,6 @@ from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.objectives import Distillation, PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import CorpusPart, Recipe, recipe_from
-from s2sent.training.train import train
 
 ELASTIC = Elastic(depths=[2, 3], dimensions=[8, 16], align="cosine")
 TEXTS = ["a cat", "two happy dogs", "he reads a red book"]

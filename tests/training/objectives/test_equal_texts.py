@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from s2sent.training.corpus import Corpus
-from s2sent.training.encoder import new_encoder
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.objectives.equal_texts import (
     MaskedCosine,
     right_answers,

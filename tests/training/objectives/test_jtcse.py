@@ -13,9 +13,10 @@ from torch.nn import functional
 
 from s2sent.model.network.twin_encoder import TOWERS
 from s2sent.model.network.twins import get_twins, is_twin_checkpoint, load_twin_encoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError, EncoderError, Interrupted
 from s2sent.training.files.record import write_record
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.objectives.jtcse import (
     LEAST_COSINE,
     CrossAttention,
@@ -26,7 +27,6 @@ from s2sent.training.objectives.jtcse import (
 )
 from s2sent.training.recipe.objectives import JTCSE
 from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from s2sent.training.train import train
 from tests.support.interruption import interrupted_at
 from tests.support.tiny import tiny_backbone
 from tests.support.tiny_data import tiny_data, write_table

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from s2sent.model.network.encoder import find_template, get_selector, load_encoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.loop.low_rank import merge_updates
 from s2sent.training.objectives.sfp import TwoStageLoss
 from s2sent.training.recipe.objectives import SFP
 from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from s2sent.training.train import train
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES
 from tests.support.tiny_recipes import QUICK

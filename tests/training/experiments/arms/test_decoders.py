@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from s2sent.model.network.encoder import find_selector
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.experiments.arms.decoders import (
     FROZEN_FILE,
@@ -36,6 +35,7 @@ from s2sent.training.experiments.frozen.train import CHOSEN_ON
 from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.locks import locked
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.objectives.sfp import TwoStageLoss
 from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone, tiny_decoder

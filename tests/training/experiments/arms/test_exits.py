@@ -16,7 +16,6 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions
 from s2sent.model.network.encoder import get_selector
 from s2sent.model.runtime.encoder import OnnxEncoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, EncoderError, Interrupted
 from s2sent.training.evaluation.depths.pairs import evaluate_depth_pairs, score_pairs
 from s2sent.training.evaluation.retrieval import PACKAGES, retrieval_scores
@@ -32,6 +31,7 @@ from s2sent.training.experiments.arms.exits import (
 from s2sent.training.experiments.engine import Series
 from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import append_line, read_lines
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from s2sent.model.network.twins import is_twin_checkpoint
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.experiments.arms.twins import ARMS, STUDY, cells_of
 from s2sent.training.experiments.engine import Series
 from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import read_lines
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.join import join_checkpoints
 from s2sent.training.recipe.objectives import JTCSE, PairDistillation, SimCSE, SupervisedSimCSE
 from tests.support.tiny import tiny_backbone

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from s2sent.training.bfloat16 import NO_BFLOAT16
+from s2sent.training.fit.train import train
 from s2sent.training.recipe.recipe import CorpusPart, Recipe
-from s2sent.training.train import train
 from tests.support.tiny_data import SENTENCES
 
 
@@ -19,7 +19,7 @@ def test_bf16_on_a_processor_without_it_is_warned_of(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("s2sent.training.preparation.has_bfloat16", lambda: False)
+    monkeypatch.setattr("s2sent.training.fit.preparation.has_bfloat16", lambda: False)
     for precision in ("fp32", "bf16"):
         caplog.clear()
         of_it = replace(recipe, training=replace(recipe.training, precision=precision))

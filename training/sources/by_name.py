@@ -9,11 +9,11 @@ caption_edits   pairs of captions that differ by an edit
 from collections.abc import Sequence
 from pathlib import Path
 
-from s2sent.training.caption_edits.table import far_from_tasks, read_caption_edits
 from s2sent.training.corpus import SOURCES, Example, Lines, Make, known_rows, read_table
 from s2sent.training.errors import DataError
 from s2sent.training.recipe.objectives import ExampleKind
 from s2sent.training.recipe.recipe import TEXTS, CorpusPart
+from s2sent.training.sources.caption_edits import far_from_tasks, read_caption_edits
 
 TEXTS_FILE = "texts.tsv.gz"
 

@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from s2sent.training.fit.preparation import Prepared, partial_of, prepare, require_trackers
 from s2sent.training.loop.unfinished import require_free
-from s2sent.training.preparation import Prepared, partial_of, prepare, require_trackers
 from s2sent.training.recipe.phases import PHASE, Phase, with_encoders
 from s2sent.training.recipe.recipe import Recipe
 
@@ -106,7 +106,7 @@ def take_first_steps(
 ) -> Rehearsal:
     """Train the first steps of a run; nothing stays but what goes into ``cache``.
 
-    Raises what `training.train.train` raises before its first step.
+    Raises what `training.fit.train.train` raises before its first step.
     """
     with tempfile.TemporaryDirectory() as scratch:
         ready = prepare(recipe, data, Path(scratch, name), cache=cache)
@@ -125,7 +125,7 @@ def rehearse(
     resume: bool = False,
     report_to: Sequence[str] = (),
 ) -> str:
-    """Describe a whole run of `training.train.train`, whose options these are.
+    """Describe a whole run of `training.fit.train.train`, whose options these are.
 
     Its first steps are trained, without a tracker. Raises what `train` raises before its first one.
     """

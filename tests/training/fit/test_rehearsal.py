@@ -11,10 +11,10 @@ import torch
 
 from s2sent.training.__main__ import main
 from s2sent.training.errors import ConfigError
+from s2sent.training.fit.rehearsal import STEPS, rehearse
+from s2sent.training.fit.train import train
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.rehearsal import STEPS, rehearse
-from s2sent.training.train import train
 from tests.support.tiny_recipes import QUICK
 
 

@@ -11,16 +11,16 @@ from sentence_transformers import SentenceTransformer
 
 from s2sent.training.bfloat16 import NO_BFLOAT16, has_bfloat16
 from s2sent.training.corpus import Corpus, read_corpus
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError
 from s2sent.training.evaluation.sts import DEV_FILE, SentencePairs, read_sentence_pairs, thinned
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.projections import fit_new_projections
 from s2sent.training.loop.trainer import Reporting, Trainer, new_trainer
-from s2sent.training.made_sources import MADE
 from s2sent.training.objectives.families import make_loss
 from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.recipe import Recipe
+from s2sent.training.sources.by_name import MADE
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def prepare(
     save_minutes: float = SAVE_MINUTES,
     report_to: Sequence[str] = (),
 ) -> Prepared:
-    """Prepare a run of `training.train.train`, whose options these are; nothing is written.
+    """Prepare a run of `training.fit.train.train`, whose options these are; nothing is written.
 
     Raises a `TrainingError` for a recipe, data or backbone that cannot be used.
     """

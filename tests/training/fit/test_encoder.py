@@ -11,15 +11,15 @@ import torch
 
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import get_selector, load_encoder
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.recipe import (
     BackboneConfig,
     Recipe,
 )
-from s2sent.training.train import train
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_recipes import QUICK
 

@@ -1,4 +1,4 @@
-"""The corpus of edited captions: what each edit does, and what the table is made of."""
+"""The corpus of edited captions: what each edit does, and what the pairs are made of."""
 
 import gzip
 import random
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from s2sent.training.caption_edits import edits, table
-from s2sent.training.caption_edits.edits import ADDED, EDITS, Edit
-from s2sent.training.caption_edits.table import (
+from s2sent.training.corpus import read_corpus
+from s2sent.training.errors import DataError
+from s2sent.training.recipe.recipe import CorpusPart
+from s2sent.training.sources import caption_edits, edits
+from s2sent.training.sources.by_name import MADE
+from s2sent.training.sources.caption_edits import (
     Sentences,
     make_pairs,
     read_caption_edits,
     split_pictures,
 )
-from s2sent.training.corpus import read_corpus
-from s2sent.training.errors import DataError
-from s2sent.training.made_sources import MADE
-from s2sent.training.recipe.recipe import CorpusPart
+from s2sent.training.sources.edits import ADDED, EDITS, Edit
 
 CAPTION = "A young man is riding a bike near the river"
 
@@ -108,7 +108,7 @@ def test_near_sentences_share_most_of_their_words() -> None:
 @pytest.fixture
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder of 40 pictures, 10 of them held out, and one STS task."""
-    monkeypatch.setattr(table, "HELD_OUT", 10)
+    monkeypatch.setattr(caption_edits, "HELD_OUT", 10)
     for folder in ("corpus", "sts"):
         (tmp_path / folder).mkdir()
     things = [f"{place}{number}" for place in ("street", "market") for number in range(20)]

@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import LayerNorm, Normal
 
 from s2sent.model.network.encoder import build_encoder, build_prompt_encoder
 from s2sent.model.network.selector_config import SelectorConfig
-from s2sent.training.encoder import new_encoder
+from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.objectives import PromptBERT
 from s2sent.training.recipe.recipe import Recipe
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
-from s2sent.training.caption_edits.edits import edit
 from s2sent.training.corpus import SOURCES, Lines, read_table
 from s2sent.training.errors import DataError
 from s2sent.training.evaluation.sts import read_sentence_pairs
 from s2sent.training.files.tables import Pair
+from s2sent.training.sources.edits import edit
 
 log = logging.getLogger(__name__)
 

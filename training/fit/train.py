@@ -30,6 +30,7 @@ from s2sent.training.evaluation.encoders import is_url, load_checkpoint
 from s2sent.training.evaluation.geometry import BlockWeights, block_weights
 from s2sent.training.evaluation.sts import SentencePairs
 from s2sent.training.files.record import read_record, write_record
+from s2sent.training.fit.preparation import SAVE_MINUTES, partial_of, prepare
 from s2sent.training.loop.callbacks import stop_at_signal
 from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, reading
 from s2sent.training.loop.lookup import cached_backbone
@@ -37,7 +38,6 @@ from s2sent.training.loop.low_rank import has_updates, merge_updates
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.loop.unfinished import claimed, newest_state, require_free, saving
 from s2sent.training.objectives.families import family_of
-from s2sent.training.preparation import SAVE_MINUTES, partial_of, prepare
 from s2sent.training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
 from s2sent.training.recipe.phases import Phase
 from s2sent.training.recipe.recipe import Recipe

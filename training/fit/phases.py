@@ -14,11 +14,11 @@ from pathlib import Path
 
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.files.record import read_record
+from s2sent.training.fit.preparation import SAVE_MINUTES, partial_of
+from s2sent.training.fit.train import train
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.unfinished import require_free, saving
-from s2sent.training.preparation import SAVE_MINUTES, partial_of
 from s2sent.training.recipe.phases import PHASE, Phase, with_encoders
-from s2sent.training.train import train
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ def train_phases(
 ) -> None:
     """Train every phase and leave the last one's checkpoint in ``output``.
 
-    The options are those of `training.train.train`, which trains a recipe without phases. The
+    The options are those of `training.fit.train.train`, which trains a recipe without phases. The
     checkpoints of the other phases are in ``output/phases``; without ``cache`` teachers' embeddings
     are kept until the last phase is done. Raises what `train` raises, and `ConfigError` for several
     processes and where a phase that is done was trained by another recipe.

@@ -13,15 +13,15 @@ import torch
 from transformers import TrainerCallback
 
 from s2sent.model.network.encoder import find_selector, load_encoder, max_positions
-from s2sent.training.encoder import new_encoder
 from s2sent.training.errors import ConfigError, DataError, Interrupted, TrainingError
 from s2sent.training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
 from s2sent.training.evaluation.sts import read_sentence_pairs, spearman
 from s2sent.training.files.record import source_sha256
+from s2sent.training.fit.encoder import new_encoder
+from s2sent.training.fit.train import train
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.recipe.objectives import PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
-from s2sent.training.train import train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 from tests.support.tiny_recipes import QUICK, every_objective, with_objective
@@ -130,7 +130,7 @@ def test_two_runs_cannot_train_in_one_folder(
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
             for resume in (False, True):
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("s2sent.training.train.require_free", lambda *_, **__: None)
+                    patch.setattr("s2sent.training.fit.train.require_free", lambda *_, **__: None)
                     with pytest.raises(ConfigError) as caught:
                         train(recipe, data, tmp_path / "out", resume=resume)
                 said.append(str(caught.value))
@@ -139,7 +139,7 @@ def test_two_runs_cannot_train_in_one_folder(
     assert [line.split(":")[0] for line in said] == [
         f"{tmp_path / 'out.partial'} is in use by another process, which trains there"
     ] * 2
-    monkeypatch.setattr("s2sent.training.train.require_free", lambda *_, **__: None)
+    monkeypatch.setattr("s2sent.training.fit.train.require_free", lambda *_, **__: None)
     with pytest.raises(ConfigError, match="out exists already"):  # one that comes to it later
         train(recipe, data, tmp_path / "out")
 

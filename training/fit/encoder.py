@@ -16,7 +16,7 @@ from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.template import PaddingError, require_padding
 from s2sent.training.backbones import resolve, width_of
 from s2sent.training.errors import ConfigError
-from s2sent.training.left_out import left_out
+from s2sent.training.fit.left_out import left_out
 from s2sent.training.loop.low_rank import add_lora, update_projections
 from s2sent.training.objectives.families import family_of
 from s2sent.training.recipe.recipe import Recipe

@@ -10,10 +10,10 @@ import pytest
 
 from s2sent.training.__main__ import main
 from s2sent.training.errors import ConfigError, Interrupted
-from s2sent.training.phases import train_phases
+from s2sent.training.fit.phases import train_phases
+from s2sent.training.fit.train import Outcome, train
 from s2sent.training.recipe.phases import Phase, read_phases, with_seed
 from s2sent.training.recipe.recipe import Recipe
-from s2sent.training.train import Outcome, train
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
 
@@ -160,7 +160,7 @@ def test_an_interrupted_run_goes_on_with_its_phase(
         with interrupted_at(2) if trained == ["contrast", "graded"] else nullcontext():
             return train(recipe, output=output, **options)
 
-    monkeypatch.setattr("s2sent.training.phases.train", noted)
+    monkeypatch.setattr("s2sent.training.fit.phases.train", noted)
     with pytest.raises(Interrupted, match=r"step 2 of 3"):
         train_phases(phases, data, tmp_path / "out")
     with pytest.raises(ConfigError, match=r"out\.partial holds an interrupted run"):
@@ -182,7 +182,7 @@ def test_a_run_that_ended_between_its_last_phase_and_its_end_trains_nothing_agai
     whole = contents(tmp_path / "out")
     (tmp_path / "out.partial").mkdir()
     (tmp_path / "out").rename(tmp_path / "out.partial" / "last")
-    monkeypatch.setattr("s2sent.training.phases.train", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr("s2sent.training.fit.phases.train", lambda *_, **__: pytest.fail("trained"))
     train_phases(phases, data, tmp_path / "out", resume=True)
     assert contents(tmp_path / "out") == whole
 

@@ -1,0 +1,1 @@
+"""A recipe becomes a checkpoint: encoder and corpus prepared, trained, saved, loaded and scored."""
