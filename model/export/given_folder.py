@@ -1,12 +1,12 @@
 """What a sentence-transformers folder says of its encoder, read without torch: settings, graph."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import onnx
 from onnx import TensorProto
+from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationError
 
 from s2sent.model.artifact.graph_policy import GraphRefused, check_graph
 from s2sent.model.artifact.manifest import CONFIG, MODEL, TOKENIZER
@@ -18,6 +18,7 @@ LONGEST = 4096  # tokens that are read where only the positions bound them
 EXPORT = "install torch with `make train` and export the checkpoint with s2sent-train export"
 POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 STATIC = "StaticEmbedding"
+PROMPTS = "config_sentence_transformers.json"
 _PIPELINES = (
     ["Transformer", "Pooling"],
     ["Transformer", "Pooling", "Normalize"],
@@ -30,20 +31,53 @@ class GivenGraphError(Exception):
     """A folder whose graph cannot be served as it is; the message says why and what to do."""
 
 
+Content = TypeVar("Content")
+Size = Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class Backbone(BaseModel, strict=True, protected_namespaces=()):
+    """What is read of a config.json; DistilBERT's names for the sizes are others."""
+
+    model_type: str
+    hidden_size: Size = Field(validation_alias=AliasChoices("hidden_size", "dim"))
+    num_blocks: Size = Field(validation_alias=AliasChoices("num_hidden_layers", "n_layers"))
+    num_heads: Size = Field(validation_alias=AliasChoices("num_attention_heads", "n_heads"))
+    max_position_embeddings: Size | None = None
+    pad_token_id: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+
+
+class _Module(BaseModel, strict=True):
+    type: str
+    path: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$")]
+
+
+class _Prompts(BaseModel, strict=True):
+    prompts: dict[str, str | None] | None = None
+    default_prompt_name: str | None = None
+
+
+class _Texts(BaseModel, strict=True):
+    max_seq_length: Size | None = None
+    do_lower_case: bool | None = None
+
+
+class _Lengths(BaseModel, strict=True):
+    model_max_length: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
+
+
 @dataclass(frozen=True)
 class GivenEncoder:
-    """What a folder's settings say of its encoder."""
+    """What a folder's settings say of its encoder; a static table has no backbone."""
 
     folder: Path
-    config: dict[str, Any]
+    backbone: Backbone | None
     pooling: str
     normalize: bool
     max_seq_length: int
     prompts: dict[str, str]
     default_prompt_name: str | None
     tokenizer: bytes
-    is_static: bool = False
-    pools_prompts: bool = True
+    pools_prompts: bool
 
 
 def read_encoder(folder: Path) -> GivenEncoder:
@@ -52,58 +86,48 @@ def read_encoder(folder: Path) -> GivenEncoder:
     Transformer, Pooling by mean or the first token, and Normalize are served, and StaticEmbedding;
     other modules need torch's export.
     """
-    modules = _read(folder / "modules.json", missing=None)
-    if modules is None:
+    if not (folder / "modules.json").is_file():
         raise GivenGraphError(
             f"{folder} has no modules.json, so it does not say how tokens are pooled: add one, or"
             " choose a sentence-transformers model."
         )
-    try:
-        paths = {each["type"].rpartition(".")[2]: each["path"] for each in modules}
-    except (TypeError, KeyError, AttributeError):
-        raise GivenGraphError(
-            f"{folder}/modules.json is no list of modules: fetch the model again."
-        ) from None
+    modules = _read(folder / "modules.json", list[_Module])
+    paths = {each.type.rpartition(".")[2]: each.path for each in modules}
     if [*paths] not in _PIPELINES:
         raise GivenGraphError(
             f"{folder} holds {', '.join(paths)}, and without torch only Transformer, Pooling,"
             f" Normalize and {STATIC} are read: {EXPORT}."
         )
-    settings = _read(folder / "config_sentence_transformers.json", missing={})
-    prompts = {key: text or "" for key, text in (settings.get("prompts") or {}).items()}
+    settings = _read(folder / PROMPTS, _Prompts, optional=True)
+    prompts = {key: text or "" for key, text in (settings.prompts or {}).items()}
+    default = settings.default_prompt_name
+    if default is not None and default not in prompts:
+        raise GivenGraphError(
+            f"{folder / PROMPTS} has the default_prompt_name {default!r}, and its prompts are"
+            f" {', '.join(map(repr, prompts)) or 'none'}: correct it."
+        )
+    if not any(prompts.values()):
+        prompts, default = {}, None
     is_static = STATIC in paths
     place = folder / paths[STATIC] if is_static else folder
-    config = {} if is_static else _read_config(folder)
+    backbone = None if is_static else _read(folder / CONFIG, Backbone)
     pooling, pools_prompts = ("mean", True) if is_static else _pooling(folder / paths["Pooling"])
     return GivenEncoder(
         folder=place,
-        config=config,
+        backbone=backbone,
         pooling=pooling,
         normalize="Normalize" in paths,
-        max_seq_length=LONGEST if is_static else _max_seq_length(folder, config),
-        prompts=prompts if any(prompts.values()) else {},
-        default_prompt_name=settings.get("default_prompt_name") if any(prompts.values()) else None,
+        max_seq_length=_max_seq_length(folder, backbone) if backbone else LONGEST,
+        prompts=prompts,
+        default_prompt_name=default,
         tokenizer=_tokenizer(place),
-        is_static=is_static,
-        pools_prompts=pools_prompts or not any(prompts.values()),
+        pools_prompts=pools_prompts or not prompts,
     )
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    """The backbone's settings; raises `GivenGraphError` where they lack what a graph needs."""
-    config = _read(folder / CONFIG)
-    sizes = (("hidden_size", "dim"), ("num_hidden_layers", "n_layers"))
-    needed = [("model_type",), *sizes, ("num_attention_heads", "n_heads")]
-    missing = [names[0] for names in needed if not any(config.get(name) for name in names)]
-    if missing:
-        raise GivenGraphError(f"{folder / CONFIG} does not say {', '.join(missing)}: {EXPORT}.")
-    found: dict[str, Any] = config
-    return found
 
 
 def _pooling(folder: Path) -> tuple[str, bool]:
     """How tokens are pooled, and whether a prompt's are."""
-    settings = _read(folder / "config.json")
+    settings = _read(folder / "config.json", dict[str, Any])
     if "pooling_mode" in settings:
         modes = [str(settings["pooling_mode"])]
     else:
@@ -117,17 +141,17 @@ def _pooling(folder: Path) -> tuple[str, bool]:
     return modes[0], settings.get("include_prompt") is not False
 
 
-def _max_seq_length(folder: Path, config: dict[str, Any]) -> int:
+def _max_seq_length(folder: Path, backbone: Backbone) -> int:
     """Tokens that are read: of the settings, the tokenizer and the rows of the position table."""
-    settings = _read(folder / "sentence_bert_config.json", missing={})
-    if settings.get("do_lower_case"):
+    texts = _read(folder / "sentence_bert_config.json", _Texts, optional=True)
+    if texts.do_lower_case:
         raise GivenGraphError(f"{folder} lower-cases texts before its tokenizer: {EXPORT}.")
-    tokenizer = _read(folder / "tokenizer_config.json", missing={})
-    positions = config.get("max_position_embeddings") or LONGEST
-    if config.get("model_type") in ("roberta", "xlm-roberta", "camembert", "mpnet"):
-        positions -= int(config.get("pad_token_id") or 0) + 1  # positions begin behind its row
-    said = (settings.get("max_seq_length"), tokenizer.get("model_max_length"), positions)
-    return min(int(number) for number in said if isinstance(number, int | float) and number > 0)
+    lengths = _read(folder / "tokenizer_config.json", _Lengths, optional=True)
+    positions = backbone.max_position_embeddings or LONGEST
+    if backbone.model_type in ("roberta", "xlm-roberta", "camembert", "mpnet"):
+        positions -= (backbone.pad_token_id or 0) + 1  # positions begin behind its row
+    said = (texts.max_seq_length, lengths.model_max_length, positions)
+    return int(min(number for number in said if number is not None))
 
 
 def _tokenizer(folder: Path) -> bytes:
@@ -137,17 +161,21 @@ def _tokenizer(folder: Path) -> bytes:
     return path.read_bytes()
 
 
-def _read(path: Path, **default: Any) -> Any:
-    """The content of a JSON file; ``missing`` is that of a file that is not there."""
-    if "missing" in default and not path.is_file():
-        return default["missing"]
+def _read(path: Path, kind: type[Content], *, optional: bool = False) -> Content:
+    """What a JSON file says; one that is ``optional`` and not there says nothing."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if path.name != "modules.json" and not isinstance(content, dict):
-            raise ValueError("it holds no object")
-        return content
-    except (OSError, ValueError) as error:
+        content = b"{}" if optional and not path.is_file() else path.read_bytes()
+        return TypeAdapter(kind).validate_json(content)
+    except OSError as error:
         raise GivenGraphError(f"{path} cannot be read ({error}): fetch the model again.") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            raise GivenGraphError(f"{path} does not say {place}: {EXPORT}.") from None
+        raise GivenGraphError(
+            f"{path} cannot be read ({place}: {first['msg']}): fetch the model again."
+        ) from None
 
 
 def read_graph(folder: Path) -> onnx.ModelProto:

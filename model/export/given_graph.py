@@ -68,7 +68,7 @@ from s2sent.model.runtime.tokenizer import Tokenizer
 CANARY_TEXT = "A canary sings while the air is good."
 LARGE_WEIGHT = 1_000  # bytes; sizes and axes, which a converter reads, have fewer
 Embed = Callable[[Sequence[str], str], NDArray[np.float32]]  # texts behind a prompt -> [n, dim]
-_COPIED = ("tokenizer_config.json", "special_tokens_map.json")
+_COPIED = (CONFIG, "tokenizer_config.json", "special_tokens_map.json")
 
 
 def export_given_graph(folder: Path, target: Path, *, name: str = "") -> Artifact:
@@ -79,7 +79,7 @@ def export_given_graph(folder: Path, target: Path, *, name: str = "") -> Artifac
     `model.artifact.errors.ArtifactError`, and then leaves ``target`` as it was.
     """
     encoder = read_encoder(folder)
-    if encoder.is_static:
+    if encoder.backbone is None:
         model = static_graph(encoder.folder)
         encoder = replace(encoder, tokenizer=static_tokenizer(encoder.tokenizer))
     else:
@@ -127,7 +127,8 @@ def _reference(encoder: GivenEncoder, model: onnx.ModelProto, inputs: Sequence[s
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 3
     # From the file, whose weights may be in another.
-    source = model.SerializeToString() if encoder.is_static else str(encoder.folder / MODEL)
+    is_file = encoder.backbone is not None
+    source = str(encoder.folder / MODEL) if is_file else model.SerializeToString()
     session = onnxruntime.InferenceSession(source, options, ["CPUExecutionProvider"])
     try:
         tokenizer = Tokenizer(
@@ -137,7 +138,8 @@ def _reference(encoder: GivenEncoder, model: onnx.ModelProto, inputs: Sequence[s
         raise GivenGraphError(
             f"{encoder.folder / TOKENIZER} cannot be read ({error}): fetch the model again."
         ) from error
-    output, pad_id = states_of(model), int(encoder.config.get("pad_token_id") or 0)
+    output = states_of(model)
+    pad_id = (encoder.backbone and encoder.backbone.pad_token_id) or 0
 
     def embed(texts: Sequence[str], prompt: str) -> NDArray[np.float32]:
         rows = []
@@ -161,12 +163,11 @@ def _write_graph(
     width = _width(encoder, model)
     fused: dict[str, int] = {}
     front = _at_opset(model)
-    if not encoder.is_static:
+    if encoder.backbone:
         front = Extractor(front).extract_model([*inputs], [states_of(model)])
     _rename_output(front.graph, STATES)
-    if not encoder.is_static:
-        heads = int(encoder.config.get("num_attention_heads") or encoder.config["n_heads"])
-        front, fused = graph.fuse(front, num_heads=heads, width=width)
+    if encoder.backbone:
+        front, fused = graph.fuse(front, num_heads=encoder.backbone.num_heads, width=width)
     packed = pack(front.graph)
     if packed:
         fused["MultiHeadAttention"] = fused.pop("Attention")
@@ -222,21 +223,21 @@ def _rename_output(part: onnx.GraphProto, name: str) -> None:
 
 def _width(encoder: GivenEncoder, model: onnx.ModelProto) -> int:
     """Numbers of a token's state."""
-    if encoder.is_static:
+    if encoder.backbone is None:
         return int(model.graph.initializer[0].dims[1])
-    return int(encoder.config.get("hidden_size") or encoder.config["dim"])
+    return encoder.backbone.hidden_size
 
 
 def _backbone(encoder: GivenEncoder) -> dict[str, Any]:
-    if encoder.is_static:
+    if encoder.backbone is None:
         return {"architecture": "static"}
-    blocks = encoder.config.get("num_hidden_layers") or encoder.config["n_layers"]
-    return {"architecture": encoder.config["model_type"], "num_blocks": int(blocks)}
+    backbone = encoder.backbone
+    return {"architecture": backbone.model_type, "num_blocks": backbone.num_blocks}
 
 
 def _write_companions(encoder: GivenEncoder, folder: Path, reference: Embed) -> None:
     (folder / TOKENIZER).write_bytes(encoder.tokenizer)
-    (folder / CONFIG).write_text(json.dumps(encoder.config), encoding="utf-8")
+    (folder / CONFIG).write_text("{}")  # a static table has none
     for name in _COPIED:
         if (encoder.folder / name).is_file():
             shutil.copy(encoder.folder / name, folder / name)

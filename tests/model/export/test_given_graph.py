@@ -219,3 +219,40 @@ def test_a_configuration_that_lacks_a_size_is_a_sentence(
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(GivenGraphError, match=f"does not say {lost}"):
         export_given_graph(folder, tmp_path / "made")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "sentence"),
+    [
+        ("config.json", {"num_attention_heads": "two"}, "num_attention_heads: .*valid integer"),
+        ("config.json", {"max_position_embeddings": -1}, "max_position_embeddings: .*greater than"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length: .*greater than 0"),
+        ("tokenizer_config.json", {"model_max_length": float("nan")}, "model_max_length: .*finite"),
+        ("config_sentence_transformers.json", {"prompts": ["query: "]}, "prompts: .*an object"),
+        ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "prompts.a: .*valid string"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "the "}, "default_prompt_name": "passage"},
+            "default_prompt_name 'passage', and its prompts are 'query': correct it",
+        ),
+    ],
+)
+def test_a_setting_of_another_kind_is_a_sentence(
+    given: Path, tmp_path: Path, file: str, values: dict[str, Any], sentence: str
+) -> None:
+    folder = copied(given, tmp_path / "given")
+    edit(folder / file, **values)
+    with pytest.raises(GivenGraphError, match=f"{file}.*{sentence}"):
+        export_given_graph(folder, tmp_path / "made")
+
+
+@pytest.mark.parametrize("path", [None, 1, "..", "/etc", "1_Pooling/../.."])
+def test_a_module_outside_of_the_folder_is_refused(
+    given: Path, tmp_path: Path, path: object
+) -> None:
+    folder = copied(given, tmp_path / "given")
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(GivenGraphError, match=r"modules\.json cannot be read \(1\.path: "):
+        export_given_graph(folder, tmp_path / "made")
