@@ -41,38 +41,36 @@ class Source:
 
     file: str
     columns: tuple[str, ...]
-    texts: Callable[[Sequence[str]], list[str]]
-    pairs: Callable[[Sequence[str]], list[Example]]
-    related: Callable[[Sequence[str]], list[Example]]
-
-    def examples(self, row: Sequence[str], kind: ExampleKind) -> list[Example]:
-        """The examples of one kind in a row of the file."""
-        if kind == "texts":
-            return [(text,) for text in self.texts(row)]
-        return self.pairs(row) if kind == "pairs" else self.related(row)
+    examples: Mapping[ExampleKind, Callable[[Sequence[str]], list[Example]]]
 
 
 SOURCES = {
     "wikisplit": Source(
         "wikisplit.tsv.gz",
         ("complex", "simple1", "simple2"),
-        lambda row: list(row[1:]),
-        lambda row: [(row[0], f"{row[1]} {row[2]}")],
-        lambda row: [(row[0], row[1]), (row[1], row[2])],
+        {
+            "texts": lambda row: [(text,) for text in row[1:]],
+            "pairs": lambda row: [(row[0], f"{row[1]} {row[2]}")],
+            "related": lambda row: [(row[0], row[1]), (row[1], row[2])],
+        },
     ),
     "captions": Source(
         "captions.tsv.gz",
         tuple(f"caption{number}" for number in range(1, 6)),
-        lambda row: list(row),
-        lambda row: [(row[0], row[1]), (row[2], row[3])],
-        lambda row: [(row[0], row[1]), (row[2], row[3])],
+        {
+            "texts": lambda row: [(text,) for text in row],
+            "pairs": lambda row: [(row[0], row[1]), (row[2], row[3])],
+            "related": lambda row: [(row[0], row[1]), (row[2], row[3])],
+        },
     ),
     "pan_paraphrase": Source(
         "pan-paraphrase.tsv.gz",
         ("label", "sentence1", "sentence2"),
-        lambda row: list(row[1:]),
-        lambda row: [(row[1], row[2])] if row[0] == "1" else [],
-        lambda row: [(row[1], row[2])],
+        {
+            "texts": lambda row: [(text,) for text in row[1:]],
+            "pairs": lambda row: [(row[1], row[2])] if row[0] == "1" else [],
+            "related": lambda row: [(row[1], row[2])],
+        },
     ),
 }
 
@@ -150,11 +148,9 @@ def read_corpus(
         lines = Lines(part.too_long)
         rows = dict.fromkeys(_rows(folder, part, kind, lines, made))
         fresh = [row for row in rows if row not in seen and (len(row) == 1 or row[0] != row[1])]
-        limit = part.limit * part.join or len(fresh)
-        taken = _spread(fresh, limit)
+        taken = _spread(fresh, part.limit * part.join or len(fresh))
         seen.update(taken)
-        name = part.label
-        if name in found:
+        if (name := part.label) in found:
             raise DataError(f"The corpus names {name} twice: name it once, with one limit.")
         found[name] = _join(taken, part.join, kind)
         if not found[name]:
@@ -162,9 +158,8 @@ def read_corpus(
         if said := str(lines):
             changed[name] = said
     digest = hashlib.sha256()
-    for rows_of_part in found.values():
-        for row in rows_of_part:
-            digest.update("\t".join(row).encode() + b"\n")
+    for row in (row for rows_of_part in found.values() for row in rows_of_part):
+        digest.update("\t".join(row).encode() + b"\n")
     return Corpus(found, digest.hexdigest(), changed)
 
 
@@ -189,7 +184,7 @@ def _rows(
 def known_rows(folder: Path, source: Source, kind: ExampleKind, lines: Lines) -> Iterator[Example]:
     """The examples of a known file of the folder."""
     for row in read_table(folder / source.file, source.columns, lines=lines):
-        yield from source.examples(row, kind)
+        yield from source.examples[kind](row)
 
 
 def _file_rows(path: Path, lines: Lines, *, comma: bool, kind: ExampleKind) -> Iterator[Example]:
@@ -289,11 +284,8 @@ def _lines(path: Path, *, comma: bool = False) -> Iterator[tuple[int, list[str]]
             raise DataError(not_a_file(path))
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             lines = decoded(file)
-            rows = (
-                csv.reader(lines, strict=True)
-                if comma
-                else (line.rstrip("\r\n").split("\t") for line in lines)
-            )
+            cells = (line.rstrip("\r\n").split("\t") for line in lines)
+            rows: Iterable[list[str]] = csv.reader(lines, strict=True) if comma else cells
             for row in rows:
                 yield ended + 1, [" ".join(cell.split()) for cell in row]
                 ended = read

@@ -113,8 +113,7 @@ class Manifest:
     def role_prompt_name(self, role: Role) -> str | None:
         """The prompt of texts of a role, None where the model names none.
 
-        The names are those that sentence-transformers' ``encode_query`` and ``encode_document``
-        look for, in their order, and then Cohere's.
+        Its names are sentence-transformers' for the role, in its order, and then Cohere's.
         """
         return next((name for name in _ROLE_PROMPTS[role] if name in self.prompts), None)
 
@@ -139,7 +138,7 @@ class Manifest:
 
     @property
     def full_depth(self) -> int | None:
-        """The number of blocks; None where an old manifest does not have it."""
+        """The number of blocks; None where the manifest does not have it."""
         return self.backbone.get("num_blocks")
 
     @property
@@ -153,11 +152,6 @@ class Manifest:
         return any(name.startswith(TOKEN_PLACES) for name in self.inputs)
 
     @property
-    def has_unpadded(self) -> bool:
-        """Whether its graphs for a GPU are there with attention without padding as well."""
-        return UNPADDED_MODEL in self.files
-
-    @property
     def min_cosine(self) -> float | None:
         """The least cosine of the parity check, at any depth; None where there is no number."""
         depths = self.parity.get("depths")
@@ -168,7 +162,7 @@ class Manifest:
     @property
     def converts_to_int8(self) -> bool:
         """Whether `model.export.requantize` takes such an artifact."""
-        return self.packed and self.precision in ("fp32", "weight-int8") and not self.in_two_files
+        return self.form in ("fp32", "weight-int8")
 
     @property
     def in_two_files(self) -> bool:
@@ -177,7 +171,7 @@ class Manifest:
 
     @property
     def form(self) -> str:
-        """What `converts_to_int8` looks at, in words."""
+        """The precision, and what else stands against a conversion to int8."""
         packed = "" if self.packed else ", not packed"
         return self.precision + packed + (", in two files" if self.in_two_files else "")
 
@@ -186,10 +180,7 @@ class Manifest:
         return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False) + "\n"
 
     def fused_blocks(self, depth: int | None = None) -> range:
-        """The numbers of the blocks that the selector fuses at ``depth``; none without a selector.
-
-        Block 0 is the embedding output.
-        """
+        """The blocks that the selector fuses at ``depth``, 0 the embedding output; none without."""
         if self.selector is None:
             return range(0)
         lowest = 0 if self.selector.get("block_choice") == "skip_last" else 1
@@ -216,9 +207,7 @@ class Manifest:
             kinds = _json_kinds(types[name])
             if type(value) not in kinds:
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise MalformedManifest(
-                    f"{MANIFEST}: {name} must be {names}, got {value!r}. {REEXPORT}"
-                )
+                raise _malformed(f"{name} must be {names}, got {value!r}")
         _check_values(fields)
         return cls(
             **fields
@@ -246,7 +235,7 @@ def parse_object(content: str | bytes, name: str) -> dict[str, Any]:
 def _json_kinds(hint: Any) -> list[type]:
     """The types that JSON gives a field of this annotation."""
     alternatives = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-    kinds = [get_origin(alternative) or alternative for alternative in alternatives]
+    kinds = [get_origin(each) or each for each in alternatives]
     return [{tuple: list, Template: dict}.get(kind, kind) for kind in kinds]
 
 
@@ -257,19 +246,14 @@ def _check_values(fields: Mapping[str, Any]) -> None:
     numbers["backbone.num_blocks"] = [fields["backbone"].get("num_blocks", 1)]
     if fields["selector"] is not None:
         numbers["selector.num_blocks"] = [fields["selector"].get("num_blocks")]
-    for name, values in numbers.items():
-        for value in values:
-            if type(value) is not int or value < 1:
-                raise MalformedManifest(
-                    f"{MANIFEST}: {name} has {value!r}, which is no number above 0. {REEXPORT}"
-                )
+    for name, value in ((name, value) for name, values in numbers.items() for value in values):
+        if type(value) is not int or value < 1:
+            raise _malformed(f"{name} has {value!r}, which is no number above 0")
     prompts, default = fields["prompts"], fields.get("default_prompt_name")
     if not all(isinstance(prompt, str) for prompt in prompts.values()):
-        raise MalformedManifest(f"{MANIFEST}: prompts must be texts. {REEXPORT}")
+        raise _malformed("prompts must be texts")
     if default is not None and default not in prompts:
-        raise MalformedManifest(
-            f"{MANIFEST}: default_prompt_name is {default!r}, which prompts do not have. {REEXPORT}"
-        )
+        raise _malformed(f"default_prompt_name is {default!r}, which prompts do not have")
 
 
 def _parse_template(fields: dict[str, Any] | None) -> Template | None:
@@ -289,9 +273,9 @@ def _parse_template(fields: dict[str, Any] | None) -> Template | None:
             and clean_up in CLEAN_UPS
         ):
             return Template(tuple(prefix), tuple(suffix), read, space, cast(CleanUp, clean_up))
-    raise MalformedManifest(
-        f"{MANIFEST}: template needs the token ids prefix and suffix, read as one of their places,"
-        f" space, and clean_up as one of {', '.join(CLEAN_UPS)}. {REEXPORT}"
+    raise _malformed(
+        "template needs the token ids prefix and suffix, read as one of their places, space, and"
+        f" clean_up as one of {', '.join(CLEAN_UPS)}"
     )
 
 
@@ -307,7 +291,9 @@ def _parse_files(files: Mapping[str, Any]) -> dict[str, FileEntry]:
             case {"sha256": str(digest), "bytes": int(size)} if size >= 0:
                 entries[name] = FileEntry(digest, size)
             case _:
-                raise MalformedManifest(
-                    f"{MANIFEST}: files[{name!r}] needs sha256 and bytes. {REEXPORT}"
-                )
+                raise _malformed(f"files[{name!r}] needs sha256 and bytes")
     return entries
+
+
+def _malformed(what: str) -> MalformedManifest:
+    return MalformedManifest(f"{MANIFEST}: {what}. {REEXPORT}")

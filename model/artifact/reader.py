@@ -164,7 +164,7 @@ def _other_graphs(manifest: Manifest) -> list[str]:
     """The graphs besides the model's own that an artifact for a GPU must have."""
     depths = manifest.depths if manifest.is_for_gpu else ()
     names = [graph_at(depth) for depth in depths]
-    if manifest.has_unpadded:
+    if UNPADDED_MODEL in manifest.files:
         names += [graph_at(depth, unpadded=True) for depth in (None, *depths)]
     return names
 

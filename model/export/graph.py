@@ -166,8 +166,8 @@ def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
 
 def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
     """The branches of the graph's operators, innermost first, and the graph itself at the end."""
-    for node in graph.node:
-        yield from _branches(node)
+    for branch in (branch for node in graph.node for branch in _branches(node)):
+        yield from with_branches(branch)
     yield graph
 
 
@@ -178,12 +178,10 @@ def map_nodes(graph: GraphProto, made: Callable[[NodeProto], NodeProto | None]) 
     """
     count = 0
     for part in list(with_branches(graph)):
-        nodes = []
-        for node in part.node:
-            other = made(node)
-            nodes.append(node if other is None else other)
-            count += other is not None
-        replace_nodes(part, nodes)
+        others = [made(node) for node in part.node]
+        count += len(others) - others.count(None)
+        pairs = zip(part.node, others, strict=True)
+        replace_nodes(part, [node if other is None else other for node, other in pairs])
     return count
 
 
@@ -196,10 +194,8 @@ def choose(condition: str, result: str, then: NodeProto, otherwise: NodeProto) -
     return helper.make_node("If", [condition], [result], result, **branches)
 
 
-def _branches(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
-            yield from with_branches(attribute.g)
+def _branches(node: NodeProto) -> list[GraphProto]:
+    return [each.g for each in node.attribute if each.type == AttributeProto.GRAPH]
 
 
 def makers_of(graph: GraphProto, values: Sequence[str], given: Sequence[str] = ()) -> set[int]:
@@ -224,7 +220,7 @@ def makers_of(graph: GraphProto, values: Sequence[str], given: Sequence[str] = (
 def _read_by(node: NodeProto) -> list[str]:
     """The values that a node reads, and its branches of what is made outside them."""
     names = [*node.input]
-    for branch in (each.g for each in node.attribute if each.type == AttributeProto.GRAPH):
+    for branch in _branches(node):
         own = {name for inner in branch.node for name in inner.output}
         names += (name for inner in branch.node for name in _read_by(inner) if name not in own)
     return names

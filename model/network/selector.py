@@ -14,7 +14,6 @@ Of a causal language model one token stands for the sentence; ``read_positions``
 Shapes: B sentences, L tokens (padded), D features, N blocks, F distinct token frequencies.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -40,6 +39,7 @@ from .selector_states import (
 )
 
 MODULE_FILE = "modeling_s2sent.py"
+SOURCE_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
 # The loader takes along the files that this one imports, but not those that they import.
 IMPORTED_FILES = tuple(f"selector_{part}.py" for part in ("config", "gate", "squeeze", "states"))
 
@@ -57,16 +57,12 @@ class S2SentSelector(Module):
         squeezed = gated and config.num_frequencies > 0
         self.frequency_selection = FrequencySelection(config) if squeezed else None
         self.spatial_selection = SpatialSelection(config) if gated else None
-        self.exits = nn.ModuleDict(
-            {str(depth): S2SentSelector(config.at(depth)) for depth in config.exits}
-        )
-        projected = config.exits if config.project_exits else ()
-        self.projections = nn.ParameterDict(
-            {
-                str(depth): nn.Parameter(torch.eye(config.projection_rows(depth), config.width))
-                for depth in projected
-            }
-        )
+        exits = {str(depth): S2SentSelector(config.at(depth)) for depth in config.exits}
+        self.exits = nn.ModuleDict(exits)
+        self.projections = nn.ParameterDict()
+        for depth in config.exits if config.project_exits else ():
+            matrix = torch.eye(config.projection_rows(depth), config.width)
+            self.projections[str(depth)] = nn.Parameter(matrix)
         if squeezed:
             share_rows(self)
 
@@ -85,8 +81,7 @@ class S2SentSelector(Module):
             )
         depth = depth_among(states, features["token_embeddings"])
         blocks = self.select_blocks(states, depth)
-        read_positions = features.get("read_positions")
-        fused = self.at(depth).fuse(blocks, mask, read_positions)
+        fused = self.at(depth).fuse(blocks, mask, features.get("read_positions"))
         # Pooling is linear, so tokens may be projected in place of what is pooled of them.
         features["token_embeddings"] = self.project_exit(fused, self._scaled(blocks), depth)
         return features
@@ -115,10 +110,7 @@ class S2SentSelector(Module):
         return project(fused, self.projections[name])
 
     def select_blocks(self, states: Sequence[Tensor], depth: int | None = None) -> list[Tensor]:
-        """The N blocks to fuse, shallowest first; ``states`` are embedding output and every block.
-
-        Raises ValueError where the whole backbone has too few.
-        """
+        """The N blocks of `block_numbers`; ``states`` are embedding output and every block."""
         return [states[number] for number in self.block_numbers(len(states) - 1, depth)]
 
     def block_numbers(self, full: int, depth: int | None = None) -> range:
@@ -158,9 +150,7 @@ class S2SentSelector(Module):
         if self.gates_tokens:
             fused = self.fuse(blocks, attention_mask, read_positions)
             return pool_tokens(fused, attention_mask, self.config.pooling, read_positions)
-        mask = attention_mask.to(squeeze_dtype(blocks))
-        scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
-        rows = self._rows(mask, scope, read_positions)
+        rows, scope = self._rows(blocks, attention_mask, read_positions)
         products = [project(rows, block) for block in self._scaled(blocks)]
         return self._pool_products(products, scope)[0].to(blocks[0].dtype)
 
@@ -177,10 +167,7 @@ class S2SentSelector(Module):
         """
         if self.gates_tokens:
             return [
-                self._pool_exit(
-                    self.select_blocks(states, depth), depth, attention_mask, read_positions
-                )
-                for depth in depths
+                self._pool_exit(states, each, attention_mask, read_positions) for each in depths
             ]
         exits = self.weigh_exits(states, attention_mask, depths, read_positions)
         return [pooled for pooled, _ in exits]
@@ -197,13 +184,10 @@ class S2SentSelector(Module):
         Not for a selector that gates tokens, each of which may have other weights.
         """
         numbers = {depth: self.block_numbers(len(states) - 1, depth) for depth in depths}
-        mask = attention_mask.to(squeeze_dtype(states[-1:]))
-        scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
-        rows = self._rows(mask, scope, read_positions)
-        used = sorted({*itertools.chain(*numbers.values())})
-        blocks = self._scaled([states[number] for number in used])
+        rows, scope = self._rows(states[-1:], attention_mask, read_positions)
         products = {
-            number: project(rows, block) for number, block in zip(used, blocks, strict=True)
+            number: project(rows, *self._scaled([states[number]]))
+            for number in sorted(set[int]().union(*numbers.values()))
         }
         exits = []
         for depth in depths:
@@ -214,20 +198,28 @@ class S2SentSelector(Module):
         return exits
 
     def _pool_exit(
-        self, blocks: Sequence[Tensor], depth: int, mask: Tensor, read_positions: Tensor | None
+        self, states: Sequence[Tensor], depth: int, mask: Tensor, read_positions: Tensor | None
     ) -> Tensor:
         """`pool` at a depth, and its matrix; each block that this reads is pooled by itself."""
+        blocks = self.select_blocks(states, depth)
         pooled = self.at(depth).pool(blocks, mask, read_positions)
         read = self._scaled(blocks) if self.config.project_blocks else ()
         vectors = [pool_tokens(each, mask, self.config.pooling, read_positions) for each in read]
         return self.project_exit(pooled, vectors, depth)
 
-    def _rows(self, mask: Tensor, scope: Tensor, read_positions: Tensor | None) -> Tensor:
-        """Rows [B, 1 + F, L]: a block's product with them is its pooled vector and its spectrum."""
-        pooling = pooling_row(mask, self.config.pooling, read_positions)
-        if self.frequency_selection is None:
-            return pooling
-        return torch.cat([pooling, self.frequency_selection.token_basis(scope)], dim=1)
+    def _rows(
+        self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Rows [B, 1 + F, L], whose product with a block is its pooled vector and its spectrum.
+
+        Also returns what the squeeze sees [B, L].
+        """
+        mask = attention_mask.to(squeeze_dtype(blocks))
+        scope = scope_mask(mask, self.config.squeeze_scope, read_positions)
+        rows = pooling_row(mask, self.config.pooling, read_positions)
+        if self.frequency_selection is not None:
+            rows = torch.cat([rows, self.frequency_selection.token_basis(scope)], dim=1)
+        return rows, scope
 
     def _pool_products(self, products: Sequence[Tensor], scope: Tensor) -> tuple[Tensor, Tensor]:
         """The fused vectors [B, D] from the product of `_rows` with each block, and the weights."""
@@ -243,10 +235,7 @@ class S2SentSelector(Module):
     def block_weights(
         self, blocks: Sequence[Tensor], attention_mask: Tensor, read_positions: Tensor | None = None
     ) -> Tensor:
-        """The weights [N, B, 1, D] of the blocks; [N, B, L, D] where each token has its own gate.
-
-        Their average over B shows what was learned.
-        """
+        """The weights [N, B, 1, D] of the blocks; [N, B, L, D] where each token has a gate."""
         blocks = self._scaled(blocks)
         mask = attention_mask.to(squeeze_dtype(blocks))
         if self.spatial_selection is None:
@@ -262,8 +251,6 @@ class S2SentSelector(Module):
         return weights if self.frequency_selection is None else weights[:, :, None]
 
     def _scaled(self, blocks: Sequence[Tensor]) -> Sequence[Tensor]:
-        if self.config.input_norm == "none":
-            return blocks
         return [normed(block, self.config.input_norm) for block in blocks]
 
     def get_embedding_dimension(self) -> int:
@@ -290,28 +277,14 @@ class S2SentSelector(Module):
             (root / name).write_bytes(Path(__file__).with_name(name).read_bytes())
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        **kwargs: Any,
+    def load(  # type: ignore[override]  # the library gives the other options by name
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
     ) -> Self:
         """Load what `save` wrote, from a folder or from the hub."""
-        source: dict[str, Any] = {
-            "model_name_or_path": model_name_or_path,
-            "subfolder": subfolder,
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
-        config = cls.load_config(**source)
+        source = {name: value for name, value in kwargs.items() if name in SOURCE_OPTIONS}
+        config = cls.load_config(model_name_or_path, subfolder, **source)
         selector = cls(SelectorConfig(**config | {"exits": tuple(config.get("exits", ()))}))
-        selector.load_state_dict(cls.load_torch_weights(**source))
+        selector.load_state_dict(cls.load_torch_weights(model_name_or_path, subfolder, **source))
         return selector
 
     def __reduce__(self) -> tuple[Any, ...]:

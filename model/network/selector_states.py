@@ -33,7 +33,9 @@ def scope_mask(mask: Tensor, scope: str, read_positions: Tensor | None) -> Tenso
 
 
 def normed(states: Tensor, norm: str) -> Tensor:
-    """States [..., D] divided by their root mean square ("rms") or their Euclidean length."""
+    """States [..., D] divided by their root mean square ("rms") or length; "none": as is."""
+    if norm == "none":
+        return states
     exact = states.to(squeeze_dtype([states]))
     squares = exact.square()
     power = squares.mean(-1, keepdim=True) if norm == "rms" else squares.sum(-1, keepdim=True)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from s2sent.model.artifact.manifest import POOLING_MASK, TOKEN_PLACES, TOKENIZER
+from s2sent.model.artifact.manifest import POOLING_MASK, TOKEN_PLACES, TOKENIZER, UNPADDED_MODEL
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.input_errors import UnusableInput
 from s2sent.model.runtime.providers import PROVIDERS, Device
@@ -103,7 +103,7 @@ class OnnxEncoder:
         self._pad_id = int(artifact.config.get("pad_token_id") or 0)
         self._input_names: Collection[str] = manifest.inputs
         self.warning = ""
-        if unpadded and self._has_device_memory and manifest.has_unpadded:
+        if unpadded and self._has_device_memory and UNPADDED_MODEL in manifest.files:
             self.warning = self._leave_padding_out(opener)
             self._exclusive_session = self._shared_session = self._by_depth[None]
 
