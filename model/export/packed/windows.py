@@ -1,11 +1,13 @@
 """Attention of packed tokens to their neighbours: windows of blocks, without rows or padding.
 
-    packed tokens [T, W] -> blocks of n tokens [C, n, W], each seeing itself and both beside it
-        -> attention [C, n, 3 n] -> packed tokens [T, W]
+    packed tokens [T, W] -> blocks of n tokens of one text [C, n, W], each seeing itself and, where
+        a text has several, both beside it -> attention [C, n, S] -> packed tokens [T, W]
 
-Time and memory grow with T, not with the square of a text's length.
+Time and memory grow with T, not with the square of a text's length. A text's blocks start at its
+first token and see themselves first: sums have the same order whatever other texts a batch has.
 
-Shapes: B texts, L tokens with padding, T tokens in all, C blocks of n tokens, W = heads * head.
+Shapes: B texts, L tokens with padding, T tokens in all, C blocks of n tokens, S tokens seen,
+W = heads * head.
 """
 
 from dataclasses import dataclass
@@ -21,31 +23,40 @@ from s2sent.model.export.packed.attention import MASKED, PackedRows, attend
 class Windows:
     """The packed tokens of each block, and what they see.
 
-    blocks: [C, n], packed tokens; behind the last one it is repeated.
-    seen: [C, 3 n], the packed tokens of the block before, the same and the next one.
-    bias: [C, 1, n, 3 n], 0 where a token is seen: of the same text, within the reach.
+    blocks: [C, n], packed tokens; behind a text's last one it is repeated.
+    seen: [C, S], the packed tokens of the same block, and with several the next and the one before.
+    bias: [C, 1, n, S], 0 where a token is seen: of the same text, within the reach.
+    tokens: [T], the place of each token in the blocks, flattened.
     """
 
     blocks: Tensor
     seen: Tensor
     bias: Tensor
+    tokens: Tensor
 
     @classmethod
     def of(cls, rows: PackedRows, reach: int) -> "Windows":
         """In which a token sees those of its text at most ``reach`` places before or behind it."""
-        count = rows.tokens.shape[0]
-        longest = torch.ones_like(rows.mask[0]).sum()
-        size: Any = longest.clamp(max=reach)  # no text is longer, so no token sees further
-        starts = torch.arange(0, count, size)[:, None]
-        blocks = starts + torch.arange(size)
-        seen = starts + torch.arange(-size, 2 * size)
-        text = rows.tokens // longest
-        inside = (seen >= 0) & (seen < count)
-        seen_at, blocks_at = seen.clamp(0, count - 1), blocks.clamp(max=count - 1)
+        longest: Any = torch.ones_like(rows.mask[0]).sum()
+        size = longest.clamp(max=reach)  # no text is longer, so no token sees further
+        lengths = rows.mask.sum(1)
+        counts = (lengths + size - 1) // size  # of the blocks of each text
+        block_ends, ends = counts.cumsum(0), lengths.cumsum(0)
+        first_blocks, place = block_ends - counts, torch.arange(counts.sum())
+        text = (place[:, None] >= block_ends).sum(1)  # of each block
+        end = ends[text][:, None]
+        first = end - lengths[text][:, None]
+        start = first + (place - first_blocks[text])[:, None] * size
+        own = torch.arange(size)
+        beside = torch.arange(size * (longest > size))  # nothing where each text is one block
+        blocks = start + own
+        seen = start + torch.cat([own, beside + size, beside - size])
+        same = (seen >= first) & (seen < end)
         near = (seen[:, None] - blocks[:, :, None]).abs() <= reach
-        same = text[seen_at][:, None] == text[blocks_at][:, :, None]
-        bias = torch.where(inside[:, None] & near & same, 0.0, MASKED)
-        return cls(blocks_at, seen_at, bias[:, None])
+        bias = torch.where(same[:, None] & near, 0.0, MASKED)
+        tokens = first_blocks[rows.tokens // longest] * size + rows.tokens % longest
+        blocks, seen = torch.minimum(blocks, end - 1), torch.clamp(seen, first, end - 1)
+        return cls(blocks, seen, bias[:, None], tokens)
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, *, heads: int, scale: float, fused: bool
@@ -60,4 +71,4 @@ class Windows:
             bias=self.bias,
             fused=fused,
         )
-        return padded.reshape(-1, padded.shape[-1])[: query.shape[0]]
+        return padded.reshape(-1, padded.shape[-1])[self.tokens]
