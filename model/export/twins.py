@@ -32,7 +32,7 @@ from s2sent.model.export.checkpoint import TRAINING_RECORD, encode, export_check
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from s2sent.model.export.parity import check_parity
+from s2sent.model.export.parity import check_parity, checked_prompt_name
 from s2sent.model.network.twin_encoder import TOWERS
 from s2sent.model.network.twins import get_twins, join_towers, load_twin_encoder
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
@@ -68,12 +68,14 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
         manifest = _describe([tower.manifest for tower in towers], checkpoint, normalize=normalize)
         served = OnnxEncoder(Artifact(folder, manifest))
         sentences = checked_texts(get_twins(twins).towers[0], options.sentences)
+        name = checked_prompt_name(manifest)
+        prompt = manifest.prompt(name)
         report = check_parity(
             options.precision,
             sentences,
-            onnx=partial(served.encode, batch_size=len(sentences)),
-            torch=encode(as_exported, sentences),
-            unrounded=encode(twins, sentences),
+            onnx=partial(served.encode, batch_size=len(sentences), prompt_name=name),
+            torch=encode(as_exported, sentences, prompt=prompt),
+            unrounded=encode(twins, sentences, prompt=prompt),
         )
         seal(folder, replace(manifest, parity=asdict(report)))
     return Artifact.open(target)

@@ -12,7 +12,7 @@ from sentence_transformers import SentenceTransformer
 from s2sent.model.artifact.manifest import MANIFEST, MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportError, ExportOptions
+from s2sent.model.export.options import ExportError, ExportOptions, Precision
 from s2sent.model.export.parity import parity_sentences
 from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.export.twins import export_twins
@@ -89,6 +89,33 @@ def test_the_canary_has_no_prompt(tmp_path: Path) -> None:
     canary = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions()).canary
     expected = twins.encode(canary.text, prompt="", normalize_embeddings=True)
     np.testing.assert_allclose(canary.embedding, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_prompts_are_attended_to_and_left_out_of_both_poolings(
+    tmp_path: Path, precision: Precision
+) -> None:
+    """As the folder's own code does it in sentence-transformers."""
+    prompts = {"query": "what is in the house: ", "document": "the book reads: "}
+    twins = tiny_twins(tmp_path, selector=False)
+    for encoder in (twins, *get_twins(twins).towers):
+        encoder.prompts = {**prompts}
+    for tower in get_twins(twins).towers:
+        tower.set_pooling_include_prompt(False)
+    folder = tmp_path / "twins"
+    twins.save(str(folder), create_model_card=False)
+    made = export_twins(folder, tmp_path / "artifact", ExportOptions(precision=precision))
+    served, least = OnnxEncoder(made), 0.99 if precision == "int8" else 1 - 1e-6
+    library: SentenceTransformer = SentenceTransformer(
+        str(folder), trust_remote_code=True, device="cpu"
+    )
+    for name, prompt in prompts.items():
+        expected = library.encode(TEXTS, prompt_name=name)
+        for size in (1, len(TEXTS)):
+            rows = served.encode(TEXTS, prompt_name=name, batch_size=size)
+            assert (rows * expected).sum(1).min() >= least
+        pooled = served.encode([prompt + text for text in TEXTS])
+        assert (pooled * expected).sum(1).min() < 0.99
 
 
 def test_a_manifest_from_before_towers_loads(artifact: Artifact) -> None:
