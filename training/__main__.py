@@ -17,7 +17,6 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.network.bare import told_of_bare
 from s2sent.training.commands.depths import depths
 from s2sent.training.commands.fit import fit
-from s2sent.training.commands.frozen import frozen
 from s2sent.training.commands.options import Data, whole_numbers
 from s2sent.training.commands.overhead import overhead
 from s2sent.training.commands.reproduce import reproduce
@@ -120,7 +119,6 @@ app.command()(fit)
 app.command()(reproduce)
 app.command()(overhead)
 app.command()(depths)
-app.command()(frozen)
 
 
 @app.command()

@@ -52,7 +52,7 @@ def require_padding(tokenizer: object, backbone: object) -> None:
     if getattr(tokenizer, "pad_token", "") is None:
         raise PaddingError(
             f"The tokenizer of {backbone} has no padding token, as those of decoders. Set template,"
-            " such as template = 'prompteol' in [backbone], or --template of s2sent-train frozen."
+            " such as template = 'prompteol' in [backbone]."
         )
 
 

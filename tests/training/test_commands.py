@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 from s2sent.model.network.template import TemplateError
 from s2sent.training.__main__ import main
-from s2sent.training.commands.options import positive_numbers
 from s2sent.training.errors import failure
 from s2sent.training.evaluation.sts import TASKS
 from s2sent.training.fit.encoder import new_encoder
@@ -170,12 +168,6 @@ def test_a_record_or_template_that_is_damaged_is_one_sentence(
         assert status == 2
         assert said.startswith(f"s2sent-train: {folder / 'training.json'} holds no JSON object")
     assert failure(TemplateError("The template has no {}.")) == ("The template has no {}.", 2)
-
-
-@pytest.mark.parametrize("rates", ["nan", "", "0", "inf", "fast"])
-def test_rates_are_numbers_above_0(rates: str) -> None:
-    with pytest.raises(typer.BadParameter, match="is not a list of learning rates such as"):
-        positive_numbers(rates, "learning rates")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Options that several commands have."""
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -27,14 +26,3 @@ def some_whole_numbers(text: str, what: str) -> list[int]:
     if numbers := whole_numbers(text, what):
         return numbers
     raise typer.BadParameter(f"The list of {what} is empty: give one at least, such as 2,4.")
-
-
-def positive_numbers(text: str, what: str) -> list[float]:
-    """The numbers above 0 of a comma-separated option; ``what`` names them in the error."""
-    try:
-        numbers = [float(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(0 < number < math.inf for number in numbers):
-        raise typer.BadParameter(f"{text!r} is not a list of {what} such as 1e-3,1e-2.")
-    return numbers

@@ -28,7 +28,6 @@ def reproduce(
     output: Annotated[Path, typer.Option(help="Folder for the results; it can be shared.")],
     backbone: Annotated[str, typer.Option(help="The encoder to train, as in a recipe.")],
     table: Annotated[Names, typer.Option(help="The paper's: 2, 3, 4; or jtcse, sfp.")] = None,
-    figure: Annotated[list[int] | None, typer.Option(help="The paper's: 8.")] = None,
     control: Annotated[Names, typer.Option(help="Ours: x1, x4.")] = None,
     paper: Paper = False,
     budget: Budget = None,
@@ -40,9 +39,9 @@ def reproduce(
     arm: Annotated[Names, typer.Option(help="Of x4, sfp: heads to train.")] = None,
     only_tables: Annotated[bool, typer.Option("--only-tables", help="Only build tables.")] = False,
 ) -> None:
-    """Run the paper's tables and figures, and build tables and plots of the results.
+    """Run the paper's tables and our controls, and build tables of the results.
 
-    Without --table, --figure and --control all of the paper's. --table jtcse: twin encoders beside
+    Without --table and --control all of the paper's. --table jtcse: twin encoders beside
     controls. --table sfp: heads on a frozen decoder, then low-rank updates, whose length is --steps
     (0 leaves them out); with --arm these alone. --control x4: early exits. --paper says before how
     long it takes. Processes with one command share its runs; after an interruption it goes on.
@@ -66,7 +65,7 @@ def reproduce(
         test_pairs=test_pairs,
     )
     require_writable(series.folder / "tables.md")
-    asked = _asked({"table": table, "figure": map(str, figure or []), "control": control})
+    asked = _asked({"table": table, "control": control})
     for page in experiments.reproduce(asked, series, only_tables=only_tables):
         typer.echo(page)
 

@@ -145,13 +145,11 @@ def describe_groups(groups: list[Group]) -> dict[str, Any]:
     }
 
 
-def block_weights(
-    encoder: "SentenceTransformer", texts: list[str], depth: int | None = None
-) -> BlockWeights | None:
+def block_weights(encoder: "SentenceTransformer", texts: list[str]) -> BlockWeights | None:
     """The fusion weights of the encoder's selector on ``texts``; None for an encoder without one.
 
-    They are those of the exit at ``depth``, by default of full depth. Where every token has weights
-    of its own, a sentence's are the mean over its tokens.
+    They are those of full depth. Where every token has weights of its own, a sentence's are the
+    mean over its tokens.
     """
     import torch
 
@@ -162,7 +160,7 @@ def block_weights(
         return None
     full = int(encoder[0].get_submodule("auto_model").config.num_hidden_layers)  # type: ignore[union-attr,arg-type]
     total = squares = torch.zeros(())
-    with torch.no_grad(), _weights_seen(selector, depth or full) as seen:
+    with torch.no_grad(), _weights_seen(selector) as seen:
         for start in range(0, len(texts), BATCH_SIZE):
             batch = texts[start : start + BATCH_SIZE]
             encoder.encode(batch, batch_size=BATCH_SIZE, show_progress_bar=False)
@@ -172,23 +170,23 @@ def block_weights(
     mean = total / len(texts)
     deviation = (squares / len(texts) - mean**2).clamp(min=0).sqrt()
     return BlockWeights(
-        tuple(selector.block_numbers(full, depth)),
+        tuple(selector.block_numbers(full)),
         mean.cpu().numpy(),
         deviation.mean(1).cpu().numpy(),
     )
 
 
 @contextmanager
-def _weights_seen(selector: Any, depth: int) -> Iterator[list[Any]]:
-    """In the block each forward of the selector appends its weights [N, B, D] at a depth."""
+def _weights_seen(selector: Any) -> Iterator[list[Any]]:
+    """In the block each forward of the selector appends its weights [N, B, D]."""
     seen: list[Any] = []
 
     def look(_module: Any, inputs: tuple[dict[str, Any], ...]) -> None:
         features = inputs[0]
         mask = features["attention_mask"]
-        blocks = selector.select_blocks(features["all_layer_embeddings"], depth)
+        blocks = selector.select_blocks(features["all_layer_embeddings"])
         read = features.get("read_positions")
-        weights = selector.at(depth).block_weights(blocks, mask, read)  # [N, B or 1, L or 1, D]
+        weights = selector.block_weights(blocks, mask, read)  # [N, B or 1, L or 1, D]
         if weights.shape[2] > 1:
             share = (mask / mask.sum(1, keepdim=True)).to(weights.dtype)
             weights = (weights * share[:, :, None]).sum(2, keepdim=True)

@@ -10,10 +10,11 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from s2sent.training.backbones import width_of
+from s2sent.training.backbones import resolve, width_of
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
@@ -25,6 +26,8 @@ from s2sent.training.recipe.recipe import Recipe, recipe_from
 log = logging.getLogger(__name__)
 
 DEVELOPMENT, TESTS = "development", "tests"  # what a run scores
+# The libraries that decide what a run gives.
+VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
 
 
 class Train(Protocol):
@@ -80,8 +83,8 @@ class Run:
     """One line of a file of results, and how it is made.
 
     The line begins with ``key``, by which it is found again, and has the fields ``needed``. The
-    ``recipes`` are trained in their order, each into its folder. ``score`` gives the line's other
-    fields, from the seconds that the last one was trained for: None where its checkpoint was there.
+    ``recipes`` are trained in their order, each into its folder; ``score`` gives the line's other
+    fields.
     Of runs with one ``folder`` one is run at a time; it is deleted once all of them have their
     lines, unless nothing was trained by a recipe.
     """
@@ -91,7 +94,7 @@ class Run:
     key: Mapping[str, Any]
     folder: Path
     recipes: Mapping[Path, Recipe]
-    score: Callable[[float | None], Mapping[str, Any]]
+    score: Callable[[], Mapping[str, Any]]
     part: str = TESTS
     needed: tuple[str, ...] = ()
 
@@ -148,25 +151,25 @@ def run_missing(
 
 
 def _run_one(run: Run, data: Path, *, cache: Path | None, train: Train) -> None:
-    seconds: float | None = None
     for folder, recipe in run.recipes.items():
-        seconds = ensure_checkpoint(folder, recipe, data, train, cache=cache)
-    append_line(run.file, {**run.key, **run.score(seconds), **provenance()})
+        ensure_checkpoint(folder, recipe, data, train, cache=cache)
+    versions = {name: version(name) for name in VERSIONS}
+    append_line(run.file, {**run.key, **run.score(), "versions": versions, **provenance()})
 
 
 def ensure_checkpoint(
     folder: Path, recipe: Recipe, data: Path, train: Train, *, cache: Path | None = None
-) -> float | None:
-    """Leave the checkpoint of a recipe in ``folder``; the seconds of training, or None.
+) -> None:
+    """Leave the checkpoint of a recipe in ``folder``, unless it is there; what was begun goes on.
 
-    It is None where the checkpoint was there. An interrupted run goes on. Raises `Interrupted` when
-    a signal ends this one, and `ConfigError` where the checkpoint is another recipe's.
+    Raises `Interrupted` when a signal ends the run, and `ConfigError` where the checkpoint is
+    another recipe's.
     """
     if folder.exists():
         made_by = read_record(folder).get("recipe")
         if made_by is None or recipe_from(made_by, str(folder)) != recipe:
             raise ConfigError(f"{folder} is of another recipe: move it away.")
-        return None
+        return
     log.info("training %s", folder)
     partial = folder.with_name(f"{folder.name}.partial")
     again = "Interrupted: give the same command again to go on."
@@ -176,7 +179,6 @@ def ensure_checkpoint(
         raise Interrupted(again, error.number) from error
     if outcome.stopped is not None:
         raise Interrupted(again, outcome.stopped)
-    return float(outcome.seconds)
 
 
 def require_known(names: Sequence[str], known: Sequence[str], what: str) -> None:
@@ -203,3 +205,10 @@ def model_config(backbone: str) -> Any:
     from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
 
     return read_config(Path(backbone))
+
+
+def is_decoder(backbone: str) -> bool:
+    """Whether a backbone reads from left to right only."""
+    from s2sent.model.network.transformer import is_causal
+
+    return is_causal(model_config(resolve(backbone)))

@@ -1,14 +1,11 @@
-"""What a selector adds in parameters and time: the page of what was measured, and its shares."""
+"""What a selector adds in parameters and time: the page of what was measured."""
 
 import json
 from pathlib import Path
-from statistics import median
 
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.results.markdown import markdown_table
 from s2sent.training.experiments.tables import write_page
-
-OVERHEAD_FILE = "overhead.json"  # in the folder of a backbone's results
 
 
 def write_overhead_table(file: Path, command: str) -> Path:
@@ -47,22 +44,3 @@ def write_overhead_table(file: Path, command: str) -> Path:
     name = Path(content.get("backbone", "artifact")).name.rpartition(":")[2]
     parts = [f"{said}.", markdown_table(head, lines)]
     return write_page(file.with_suffix(".md"), f"What the selector adds to {name}", command, parts)
-
-
-def read_overhead(folder: Path) -> dict[str, float | None]:
-    """The measured shares of parameters and of time in percent; empty if not measured.
-
-    Of time: the median over cells of the median and of both quartiles over rounds.
-    """
-    file = folder / OVERHEAD_FILE
-    if not file.is_file():
-        return {}
-    content = json.loads(file.read_text(encoding="utf-8"))
-    added = [cell["selector"] for cell in content["cells"]]
-    counts = content.get("parameters", {})  # not counted in exported artifacts
-    return {
-        "parameters": counts.get("share_percent"),
-        "latency": median(cell["median_percent"] for cell in added),
-        "latency_lower": median(cell["lower_quartile_percent"] for cell in added),
-        "latency_upper": median(cell["upper_quartile_percent"] for cell in added),
-    }

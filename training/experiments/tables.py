@@ -20,7 +20,6 @@ from s2sent.training.evaluation.results.statistics import (
 
 NOT_RUN = "not run"
 STS = "STS-7"  # the mean of the seven tests
-GEOMETRY = ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform")
 MARGIN = 0.5  # points; a difference within it counts as none
 
 Runs = Sequence[Line]
@@ -104,21 +103,6 @@ def mean(value: Value, form: str = ".2f") -> Cell:
     return lambda runs: f"{fmean(found):{form}}" if (found := values(runs, value)) else ""
 
 
-def least(value: Value, form: str = ".3f") -> Cell:
-    """The least value among runs."""
-    return lambda runs: f"{min(found):{form}}" if (found := values(runs, value)) else ""
-
-
-def mean_weights(key: str = "block_weights", form: str = ".2f") -> Cell:
-    """The mean weight of each block over runs, the shallowest first."""
-
-    def cell(runs: Runs) -> str:
-        known = [run[key] for run in runs if run.get(key)]
-        return " ".join(f"{fmean(weights):{form}}" for weights in zip(*known, strict=True))
-
-    return cell
-
-
 def arms_table(
     labels: Mapping[str, str], runs: ByArm, columns: Mapping[str, Cell], *, corner: str = ""
 ) -> str:
@@ -162,20 +146,3 @@ def _comparison_row(compared: Comparison) -> list[str]:
     alike = equivalence(found.differences, MARGIN)
     yes = " (yes)" if alike is not None and alike < LEVEL else ""
     return [*row, p_value(compared.p), compared.verdict, p_value(alike) + yes]
-
-
-def difference_columns(compared: Sequence[Comparison]) -> dict[str, Cell]:
-    """Columns that say of an arm what it differs in from the one it is compared with.
-
-    The comparisons are labelled by the arms' names; other arms have empty cells.
-    """
-    found = {each.label: each for each in compared}
-
-    def cell(text: Callable[[Comparison], str]) -> Cell:
-        return lambda runs: text(found[arm]) if (arm := runs[0]["arm"]) in found else ""
-
-    return {
-        "Δ": cell(lambda each: signed(each.found.mean)),
-        "p (Holm)": cell(lambda each: "" if each.initial else p_value(each.p)),
-        "": cell(lambda each: each.verdict),
-    }

@@ -1,17 +1,18 @@
-"""The configurations that the paper's tables and ours compare.
+"""The configurations that the paper's tables and ours compare, as patches of a recipe.
 
-A configuration is what a run differs in from its group's recipe; a group is a backbone and an
-objective. The same configuration in two tables has one name and is run once. "1d" averages the
-blocks and gates the average, "2d" weighs their stack, "avg" only averages (S2Sent, arXiv
-2508.18164, section 3). Over one block the paper's softmax is always 1, so the gate's own value is
-used there (``weight_norm = "none"``), which makes 1d and 2d the same.
+A group is a backbone and an objective; within it configurations differ in their patch alone. The
+same configuration in two tables has one name and is run once. "1d" averages the blocks and gates
+the average, "2d" weighs their stack, "avg" only averages (S2Sent, arXiv 2508.18164, section 3).
+Over one block the paper's softmax is always 1, so the gate's own value is used there
+(``weight_norm = "none"``), which makes 1d and 2d the same.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from s2sent.training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.experiments.engine import Arm
+from s2sent.training.recipe.recipe import Recipe
 
 Table = Mapping[str, Any]
 
@@ -65,110 +66,79 @@ PRESETS = {  # beside the default one
     "paper": "the paper's equations literally (preset paper)",
     "official": "the authors' code (preset official)",
 }
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """One configuration: its name, its label in tables, and its part of the recipe.
-
-    ``printed`` is the name under which the paper's numbers are, where it is another.
-    """
-
-    name: str
-    label: str
-    selector: Table | None = None  # None trains the backbone alone
-    backbone: Table = field(default_factory=dict)
-    selector_rate: int = 1  # the selector's learning rate over the backbone's
-    objective: Table = field(default_factory=dict)
-    printed: str = ""
-
-    @property
-    def num_blocks(self) -> int:
-        """How many blocks a backbone must have."""
-        return 1 if self.selector is None else int(self.selector["num_blocks"])
-
-    def recipe(
-        self,
-        *,
-        objective: str,
-        backbone: str,
-        budget: str,
-        seed: int,
-        steps: int | None = None,
-        corpus: str = "wikisplit",
-        family: str = "bert",
-    ) -> Recipe:
-        """The recipe of one run; ``steps`` replaces the budget's. Raises `ConfigError`.
-
-        ``family`` is the backbone's ``model_type``, which chooses the templates of a prompt.
-        """
-        group, size = OBJECTIVES[objective], BUDGETS[budget]
-        training = {**group["training"], **size.training}
-        if size.selector_rate and self.selector is not None:
-            training["selector_learning_rate"] = size.selector_rate
-        if self.selector_rate != 1:
-            training["selector_learning_rate"] = self.selector_rate * training["learning_rate"]
-        if steps is not None:
-            training["steps"] = steps
-        table: dict[str, Any] = {
-            "seed": seed,
-            "backbone": {"name": backbone, **group.get("backbone", {}), **self.backbone},
-            "corpus": [{"source": corpus, "limit": size.limit}],
-            "objective": {**group["objective"], **self.objective},
-            "training": training,
-        }
-        if table["objective"]["name"] == "prompt" and family in TEMPLATES:
-            table["objective"]["templates"] = TEMPLATES[family]
-        if self.selector is not None:
-            table["selector"] = dict(self.selector)
-        return recipe_from(table, self.name)
-
-    def with_preset(self, preset: str) -> "Configuration":
-        """The same with a preset of the selector, and m = 4 and r = 12."""
-        return replace(
-            self,
-            name=f"{self.name}-{preset}",
-            label=f"{self.label}, {PRESETS[preset]}",
-            selector={"num_frequencies": 4, "reduction": 12, **(self.selector or {})}
-            | {"preset": preset},
-            printed=self.name,
-        )
-
-
 _GATE = {"spatial_selection": "1d", "weight_norm": "none"}
 _AVERAGE = {"spatial_selection": "avg"}
 _LAST3, _LAST6 = {"num_blocks": 3}, {"num_blocks": 6}
-_CLS = {"pooling": "cls"}
-_HEAD = {"projection": True}  # SimCSE's mlp_only_train: left out in evaluation
-CONFIGURATIONS = {
-    each.name: each
-    for each in (
-        Configuration("last1", "Last1, the backbone alone"),
-        Configuration("last1-1d", "Last1 1D", {"num_blocks": 1, **_GATE}),
-        Configuration("last3-avg", "Last3 avg", {**_LAST3, **_AVERAGE}),
-        Configuration("last3-1d", "Last3 1D", {**_LAST3, **_GATE}),
-        Configuration("last3-2d", "Last3 2D", _LAST3),
-        Configuration("last6-avg", "Last6 avg", {**_LAST6, **_AVERAGE}),
-        Configuration("last6-1d", "Last6 1D", {**_LAST6, **_GATE}),
-        Configuration("last6-2d", "Last6 2D", _LAST6),
-        Configuration("last3-2d-bias3", "Last3 2D, initial_bias 3", {**_LAST3, "initial_bias": 3}),
-        Configuration(  # the default model's
-            "last3-2d-at-last",
-            "Last3 2D, softmax over logits, started at the last block",
-            {**_LAST3, "weight_norm": "softmax_logits", "initial_bias": 3},
-            selector_rate=100,
-        ),
-        Configuration(
-            "last3-2d-static-blocks", "Last3 2D, static blocks", {**_LAST3, "static": "blocks"}
-        ),
-        Configuration(
-            "last3-2d-static-features",
-            "Last3 2D, static features",
-            {**_LAST3, "static": "features"},
-        ),
-        Configuration("cls-last1", "CLS, the backbone alone", None, _CLS),
-        Configuration("cls-last3-2d", "CLS, Last3 2D", _LAST3, _CLS),
-        Configuration("cls-last1-mlp", "CLS, the backbone alone", None, _CLS, objective=_HEAD),
-        Configuration("cls-last3-2d-mlp", "CLS, Last3 2D", _LAST3, _CLS, objective=_HEAD),
-    )
+_CLS = {"backbone": {"pooling": "cls"}}
+_HEAD = {"objective": {"projection": True}}  # SimCSE's mlp_only_train: left out in evaluation
+_PLAIN: dict[str, Table] = {
+    "last1": {},  # the backbone alone
+    "last1-1d": {"selector": {"num_blocks": 1, **_GATE}},
+    "last3-avg": {"selector": {**_LAST3, **_AVERAGE}},
+    "last3-1d": {"selector": {**_LAST3, **_GATE}},
+    "last3-2d": {"selector": _LAST3},
+    "last6-avg": {"selector": {**_LAST6, **_AVERAGE}},
+    "last6-1d": {"selector": {**_LAST6, **_GATE}},
+    "last6-2d": {"selector": _LAST6},
+    "last3-2d-bias3": {"selector": {**_LAST3, "initial_bias": 3}},
+    "last3-2d-at-last": {  # as the default model's
+        "selector": {**_LAST3, "weight_norm": "softmax_logits", "initial_bias": 3},
+        "training": {"selector_learning_rate": 3e-3},
+    },
+    "last3-2d-static-blocks": {"selector": {**_LAST3, "static": "blocks"}},
+    "last3-2d-static-features": {"selector": {**_LAST3, "static": "features"}},
+    "cls-last1": _CLS,
+    "cls-last3-2d": {"selector": _LAST3, **_CLS},
+    "cls-last1-mlp": {**_CLS, **_HEAD},
+    "cls-last3-2d-mlp": {"selector": _LAST3, **_CLS, **_HEAD},
 }
+BY_PRESET = ("last3-2d", "cls-last3-2d-mlp")  # run by every preset with the paper's settings
+_OF_THE_PAPER = {"num_frequencies": 4, "reduction": 12}
+CONFIGURATIONS: dict[str, Table] = _PLAIN | {
+    f"{name}-{preset}": {
+        **_PLAIN[name],
+        "selector": {**_OF_THE_PAPER, **_PLAIN[name]["selector"], "preset": preset},
+    }
+    for name in BY_PRESET
+    for preset in PRESETS
+}
+
+
+def num_blocks(name: str) -> int:
+    """How many blocks a configuration needs a backbone to have."""
+    return int(CONFIGURATIONS[name].get("selector", {}).get("num_blocks", 1))
+
+
+def recipe_of(
+    name: str,
+    *,
+    objective: str,
+    backbone: str,
+    budget: str,
+    seed: int,
+    steps: int | None = None,
+    corpus: str = "wikisplit",
+    family: str = "bert",
+) -> Recipe:
+    """The recipe of one run; ``steps`` replaces the budget's. Raises `ConfigError`.
+
+    ``family`` is the backbone's ``model_type``, which chooses the templates of a prompt.
+    """
+    group, size = OBJECTIVES[objective], BUDGETS[budget]
+    training = {**group["training"], **size.training}
+    if size.selector_rate and "selector" in CONFIGURATIONS[name]:
+        training["selector_learning_rate"] = size.selector_rate
+    if steps is not None:
+        training["steps"] = steps
+    prompted = group["objective"]["name"] == "prompt" and family in TEMPLATES
+    table = {
+        "seed": seed,
+        "backbone": {"name": backbone, **group.get("backbone", {})},
+        "corpus": [{"source": corpus, "limit": size.limit}],
+        "objective": {
+            **group["objective"],
+            **({"templates": TEMPLATES[family]} if prompted else {}),
+        },
+        "training": training,
+    }
+    return Arm(name, CONFIGURATIONS[name]).recipe(table, name)

@@ -21,12 +21,7 @@ from s2sent.training.experiments.engine import (
     require_known,
     size_of,
 )
-from s2sent.training.experiments.score import (
-    development_texts,
-    fusion_weights,
-    initial_encoder,
-    score_depths,
-)
+from s2sent.training.experiments.score import score_depths
 from s2sent.training.experiments.tables import (
     ByArm,
     Cell,
@@ -35,7 +30,6 @@ from s2sent.training.experiments.tables import (
     by_setting,
     count,
     get,
-    least,
     mean,
     minus_table,
     write_page,
@@ -101,7 +95,7 @@ def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) 
         key=key,
         folder=checkpoint,
         recipes={checkpoint: recipe},
-        score=partial(_score, series, recipe, checkpoint, arm),
+        score=partial(_score, series, checkpoint),
     )
 
 
@@ -152,20 +146,10 @@ def recipe_of(key: Mapping[str, Any], rank: int) -> Recipe:
     return arm.recipe(table, "control x4")
 
 
-def _score(
-    series: Series, recipe: Recipe, checkpoint: Path, arm: str, _: float | None
-) -> dict[str, Any]:
-    """The grid of depths and dimensions, R@1, fusion weights and the kept step of a checkpoint."""
-    assert recipe.elastic is not None  # noqa: S101 - `recipe_of` sets it
-    depths, data = recipe.elastic.depths, series.data
-    encoder = load_checkpoint(checkpoint)
-    found = score_depths(encoder, checkpoint, data)
-    if ARMS[arm].patch["selector"].get("spatial_selection") != "avg":
-        texts, start = development_texts(data), initial_encoder(recipe)
-        known = [fusion_weights(encoder, start, texts, depth) for depth in (*depths, None)]
-        # By the last fused block.
-        found["moved"] = {str(of.weights.blocks[-1]): of.change for of in known if of}
+def _score(series: Series, checkpoint: Path) -> dict[str, Any]:
+    """The grid of depths and dimensions, R@1 and the kept step of a checkpoint."""
     step = read_record(checkpoint).get("dev", {}).get("step")
+    found = score_depths(load_checkpoint(checkpoint), checkpoint, series.data)
     return {"name": series.name, "step": step, **found}
 
 
@@ -213,9 +197,7 @@ def _preface(line: Line) -> str:
         f"{line['name']} distilled into its own exits after blocks {line['depths']}, "
         f"{line['batch_size']} texts of {line['corpus']} a step; all weights trained, the arms "
         "differ in the head alone. Spearman x 100, mean of the seven STS tests and of the seeds, "
-        "at full width; the area is the mean over depths and dimensions. Weight change: the "
-        "largest of a feature's mean fusion weight by the kept step, at the depth and in the run "
-        "where it is least."
+        "at full width; the area is the mean over depths and dimensions."
     )
 
 
@@ -223,11 +205,7 @@ def _scores_table(runs: ByArm) -> str:
     every = {depth: 0 for of in runs.values() for run in of for depth in run["tests"]}
     columns: dict[str, Cell] = {"seeds": count}
     columns |= {f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in _depths(every)}
-    columns |= {
-        "area": mean(area),
-        "weight change": least(lambda run: min(run.get("moved", {}).values(), default=None)),
-    }
-    return arms_table(LABELS, runs, columns)
+    return arms_table(LABELS, runs, {**columns, "area": mean(area)})
 
 
 STUDY = Study(runs_of, write_exit_tables, cache="x4/cache")

@@ -8,42 +8,30 @@ from typing import Any
 
 import torch
 
-from s2sent.model.network.transformer import is_causal
 from s2sent.training.backbones import resolve
 from s2sent.training.bfloat16 import has_bfloat16
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
-from s2sent.training.evaluation.sts import AVERAGE, Remembered, distinct, spearman
+from s2sent.training.evaluation.sts import AVERAGE, Remembered, distinct
 from s2sent.training.experiments.engine import (
     TESTS,
     Arm,
     Run,
     Series,
-    model_config,
+    is_decoder,
     require_known,
     size_of,
 )
-from s2sent.training.experiments.frozen.setting import DecoderInput, short_texts
-from s2sent.training.experiments.score import (
-    WEIGHED_TEXTS,
-    fusion_weights,
-    initial_encoder,
-    read_tests,
-    scores_on,
-)
+from s2sent.training.experiments.frozen.run import CLEAN_UP, TEMPLATE, short_texts
+from s2sent.training.experiments.score import correlation, read_tests, scores_on
 from s2sent.training.experiments.tables import (
-    GEOMETRY,
     STS,
-    Cell,
     Runs,
     arms_of,
     arms_table,
     by_setting,
     count,
     get,
-    least,
-    mean,
-    mean_weights,
     minus_table,
     of_each_test,
     spread,
@@ -52,8 +40,7 @@ from s2sent.training.files.record import read_record
 from s2sent.training.recipe.recipe import Recipe
 
 LORA_FILE = "sfp-lora.jsonl"  # in the folder of a backbone's results
-SCRATCH = "sfp"  # the folder of states, heads and checkpoints, beside the results
-TEMPLATE = "sfp"
+SCRATCH = "sfp"  # the folder of checkpoints, beside the results
 DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
 SETTING = ("steps", "batch_size", "pairs", "pairs_per_task", "bf16")  # of runs that are compared
 
@@ -62,28 +49,21 @@ GATE_RATE = 3e-3
 STATIC_RATE = 0.1
 
 
-def _gate(label: str, num_blocks: int = 3, rate: float = GATE_RATE, **options: Any) -> Arm:
-    selector = {"preset": "decoder", "num_blocks": num_blocks, **options}
+def _gate(label: str, rate: float = GATE_RATE, **options: Any) -> Arm:
+    selector = {"preset": "decoder", "num_blocks": 3, **options}
     return Arm(label, {"selector": selector, "training": {"selector_learning_rate": rate}})
-
-
-def _mean(num_blocks: int) -> Arm:
-    selector = {"spatial_selection": "avg", "input_norm": "rms", "num_blocks": num_blocks}
-    return Arm(f"mean of {num_blocks} blocks", {"selector": selector})
 
 
 LORA_ARMS = {  # the heads that are trained with low-rank updates
     "last": Arm("last block", {}),
     "s2sent-3": _gate("S2Sent, 3 blocks"),
-    "mean-3": _mean(3),
-    "static-blocks-3": _gate("static weights a block, 3 blocks", rate=STATIC_RATE, static="blocks"),
+    "mean-3": Arm(
+        "mean of 3 blocks",
+        {"selector": {"spatial_selection": "avg", "input_norm": "rms", "num_blocks": 3}},
+    ),
     "static-features-3": _gate(
         "static weights a block and feature, 3 blocks", rate=STATIC_RATE, static="features"
     ),
-    "s2sent-6": _gate("S2Sent, 6 blocks", 6),
-    "s2sent-12": _gate("S2Sent, 12 blocks", 12),
-    "s2sent-3-none": _gate("S2Sent, 3 blocks as they are", input_norm="none"),
-    "mean-4": _mean(4),
 }
 LABELS = {name: arm.label for name, arm in LORA_ARMS.items()}
 OURS = "s2sent-3"
@@ -106,11 +86,6 @@ BUDGETS = {
     "short": DecoderBudget(1000, 200, (1, 2, 3, 4, 5), 60, 24, (1, 2, 3)),
     "full": DecoderBudget(5000, 2000, (1, 2, 3, 4, 5), 1000, 48, (1, 2, 3)),
 }
-
-
-def is_decoder(backbone: str) -> bool:
-    """Whether a backbone reads from left to right only."""
-    return is_causal(model_config(resolve(backbone)))
 
 
 def runs_of(series: Series) -> list[Run]:
@@ -147,7 +122,7 @@ def _run(series: Series, arm: str, seed: int, steps: int) -> Run:
     checkpoint = series.folder / SCRATCH / f"{arm}.{steps}.seed{seed}.checkpoint"
     recipe = recipe_of(key)
     name = f"sfp: {arm}, seed {seed}, {steps} steps"
-    score = partial(score_lora, series, key, recipe, checkpoint)
+    score = partial(score_lora, series, key, checkpoint)
     file = series.folder / LORA_FILE
     return Run(name, file, key, checkpoint, {checkpoint: recipe}, score)
 
@@ -164,7 +139,7 @@ def recipe_of(key: Mapping[str, Any]) -> Recipe:
             "name": key["backbone"],
             "template": TEMPLATE,
             "pooling": "rep1",
-            "clean_up": DecoderInput.clean_up,
+            "clean_up": CLEAN_UP,
         },
         "corpus": [
             {"source": part.source, "limit": part.limit} for part in short_texts(key["pairs"])
@@ -186,42 +161,25 @@ def recipe_of(key: Mapping[str, Any]) -> Recipe:
     return LORA_ARMS[key["arm"]].recipe(table, "table sfp")
 
 
-def score_lora(
-    series: Series,
-    key: Mapping[str, Any],
-    recipe: Recipe,
-    checkpoint: Path,
-    seconds: float | None,
-) -> dict[str, Any]:
-    """Development score, tests with geometry, and fusion weights, in the run's precision."""
-    precision = torch.bfloat16 if key["bf16"] else torch.float32
-    encoder = load_checkpoint(checkpoint).to(precision)
+def score_lora(series: Series, key: Mapping[str, Any], checkpoint: Path) -> dict[str, Any]:
+    """Development score and tests, in the run's precision."""
+    encoder = load_checkpoint(checkpoint).to(torch.bfloat16 if key["bf16"] else torch.float32)
     encode = Remembered(torch_encode(encoder))
     dev = read_development_pairs(series.data / "sts").without_overlap
     tests = read_tests(series.data, key["pairs_per_task"])
     encode(distinct(*(side for of in (dev, *tests.values()) for side in (of.first, of.second))))
-    start = None if key["gate_rate"] is None else initial_encoder(recipe).to(precision)
-    weights = fusion_weights(encoder, start, distinct(dev.first, dev.second)[:WEIGHED_TEXTS])
     return {
         "name": series.name,
         "dev": read_record(checkpoint).get("dev"),
-        WITHOUT_OVERLAP: spearman(encode(dev.first), encode(dev.second), dev.gold),
+        WITHOUT_OVERLAP: correlation(encode, dev),
         TESTS: scores_on(encode, tests),
-        "block_weights": weights and weights.by_block,
-        "moved": weights and weights.change,
-        "seconds_training": seconds,  # null where training had ended before an interruption
     }
 
 
-LORA_COLUMNS: dict[str, Cell] = {
+LORA_COLUMNS = {
     "seeds": count,
     WITHOUT_OVERLAP: spread(get(WITHOUT_OVERLAP)),
     STS: spread(get(TESTS, AVERAGE)),
-    **{name: spread(get(TESTS, name), ".3f") for name in GEOMETRY},
-    # An interrupted run has no time.
-    "minutes": mean(lambda run: run["seconds_training"] and run["seconds_training"] / 60, ".0f"),
-    "weight change": least(get("moved")),
-    "weights of the blocks": mean_weights(),
 }
 
 

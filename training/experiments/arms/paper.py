@@ -7,20 +7,17 @@ objective, is written once, however many tables it stands in.
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from s2sent.training.backbones import resolve
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError
-from s2sent.training.evaluation import transfer as transfer_tasks
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
-from s2sent.training.evaluation.geometry import GEOMETRY_FILE, describe_groups
-from s2sent.training.evaluation.measure import measure
-from s2sent.training.evaluation.sts import distinct, read_sentence_pairs
-from s2sent.training.experiments.arms.configurations import BUDGETS, PAPER
+from s2sent.training.evaluation.sts import score, with_average
+from s2sent.training.evaluation.transfer import read_tasks, score_transfer
+from s2sent.training.experiments.arms.configurations import BUDGETS, PAPER, num_blocks, recipe_of
 from s2sent.training.experiments.arms.paper_experiments import (
     EXPERIMENTS,
     Experiment,
@@ -33,14 +30,8 @@ from s2sent.training.experiments.arms.paper_tables import (
     write_tables,
 )
 from s2sent.training.experiments.engine import Run, Series, Study, model_config, size_of
-from s2sent.training.experiments.score import (
-    fusion_weights,
-    initial_encoder,
-    parameters,
-    versions,
-)
 from s2sent.training.files.record import read_record
-from s2sent.training.recipe.recipe import Recipe, recipe_from
+from s2sent.training.recipe.recipe import CorpusPart, Recipe, recipe_from
 
 log = logging.getLogger(__name__)
 
@@ -56,16 +47,26 @@ def runs_of(series: Series) -> list[Run]:
     if not cells:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
         raise ConfigError(f"Nothing is left to run on {series.backbone} ({reasons}): ask for more.")
-    sha256: dict[str, str] = {}  # of each corpus, which is read once
+    family = str(model_config(resolve(series.backbone)).model_type)
+    budget = BUDGETS[series.budget]
+    corpus = [CorpusPart(source=series.corpus, limit=budget.limit)]  # of every run
+    sha256 = read_corpus(series.data / "corpus", corpus, kind="texts").sha256
     runs = []
-    for (objective, name, _), (recipe, transfer) in cells.items():
-        kind = recipe.objective.example_kind
-        corpus = repr((recipe.corpus, kind))
-        if corpus not in sha256:
-            sha256[corpus] = read_corpus(series.data / "corpus", recipe.corpus, kind=kind).sha256
-        run = _run(series, objective, name, recipe, transfer=transfer)
-        _refuse_others(run, recipe, sha256[corpus])
-        runs.append(run)
+    for seed in series.seeds or budget.seeds:
+        for (objective, name), transfer in cells.items():
+            recipe = recipe_of(
+                name,
+                objective=objective,
+                backbone=series.backbone,
+                budget=series.budget,
+                seed=seed,
+                steps=series.steps,
+                corpus=series.corpus,
+                family=family,
+            )
+            run = _run(series, objective, name, recipe, transfer=transfer)
+            _refuse_others(run, recipe, sha256)
+            runs.append(run)
     return runs
 
 
@@ -78,37 +79,24 @@ def experiments_of(series: Series) -> list[Experiment]:
 
 def cells_of(
     experiments: Sequence[Experiment], series: Series
-) -> tuple[dict[tuple[str, str, int], tuple[Recipe, bool]], dict[str, str]]:
-    """The recipe of each objective, configuration and seed, and whether it needs transfer tasks.
+) -> tuple[dict[tuple[str, str], bool], dict[str, str]]:
+    """Each objective and configuration, and whether it needs transfer tasks.
 
     Beside them is what is left out, with reasons.
     """
-    folder = resolve(series.backbone)
-    (blocks, _), family = size_of(folder), str(model_config(folder).model_type)
-    found: dict[tuple[str, str, int], tuple[Recipe, bool]] = {}
+    blocks, _ = size_of(resolve(series.backbone))
+    found: dict[tuple[str, str], bool] = {}
     left_out: dict[str, str] = {}
-    for seed in series.seeds or BUDGETS[series.budget].seeds:
-        for experiment in experiments:
-            for objective in series.objectives:
-                if objective not in experiment.objectives:
-                    left_out[f"{experiment.key} with {objective}"] = "the paper has no such rows"
-                    continue
-                for name, configuration in experiment.configurations.items():
-                    if (needed := configuration.num_blocks) > blocks:
-                        left_out[name] = f"it weighs {needed} blocks, and the backbone has {blocks}"
-                        continue
-                    key = objective, name, seed
-                    transfer = experiment.transfer or (key in found and found[key][1])
-                    recipe = configuration.recipe(
-                        objective=objective,
-                        backbone=series.backbone,
-                        budget=series.budget,
-                        seed=seed,
-                        steps=series.steps,
-                        corpus=series.corpus,
-                        family=family,
-                    )
-                    found[key] = recipe, transfer
+    for experiment, objective in product(experiments, series.objectives):
+        if objective not in experiment.objectives:
+            left_out[f"{experiment.key} with {objective}"] = "the paper has no such rows"
+            continue
+        for name in experiment.configurations:
+            if (needed := num_blocks(name)) > blocks:
+                left_out[name] = f"it weighs {needed} blocks, and the backbone has {blocks}"
+            else:
+                cell = objective, name
+                found[cell] = experiment.transfer or found.get(cell, False)
     return found, left_out
 
 
@@ -120,77 +108,36 @@ def _run(series: Series, objective: str, name: str, recipe: Recipe, *, transfer:
         key={"configuration": name, "objective": objective, "seed": recipe.seed},
         folder=checkpoint,
         recipes={checkpoint: recipe},
-        score=partial(_score, recipe, checkpoint, series.data, transfer),
+        score=partial(_score, checkpoint, series.data, transfer),
         needed=("transfer",) if transfer else (),
     )
 
 
 def _refuse_others(run: Run, recipe: Recipe, sha256: str) -> None:
     """Raise `ConfigError` where the line of a run is of another recipe or of another corpus."""
+    ours = {**recipe.as_table(), "corpus_sha256": sha256}
     for line in read_result_lines(run.file):
         if not run.key.items() <= line.items():
             continue
-        where = f"{run.file}, {run.key['configuration']} seed {recipe.seed}"
-        cure = "name another --output, or delete the line."
-        if recipe_from(line["recipe"], where) != recipe:
-            differing = difference(line["recipe"], recipe.as_table())
+        theirs = recipe_from(line["recipe"], str(run.file)).as_table()
+        if differing := difference({**theirs, "corpus_sha256": line["corpus_sha256"]}, ours):
             raise ConfigError(
-                f"{where} holds another recipe than {run.name} has now ({differing}): {cure}"
-            )
-        if line["corpus_sha256"] != sha256:
-            raise ConfigError(
-                f"{where} was trained on the corpus {line['corpus_sha256'][:12]}, and {run.name} "
-                f"would be on {sha256[:12]}: {cure}"
+                f"{run.file} holds {run.name} with other settings than it has now ({differing}):"
+                " name another --output, or delete the line."
             )
 
 
-def _score(
-    recipe: Recipe, checkpoint: Path, data: Path, transfer: bool, seconds: float | None
-) -> dict[str, Any]:
+def _score(checkpoint: Path, data: Path, transfer: bool) -> dict[str, Any]:
     record = read_record(checkpoint)
-    return {
-        "recipe": recipe.as_table(),
+    encode = torch_encode(load_checkpoint(checkpoint))
+    found = {
+        "recipe": record["recipe"],
         "corpus_sha256": record["corpus"]["sha256"],
-        "dev": record["dev"]["score"],
         "step": record["dev"]["step"],
-        "curve": record["dev"]["curve"],
-        "mean_block_weights": record.get("mean_block_weights"),
-        "seconds": seconds,  # null where training had ended before an interruption
-        **score_checkpoint(checkpoint, recipe, data, transfer=transfer),
-        "versions": versions(),
+        "scores": with_average(score(encode, data / "sts")),
     }
-
-
-def score_checkpoint(
-    checkpoint: Path, recipe: Recipe, data: Path, *, transfer: bool
-) -> dict[str, Any]:
-    """The measurements of a checkpoint for its line.
-
-    Beside those of `measure`: the numbers of parameters and the selector's weights on STS-B's
-    sentences. Of the weights ``moved`` is the mean distance from 1 / N,
-    ``max_moved`` the largest change of a block's and feature's mean weight since step 0.
-    """
-    encoder = load_checkpoint(checkpoint)
-    encode = torch_encode(encoder)
-    measured = measure(str(checkpoint), encode, data, transfer=transfer)
-    pairs = read_sentence_pairs(data / "sts" / GEOMETRY_FILE)
-    sentences = distinct(pairs.first, pairs.second)
-    found: dict[str, Any] = {
-        "scores": measured.sts,
-        "geometry": measured.geometry,
-        "by_gold": describe_groups(measured.groups),
-        "cosines": {group.name: np.round(group.cosines, 4).tolist() for group in measured.groups},
-        "parameters": parameters(encoder),
-    }
-    start = initial_encoder(recipe) if recipe.selector is not None else None
-    if (known := fusion_weights(encoder, start, sentences)) is not None:
-        weights = known.weights
-        found["weights"] = {
-            "moved": float(abs(weights.mean - 1 / len(weights.blocks)).mean()),
-            "max_moved": known.change,
-        }
-    if measured.transfer is not None:
-        found["transfer"] = measured.transfer
+    if transfer:
+        found["transfer"] = with_average(score_transfer(encode, data / "transfer"))
     return found
 
 
@@ -203,7 +150,7 @@ def write_paper_tables(series: Series) -> Path:
 def read_transfer(series: Series) -> None:
     """Read the transfer tasks that runs need, so that none ends at a file that cannot be used."""
     if any(experiment.transfer for experiment in experiments_of(series)):
-        transfer_tasks.read_tasks(series.data / "transfer")
+        read_tasks(series.data / "transfer")
 
 
 STUDY = Study(runs_of, write_paper_tables, first=read_transfer)

@@ -1,51 +1,45 @@
-"""The paper's tables and Fig. 8, and a control of ours beside them, as lists of configurations."""
+"""The paper's tables, and a control of ours beside them, as lists of configurations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from s2sent.training.errors import ConfigError
-from s2sent.training.experiments.arms.configurations import (
-    CONFIGURATIONS,
-    OBJECTIVES,
-    PRESETS,
-    Configuration,
-)
+from s2sent.training.experiments.arms.configurations import BY_PRESET, OBJECTIVES, PRESETS
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A line of a table: a configuration, and the one that it is tested against."""
+    """A line of a table: a configuration, and the one that it is tested against, if any."""
 
-    configuration: Configuration
-    base: Configuration | None
     label: str
+    name: str
+    base: str
     ours: bool = False  # not in the paper
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table, a figure or a control, with notes on how it is run here."""
+    """A table or a control, with notes on how it is run here."""
 
     key: str
     title: str
     rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
+    orders: tuple[tuple[str, str], ...] = ()  # of two rows the one that the paper has above
     objectives: tuple[str, ...] = tuple(OBJECTIVES)
     transfer: bool = False  # needs the transfer tasks
 
     @property
-    def configurations(self) -> dict[str, Configuration]:
-        """The configurations to run, by name, the rows' bases included."""
-        bases = [row.base for row in self.rows if row.base]
-        needed = [*bases, *(row.configuration for row in self.rows)]
-        return {configuration.name: configuration for configuration in needed}
+    def configurations(self) -> list[str]:
+        """The names of the configurations to run, the rows' bases included."""
+        names = [row.base for row in self.rows if row.base] + [row.name for row in self.rows]
+        return [*dict.fromkeys(names)]
 
 
 def _rows(base: str, rows: Mapping[str, str], *, ours: bool = False) -> tuple[TableRow, ...]:
     """Rows by label, tested against one of them."""
     return tuple(
-        TableRow(CONFIGURATIONS[name], None if name == base else CONFIGURATIONS[base], label, ours)
-        for label, name in rows.items()
+        TableRow(label, name, "" if name == base else base, ours) for label, name in rows.items()
     )
 
 
@@ -77,6 +71,11 @@ _EVERY = (
             ),
         ),
         ("Last1 1D uses the gate's own value: a softmax over one block is always 1.",),
+        tuple(
+            (f"last{n}-{first}", f"last{n}-{second}")
+            for n in (3, 6)
+            for first, second in (("2d", "1d"), ("1d", "avg"))
+        ),
     ),
     Experiment(
         "table 3",
@@ -107,16 +106,6 @@ _EVERY = (
         transfer=True,
     ),
     Experiment(
-        "figure 8",
-        "Fig. 8: cosines by gold score",
-        (
-            *_rows("last1", {"Last1": "last1", "Last1, S2Sent": "last1-1d"}),
-            *_rows("last3-avg", {"Last3, average": "last3-avg", "Last3, S2Sent": "last3-2d"}),
-            *_rows("last6-avg", {"Last6, average": "last6-avg", "Last6, S2Sent": "last6-2d"}),
-        ),
-        ("The paper's values are a picture; tests are against the same blocks' average.",),
-    ),
-    Experiment(
         "control x1",
         "X1: does the gate need its input?",
         _rows(
@@ -144,23 +133,19 @@ def as_printed(keys: Sequence[str]) -> list[Experiment]:
     """
     found = []
     for experiment in chosen(keys or PAPER_TABLES):
-        rows = [row for row in experiment.rows if not row.ours]
+        rows = [each for row in experiment.rows if not row.ours for each in _by_preset(row)]
         if not rows:
             raise ConfigError(f"--paper runs what the paper has: leave {experiment.key} out.")
-        if experiment.key in PAPER_TABLES:
-            rows = [each for row in rows for each in _by_preset(row)]
         found.append(replace(experiment, rows=tuple(rows)))
     return found
 
 
 def _by_preset(row: TableRow) -> list[TableRow]:
     """A row of Last3 2D for each preset of the selector; another one as it is."""
-    if row.configuration.name not in ("last3-2d", "cls-last3-2d-mlp"):
+    if row.name not in BY_PRESET:
         return [row]
     others = [
-        replace(
-            row, configuration=row.configuration.with_preset(preset), label=f"{row.label}, {label}"
-        )
+        replace(row, label=f"{row.label}, {label}", name=f"{row.name}-{preset}")
         for preset, label in PRESETS.items()
     ]
     return [replace(row, label=f"{row.label}, preset default"), *others]

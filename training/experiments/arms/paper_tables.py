@@ -1,57 +1,44 @@
-"""The Markdown tables of a backbone's results, with their plots, built from the result files alone.
+"""The Markdown tables of a backbone's results, built from the result files alone.
 
 A row without results shows as "not run", and so does one of a single seed beside rows of several.
-Differences are tested by seeds, at 5 % after Holm's correction over the table.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-from matplotlib.figure import Figure
 
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation import transfer
 from s2sent.training.evaluation.results.markdown import markdown_table
 from s2sent.training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
-from s2sent.training.evaluation.results.statistics import (
-    LEVEL,
-    Comparison,
-    Line,
-    Value,
-    compare,
-    p_value,
-)
-from s2sent.training.evaluation.sts import TASKS
-from s2sent.training.experiments.arms.configurations import Configuration
-from s2sent.training.experiments.arms.hypotheses import findings
+from s2sent.training.evaluation.results.statistics import Line, Value, compare
+from s2sent.training.evaluation.sts import AVERAGE, TASKS
+from s2sent.training.experiments.arms.configurations import PRESETS
 from s2sent.training.experiments.arms.paper_experiments import Experiment
-from s2sent.training.experiments.figures import densities, dots, save
-from s2sent.training.experiments.overhead import read_overhead
 from s2sent.training.experiments.tables import (
     NOT_RUN,
     ByArm,
-    Cell,
     arms_of,
-    arms_table,
+    comparisons_table,
     get,
-    mean_weights,
-    signed,
     spread,
-    values,
     write_page,
 )
 from s2sent.training.files.jsonl import read_lines
 
 TABLES_FILE = "tables.md"
 PREFACE = (
-    "Scores are Spearman x 100, as mean ± standard deviation over n seeds. Δ is to the row "
-    "that tests are against, which has none; p is the t-test by seeds with Holm's correction "
-    f"over the table, in bold below {LEVEL:g}. "
+    "Scores are Spearman x 100, of transfer tasks accuracy x 100, as mean ± standard deviation over"
+    " n seeds. p is the t-test by seeds with Holm's correction over a table. "
     "The paper's numbers are of bert-base-uncased and roberta-base after one pass over a million "
     "sentences of Wikipedia. Where the backbone, the corpus or a setting below is another, compare "
     "differences within a column, never a number of ours with one of theirs."
 )
+PRINTED = {  # the paper's numbers, and what they are of
+    "table 2": (TABLE_2, "STS-B / SICK-R / average"),
+    "table 3": (TABLE_3, "average"),
+    "table 4": (TABLE_4, " / ".join((*transfer.TASKS, AVERAGE))),
+}
 
 
 def read_result_lines(file: Path) -> list[dict[str, Any]]:
@@ -109,7 +96,7 @@ def common_settings(result: Line) -> dict[str, Any]:
 def write_tables(
     experiments: Sequence[Experiment], folder: Path, objectives: Sequence[str], command: str
 ) -> Path:
-    """Write tables.md and its plots into ``folder``; returns its path.
+    """Write tables.md into ``folder``; returns its path.
 
     Raises `ConfigError` where nothing was run, or what was run cannot be compared.
     """
@@ -120,10 +107,11 @@ def write_tables(
         parts += [f"## {objective}", _setting(runs)]
         for experiment in experiments:
             if objective in experiment.objectives:
-                parts += _section(experiment, objective, runs, folder)
-        parts += ["### What the paper says", hypotheses_table(runs, read_overhead(folder))]
-        names = {name: c for e in experiments for name, c in e.configurations.items()}
-        parts += ["### Geometry, weights and training", _details(names.values(), runs)]
+                parts += [
+                    f"### {experiment.title}",
+                    *experiment_tables(experiment, objective, runs),
+                ]
+                parts += [f"- {note}" for note in experiment.notes]
     if not any_run:
         raise ConfigError(f"{folder} has no results: run something first, or name another folder.")
     return write_page(folder / TABLES_FILE, f"What was run on {folder.name}", command, parts)
@@ -142,83 +130,27 @@ def _setting(runs: ByArm) -> str:
     return "Nothing was run."
 
 
-def _section(experiment: Experiment, objective: str, runs: ByArm, folder: Path) -> list[str]:
-    parts = [f"### {experiment.title}", experiment_table(experiment, objective, runs)]
-    parts += [f"- {note}" for note in experiment.notes]
-    if figure := _figure(experiment, runs):
-        name = f"{objective}-{experiment.key.replace(' ', '-')}.svg"
-        save(figure, folder / name)
-        parts.append(f"![{experiment.title}]({name})")
-    return parts
-
-
-def _figure(experiment: Experiment, runs: ByArm) -> Figure | None:
-    """The figure of an experiment for all seeds; None where nothing of it was run."""
-    tested = _tested(experiment)
-    rows = [(row, values(runs.get(row.configuration.name, ()), tested)) for row in experiment.rows]
-    if not any(found for _, found in rows):
-        return None
-    if experiment.key == "figure 8":
-        return densities({row.label: runs[row.configuration.name] for row, found in rows if found})
-    return dots([(row.label, found) for row, found in rows])
-
-
-def experiment_table(experiment: Experiment, objective: str, runs: ByArm) -> str:
-    """The Markdown table of an experiment."""
-    columns, tested = _columns(experiment), _tested(experiment)
+def experiment_tables(experiment: Experiment, objective: str, runs: ByArm) -> list[str]:
+    """The scores of an experiment, and what was tested of them."""
+    part, tasks = ("transfer", transfer.TASKS) if experiment.transfer else ("scores", TASKS)
+    tested = get(part, AVERAGE)
+    cells = {name: spread(get(part, name)) for name in (*tasks, AVERAGE)}
     printed = _printed(experiment, objective)
-    counts = {name: len(values(of, tested)) for name, of in runs.items()}
-    most = max((counts.get(row.configuration.name, 0) for row in experiment.rows), default=0)
-    compared = _against_bases(experiment, runs, tested)
+    scored = {
+        row.name: [run for run in runs.get(row.name, ()) if tested(run) is not None]
+        for row in experiment.rows
+    }
+    most = max(map(len, scored.values()))
+    shown = {name: of for name, of in scored.items() if len(of) > 1 or len(of) == most > 0}
     lines = []
     for row in experiment.rows:
-        name = row.configuration.name
-        count = counts.get(name, 0)
-        cells = [NOT_RUN, *[""] * (len(columns) + 1)]
-        if count > 1 or count == most > 0:
-            of_row = [run for run in runs[name] if tested(run) is not None]
-            cells = [*(cell(of_row) for cell in columns.values()), *_test(compared.get(name))]
         label = f"{row.label} (not in the paper)" if row.ours else row.label
-        theirs = row.configuration.printed or name
-        lines.append([label, str(count), *cells, *(of.get(theirs, "") for of in printed.values())])
-    return markdown_table(["", "n", *columns, "Δ", "p", *printed], lines)
-
-
-def _tested(experiment: Experiment) -> Value:
-    """The value of a run that a table compares."""
-    return get("transfer" if experiment.transfer else "scores", "average")
-
-
-def _columns(experiment: Experiment) -> dict[str, Cell]:
-    if experiment.transfer:
-        return {name: spread(get("transfer", name)) for name in (*transfer.TASKS, "average")}
-    scores = {name: spread(get("scores", name)) for name in (*TASKS, "average")}
-    return scores | EXTRA.get(experiment.key, {})
-
-
-def _parameter_share(result: Line) -> float | None:
-    counts = result["parameters"]
-    return float(100 * counts["selector"] / counts["backbone"])
-
-
-EXTRA: dict[str, dict[str, Cell]] = {
-    "table 2": {"parameters added, %": spread(_parameter_share, ".4f")},
-    "figure 8": {
-        **{
-            f"cosine at {low}-{low + 1}": spread(
-                get("by_gold", "groups", f"{low}-{low + 1}", "mean"), ".3f"
-            )
-            for low in range(5)
-        },
-        "spread": spread(get("by_gold", "spread"), ".3f"),
-    },
-    "control x1": {"distance from 1 / N": spread(get("weights", "moved"), ".4f")},
-}
-PRINTED = {  # the paper's numbers, and what they are of
-    "table 2": (TABLE_2, "STS-B / SICK-R / average"),
-    "table 3": (TABLE_3, "average"),
-    "table 4": (TABLE_4, " / ".join((*transfer.TASKS, "average"))),
-}
+        blank = [NOT_RUN, *[""] * len(tasks)]
+        ours = [cell(shown[row.name]) for cell in cells.values()] if row.name in shown else blank
+        theirs = [of.get(row.name, "") for of in printed.values()]
+        lines.append([label, str(len(scored[row.name])), *ours, *theirs])
+    scores = markdown_table(["", "n", *cells, *printed], lines)
+    return [scores, *_comparisons(experiment, shown, tested)]
 
 
 def _printed(experiment: Experiment, objective: str) -> dict[str, dict[str, str]]:
@@ -229,53 +161,22 @@ def _printed(experiment: Experiment, objective: str) -> dict[str, dict[str, str]
     objective = objective.removesuffix("-mean")
     return {
         f"paper, {backbone}-base: {what}": {
-            name: " / ".join(f"{value:.2f}" for value in row)
+            name + preset: " / ".join(f"{value:.2f}" for value in row)
             for name, row in table.get((backbone, objective), {}).items()
+            for preset in ("", *(f"-{each}" for each in PRESETS))
         }
         for backbone in ("BERT", "RoBERTa")
     }
 
 
-def _against_bases(experiment: Experiment, runs: ByArm, tested: Value) -> dict[str, Comparison]:
-    """Every row beside the one it is tested against, by its configuration's name."""
-    sides = [
-        (row.configuration.name, runs.get(row.configuration.name, ()), runs.get(row.base.name, ()))
-        for row in experiment.rows
-        if row.base
-    ]
-    return {each.label: each for each in compare(sides, tested)}
-
-
-def _test(compared: Comparison | None) -> tuple[str, str]:
-    """Δ and the corrected p of a row; empty where there is nothing to compare."""
-    if compared is None:
-        return "", ""
-    text = compared.verdict if compared.initial else p_value(compared.p)
-    bold = compared.p is not None and compared.p < LEVEL
-    return signed(compared.found.mean), f"**{text}**" if bold else text
-
-
-def hypotheses_table(runs: ByArm, overhead: Mapping[str, float | None]) -> str:
-    """The Markdown table of what the paper says: the verdict here, and its numbers."""
-    shares = values(runs.get("last3-2d", ()), _parameter_share)
-    known = {**overhead, "parameters": shares[0] if shares else overhead.get("parameters")}
-    lines = [
-        [statement, f"**{verdict}**", said] for statement, verdict, said in findings(runs, known)
-    ]
-    return markdown_table(["statement", "here", "numbers"], lines)
-
-
-def _details(configurations: Iterable[Configuration], runs: ByArm) -> str:
-    """The Markdown table of geometry, weights and training of every configuration."""
-    geometry = ("alignment", "uniformity", "pos_over_random", "align_over_abs_uniform")
-    columns: dict[str, Cell] = {
-        "dev": spread(get("dev")),
-        "kept step": spread(get("step"), ".0f"),
-        **{name: spread(get("geometry", name), ".3f") for name in geometry},
-        "distance of weights from 1 / N": spread(get("weights", "moved"), ".4f"),
-        "weight change": spread(get("weights", "max_moved"), ".4f"),
-        "seconds": spread(get("seconds"), ".0f"),
-        "mean weight, shallowest block first": mean_weights("mean_block_weights", ".3f"),
-    }
-    labels = {c.name: f"{c.label} (`{c.name}`)" for c in configurations}
-    return arms_table(labels, {name: runs.get(name, ()) for name in labels}, columns)
+def _comparisons(experiment: Experiment, runs: ByArm, tested: Value) -> Iterator[str]:
+    """Every row less the one it is tested against, then the rows that the paper has in an order."""
+    labels = {row.name: row.label for row in experiment.rows}
+    to_bases = [(row.name, row.base) for row in experiment.rows if row.base]
+    for pairs in (to_bases, experiment.orders):
+        sides = [
+            (f"{labels[first]}, minus {labels[second]}", runs.get(first, ()), runs.get(second, ()))
+            for first, second in pairs
+        ]
+        if compared := compare(sides, tested):
+            yield comparisons_table("", AVERAGE, compared)

@@ -21,11 +21,14 @@ from sentence_transformers import SentenceTransformer
 from s2sent.training.backbones import resolve
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError
-from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP
+from s2sent.training.evaluation.development import (
+    ALL_PAIRS,
+    WITHOUT_OVERLAP,
+    score_development,
+)
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.results.statistics import compare
-from s2sent.training.evaluation.sts import TASKS, score, with_average
-from s2sent.training.experiments.arms.configurations import CONFIGURATIONS
+from s2sent.training.evaluation.sts import AVERAGE, TASKS, Remembered, score, with_average
 from s2sent.training.experiments.engine import (
     DEVELOPMENT,
     TESTS,
@@ -36,13 +39,14 @@ from s2sent.training.experiments.engine import (
     read_results,
     size_of,
 )
-from s2sent.training.experiments.score import score_towers, versions
 from s2sent.training.experiments.tables import (
     Cell,
+    Runs,
     arms_of,
     arms_table,
+    by_setting,
+    comparisons_table,
     count,
-    difference_columns,
     get,
     spread,
     write_page,
@@ -105,7 +109,7 @@ class TwinCell:
                 "selector_learning_rate": SELECTOR_RATE if self.selector else 0.0,
                 "eval_every": steps,
             },
-            "selector": CONFIGURATIONS["last3-2d"].selector if self.selector else None,
+            "selector": {"num_blocks": 3} if self.selector else None,
         }
 
         def after(tower: str, **objective: Any) -> dict[str, Any]:
@@ -199,75 +203,52 @@ def _run(series: Series, cell: TwinCell, part: str, arm: str, sha256: Mapping[st
     )
 
 
-def _score(
-    cell: TwinCell, part: str, scored: Sequence[str], data: Path, _: float | None
-) -> dict[str, Any]:
-    """Scores of an arm, on development data with its geometry and its change since its start."""
-    encoder = cell.encoder(*scored)
+def _score(cell: TwinCell, part: str, scored: Sequence[str], data: Path) -> dict[str, Any]:
+    """Scores of an arm on development data or on the tests."""
+    encode = Remembered(torch_encode(cell.encoder(*scored)))
     steps = [read_record(cell.checkpoint(run)).get("dev", {}).get("step") for run in scored]
+    step = None if None in steps else max(steps)
     if part == TESTS:
-        found: dict[str, Any] = {"scores": with_average(score(torch_encode(encoder), data / "sts"))}
-    else:
-        alone = scored in (("simcse_a",), ("distilled",))
-        start = cell.encoder(*(("tower_a",) if alone else ("tower_a", "tower_b")))
-        found = score_towers(encoder, start, data)
-    return {
-        "step": None if None in steps else max(steps),
-        **found,
-        "versions": versions(),
-    }
+        return {"step": step, "scores": with_average(score(encode, data / "sts"))}
+    return {"step": step, "development": score_development(encode, data / "sts")}
 
 
 COLUMNS: dict[str, dict[str, Cell]] = {
-    DEVELOPMENT: {
-        ALL_PAIRS: spread(get("development", ALL_PAIRS)),
-        WITHOUT_OVERLAP: spread(get("development", WITHOUT_OVERLAP)),
-        "alignment": spread(get("geometry", "alignment"), ".3f"),
-        "uniformity": spread(get("geometry", "uniformity"), ".3f"),
-        "E_CLS": spread(get("first_token_norm"), ".3f"),
-        "embedding change": spread(get("moved"), ".3f"),
-        "weight change": spread(get("max_weight_moved"), ".3f"),
-    },
-    TESTS: {task: spread(get("scores", task)) for task in (*TASKS, "average")},
+    DEVELOPMENT: {name: spread(get("development", name)) for name in (ALL_PAIRS, WITHOUT_OVERLAP)},
+    TESTS: {name: spread(get("scores", name)) for name in (*TASKS, AVERAGE)},
 }
-COMPARED = {DEVELOPMENT: get("development", WITHOUT_OVERLAP), TESTS: get("scores", "average")}
+COMPARED = {DEVELOPMENT: ("development", WITHOUT_OVERLAP), TESTS: ("scores", AVERAGE)}
 TITLES = {DEVELOPMENT: "Development data", TESTS: "The seven STS tests"}
 
 
 def write_twin_tables(series: Series) -> Path:
-    """Write the tables of a series' results beside them.
-
-    Raises `ConfigError` also for results of several plans.
-    """
-    file = series.folder / RESULTS_FILE
-    lines = read_results(file)
-    plan = lines[0]["plan"]
-    if any(line["plan"] != plan for line in lines):
-        raise ConfigError(
-            f"{file} holds results of several plans, which cannot be compared: keep one backbone, "
-            "number of steps and corpus in a folder."
+    """Write the tables of a series' results beside them; each plan has its own."""
+    file, parts = series.folder / RESULTS_FILE, []
+    for lines in by_setting(read_results(file), ("plan",)).values():
+        plan = lines[0]["plan"]
+        parts.append(
+            f"{plan['steps']} steps of {plan['batch_size']} texts for each tower, then "
+            f"{plan['steps']} steps of {plan['batch_size']} pairs for every arm; learning rate "
+            f"{plan['learning_rate']:g}, {plan['precision']}. Scores are Spearman x 100, mean ± "
+            "standard deviation over n seeds."
         )
-    parts = [
-        f"{plan['steps']} steps of {plan['batch_size']} texts for each tower, then "
-        f"{plan['steps']} steps of {plan['batch_size']} pairs for every arm; learning rate "
-        f"{plan['learning_rate']:g}, {plan['precision']}. Scores are Spearman x 100, mean ± "
-        "standard deviation over n seeds. Δ is to two SimCSE towers summed, by seeds, p with "
-        "Holm's correction over a table. Embedding change: the mean of 1 - cosine since an arm's "
-        "start."
-    ]
-    for selector, title in ((False, "Without selectors"), (True, "A selector in each tower")):
-        parts.append(f"## {title}")
-        for part, name in TITLES.items():
-            of_part = [x for x in lines if (x["selector"], x["part"]) == (selector, part)]
-            runs = {arm: of for arm, of in arms_of(of_part, ARMS).items() if of}
-            control = runs.get(CONTROL, [])
-            sides = [(arm, of, control) for arm, of in runs.items() if arm != CONTROL]
-            differences = difference_columns(compare(sides, COMPARED[part]))
-            columns = {"n": count, **COLUMNS[part], **differences}
-            parts.append(f"{name}:" if runs else f"{name}: not run.")
-            parts += [arms_table(LABELS, runs, columns)] if runs else []
-    title = f"Twins on {plan['backbone']}"
+        for selector, title in ((False, "Without selectors"), (True, "A selector in each tower")):
+            parts.append(f"## {title}")
+            for part, name in TITLES.items():
+                of = [x for x in lines if (x["selector"], x["part"]) == (selector, part)]
+                parts += [f"{name}:", *_tables(of, part)] if of else [f"{name}: not run."]
+    title = f"Twins on {series.name}"
     return write_page(file.with_suffix(".md"), title, series.command, parts)
+
+
+def _tables(lines: Runs, part: str) -> list[str]:
+    runs = {arm: of for arm, of in arms_of(lines, ARMS).items() if of}
+    sides = [(LABELS[arm], of, runs.get(CONTROL, ())) for arm, of in runs.items() if arm != CONTROL]
+    compared = compare(sides, get(*COMPARED[part]))
+    return [
+        arms_table(LABELS, runs, {"n": count, **COLUMNS[part]}),
+        comparisons_table(f"minus {LABELS[CONTROL]}", COMPARED[part][1], compared),
+    ]
 
 
 STUDY = Study(runs_of, write_twin_tables)

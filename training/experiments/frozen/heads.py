@@ -1,4 +1,4 @@
-"""Heads that turn cached states of a frozen backbone into embeddings, and the arms that use them.
+"""Heads that turn states of a frozen backbone into embeddings, and the arms that use them.
 
 Shapes: B texts, N blocks, D features. A head takes the pooled vectors [B, N, D] of texts, their DCT
 coefficients [B, N, D] and their lengths [B], and gives embeddings [B, D], not normalised.
@@ -17,7 +17,6 @@ from s2sent.model.network.selector_states import normed
 LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 MOST_BLOCKS = 12  # of an arm
 SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}
-
 
 Head = Callable[[Tensor, Tensor, Tensor], Tensor]  # pooled, coefficients, lengths to embeddings
 
@@ -45,7 +44,7 @@ class FusionHead(nn.Module):
 
 
 class SelectorHead(FusionHead):
-    """A selector on cached states, equal to the selector on tokens followed by its pooling."""
+    """A selector on such states, equal to the selector on tokens followed by its pooling."""
 
     def __init__(self, config: SelectorConfig) -> None:
         super().__init__(config.input_norm)
@@ -57,7 +56,7 @@ class SelectorHead(FusionHead):
         squeeze, gate = self.selector.frequency_selection, self.selector.spatial_selection
         assert squeeze is not None  # noqa: S101 - every arm's selector has a gate that squeezes
         assert gate is not None  # noqa: S101
-        # A spectrum whose rows are all equal has the cached coefficient in each feature's own row.
+        # A spectrum whose rows are all equal has the coefficient in each feature's own row.
         spectra = [block[:, None].expand(-1, len(squeeze.rows), -1) for block in blocks]
         places = torch.arange(int(lengths.max()))
         mask = (places < lengths[:, None]).to(coefficients.dtype)
@@ -117,7 +116,7 @@ Make = Callable[[int], nn.Module]  # a head of a width
 
 @dataclass(frozen=True)
 class Arm:
-    """A way to make an embedding of the last blocks up to a depth.
+    """A way to make an embedding of the last blocks.
 
     The tables compare it with its ``controls``, which are names of other arms.
     """
@@ -127,10 +126,6 @@ class Arm:
     controls: tuple[str, ...] = ()
     num_blocks: int = 3
     learns: bool = True
-
-    def blocks(self, depth: int) -> range:
-        """The numbers of the blocks that it gets at a depth."""
-        return range(depth - self.num_blocks + 1, depth + 1)
 
 
 def _gate(preset: str, num_blocks: int = 3, **options: str) -> Make:

@@ -1,250 +1,206 @@
-"""Runs the arms on a frozen backbone over depths, objectives and seeds; each run is a JSON line.
+"""Runs the arms on a frozen backbone over objectives and seeds; each run is a JSON line.
 
-With several learning rates that of an arm is chosen on development data by runs of a seed of their
-own, `TUNING_SEED`, which are in the file but in no table. Trained heads are kept, so that the tests
-can be scored at the end, once: nothing is chosen by them.
+The learning rate of an arm is chosen on development data, by runs of a seed of their own,
+`TUNING_SEED`, which are in the file but in no table.
 """
 
-import hashlib
-import json
-import logging
-import time
+import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_model, save_model
+from sentence_transformers import SentenceTransformer
 
+from s2sent.model.artifact.template import CleanUp
+from s2sent.model.network.encoder import build_plain_encoder, build_prompt_encoder
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import TEMPLATES, require_padding
 from s2sent.training.backbones import resolve
-from s2sent.training.errors import ConfigError
+from s2sent.training.bfloat16 import has_bfloat16
+from s2sent.training.corpus import read_corpus
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.results.statistics import Line
-from s2sent.training.evaluation.sts import distinct
-from s2sent.training.experiments.engine import (
-    DEVELOPMENT,
-    TESTS,
-    Run,
-    require_known,
-    run_missing,
-    size_of,
-)
-from s2sent.training.experiments.frozen.heads import ARMS, Arm, arms_for, num_parameters
-from s2sent.training.experiments.frozen.setting import (
-    CORPUS,
-    DECODER_PAIRS,
-    DecoderInput,
-    Setting,
-    Texts,
-    frozen_encoder,
-    read_setting,
-    short_texts,
-    states_of,
-)
+from s2sent.training.evaluation.sts import SentencePairs, distinct
+from s2sent.training.experiments.engine import TESTS, Run, is_decoder, run_missing, size_of
+from s2sent.training.experiments.frozen.heads import ARMS, MOST_BLOCKS, arms_for, num_parameters
+from s2sent.training.experiments.frozen.states import BlockStates, states_of
 from s2sent.training.experiments.frozen.tables import PAIRS, TUNING_SEED, counts
-from s2sent.training.experiments.frozen.train import CHOSEN_ON, Objective, Schedule, train_head
-from s2sent.training.experiments.score import read_tests, scores_on, versions
+from s2sent.training.experiments.frozen.train import Schedule, batch_loss, batches_of, train_head
+from s2sent.training.experiments.score import correlation, read_tests, scores_on
 from s2sent.training.files.jsonl import read_lines
-from s2sent.training.files.record import written_whole
 from s2sent.training.recipe.recipe import CorpusPart
 
-log = logging.getLogger(__name__)
+TEMPLATE = "sfp"  # inside which a decoder reads a text
+CLEAN_UP: CleanUp = "statement"
+TRAINING_TOKENS, TOKENS = 64, 256
+RATES = (1e-3, 1e-2)  # of which one is chosen for each arm
+LEFT = ("mean-3-length",)  # an arm that is not run again: it is the mean with rms
 
-OBJECTIVES: tuple[Objective, ...] = ("distillation", "contrastive", "sfp")
-KEY = ("backbone", "corpus_sha256", "reading", "exit", "objective", "arm", "seed", "schedule")
+
+def short_texts(pairs: int) -> list[CorpusPart]:
+    """Short texts, since a decoder reads each inside a template: eight captions of ten pairs."""
+    shares = {"captions": 8, "wikisplit": 1, "pan_paraphrase": 1}
+    return [CorpusPart(source=name, limit=pairs * of // 10) for name, of in shares.items()]
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What is run: depths (numbers of blocks), seeds, the schedule but for its rate, and rates.
+class FrozenBackbone:
+    """A backbone and the states of its texts, each computed when it is first asked for."""
 
-    The rates are those of every arm alike. No arm and no objective: all of an encoder or a decoder.
+    def __init__(self, backbone: str, data: Path, pairs: int, test_pairs: int) -> None:
+        self.name, self.data, self.test_pairs = backbone, data, test_pairs
+        self.causal = is_decoder(backbone)
+        self.depth, self.width = size_of(resolve(backbone))
+        self.blocks = min(MOST_BLOCKS, self.depth)
+        self.corpus = read_corpus(data / "corpus", short_texts(pairs), kind="pairs")
+
+    def describe(self) -> dict[str, Any]:
+        """What of a run's line says which texts it read, and how."""
+        found: dict[str, Any] = {"backbone": self.name, "corpus_sha256": self.corpus.sha256}
+        if self.causal:
+            found["reading"] = {
+                "template": TEMPLATES[TEMPLATE],
+                "clean_up": CLEAN_UP,
+                "num_blocks": self.blocks,
+                "bf16": has_bfloat16(),
+            }
+        return found | {"exit": self.depth}
+
+    @cached_property
+    def encoder(self) -> SentenceTransformer:
+        """Mean-pooled; a decoder inside its template, in bfloat16 where the machine has it."""
+        folder = resolve(self.name)
+        if not self.causal:
+            plain = build_plain_encoder(folder)
+            require_padding(plain.tokenizer, self.name)
+            return plain
+        encoder = build_prompt_encoder(
+            folder, None, [TEMPLATES[TEMPLATE]], pooling="rep1", clean_up=CLEAN_UP
+        )
+        return encoder.to(torch.bfloat16) if has_bfloat16() else encoder
+
+    @cached_property
+    def training(self) -> BlockStates:
+        """The states of the corpus, with Rep2 where there is one."""
+        return self._states(self.corpus.texts(), TRAINING_TOKENS, with_second=self.causal)
+
+    @cached_property
+    def pairs(self) -> torch.Tensor:
+        """The pairs [P, 2] of the corpus, as rows of its states."""
+        row = self.training.row
+        examples = itertools.chain.from_iterable(self.corpus.parts.values())
+        return torch.tensor([(row[each[0]], row[each[1]]) for each in examples])
+
+    @cached_property
+    def dev(self) -> SentencePairs:
+        """STS-B dev without STS12 to 16."""
+        return read_development_pairs(self.data / "sts").without_overlap
+
+    @cached_property
+    def dev_states(self) -> BlockStates:
+        """The states of `dev`."""
+        return self._states(distinct(self.dev.first, self.dev.second), TOKENS)
+
+    @cached_property
+    def tests(self) -> dict[str, SentencePairs]:
+        """The seven tests."""
+        return read_tests(self.data, self.test_pairs)
+
+    @cached_property
+    def test_states(self) -> BlockStates:
+        """The states of `tests`."""
+        sides = (side for of in self.tests.values() for side in (of.first, of.second))
+        return self._states(distinct(*sides), TOKENS)
+
+    def _states(self, texts: list[str], limit: int, *, with_second: bool = False) -> BlockStates:
+        preset = "decoder" if self.causal else "default"
+        config = SelectorConfig.preset(preset, width=self.width)
+        self.encoder.max_seq_length = limit
+        return states_of(self.encoder, texts, config, self.blocks, with_second=with_second)
+
+
+def run_heads(backbone: FrozenBackbone, file: Path, steps: int, seeds: Sequence[int]) -> None:
+    """Add the lines that ``file`` lacks: first the runs that choose rates, then every seed.
+
+    An arm that learns nothing has one run. The tests are scored where no rate is chosen any more.
     """
-
-    depths: Sequence[int]
-    seeds: Sequence[int]
-    schedule: Schedule
-    rates: Sequence[float] = (3e-3,)
-    arms: Sequence[str] = ()
-    objectives: Sequence[Objective] = ()
-
-
-def run_heads(
-    plan: Plan,
-    backbone: str,
-    data: Path,
-    cache: Path,
-    file: Path,
-    *,
-    template: str = "",
-    corpus: Sequence[CorpusPart] = (),
-    retrieval: Path | None = None,
-    test_pairs: int | None = None,
-) -> None:
-    """Run what ``file`` lacks of a plan on a backbone, which a decoder reads inside a ``template``.
-
-    ``cache`` keeps states and heads. ``test_pairs`` of each test are scored at the end, 0 for all,
-    None for none. Raises a `TrainingError` for what cannot be run, before any state is computed.
-    """
-    blocks, _ = size_of(resolve(backbone))
-    decoder = DecoderInput.inside(template, blocks) if template else None
-    require_known(plan.arms, [*ARMS], "arm")
-    require_known(plan.objectives, OBJECTIVES, "objective")
-    chosen = [each for each in OBJECTIVES if each in plan.objectives] or OBJECTIVES[:2]
-    arms = plan.arms or arms_for(blocks, causal=decoder is not None)
-    plan = replace(plan, arms=arms, objectives=chosen)
-    require_possible(plan, blocks, decoder)
-    if test_pairs is not None:
-        read_tests(data, test_pairs)  # so that no head is trained for tests that give no score
-    parts = corpus or (short_texts(DECODER_PAIRS) if decoder else CORPUS)
-    setting = read_setting(backbone, data, retrieval, cache, corpus=parts, decoder=decoder)
-    run_plan(setting, plan, file, cache)
-    if test_pairs is not None:
-        score_tests(setting, data, cache, file, pairs_per_task=test_pairs)
-
-
-def require_possible(plan: Plan, blocks: int, decoder: DecoderInput | None) -> None:
-    """Raise `ConfigError` for a plan that a backbone of so many blocks does not allow."""
-    dropped = blocks - decoder.num_blocks if decoder else 0
-    lowest = dropped + max(ARMS[name].num_blocks for name in plan.arms)
-    for asked in plan.depths:
-        if not lowest <= asked <= blocks:
-            raise ConfigError(
-                f"Depth {asked} is outside {lowest} to {blocks}: name another, or only arms "
-                "of fewer blocks."
-            )
-    if TUNING_SEED in plan.seeds:
-        raise ConfigError(f"Seed {TUNING_SEED} chooses learning rates: name seeds from 1.")
-    if "sfp" in plan.objectives and not (decoder and decoder.two_stages):
-        raise ConfigError("sfp contrasts Rep2 with Rep1: give a template with [REP1] in it.")
-
-
-def run_plan(setting: Setting, plan: Plan, file: Path, cache: Path) -> None:
-    """Run what ``file`` does not hold yet, tuning runs first, then seed by seed.
-
-    ``cache`` is the folder that keeps trained heads. A distillation follows the full depth itself,
-    where it is not run.
-    """
-    cells = [
-        (depth, objective, name)
-        for depth in plan.depths
-        for objective in plan.objectives
-        if objective != "distillation" or depth < setting.depth
-        for name in plan.arms
-    ]
-
-    def run(depth: int, objective: Objective, arm: str, seed: int, schedule: Schedule) -> Run:
-        cell = {"exit": depth, "objective": objective, "arm": arm, "seed": seed}
-        key = {**setting.describe(), **cell, "schedule": asdict(schedule)}
-        head = head_file(cache, key)
-        name = f"depth {depth} {objective} {arm}, seed {seed}"
-        train = partial(_train, setting, key, schedule, head)
-        return Run(name, file, key, head, {}, train, part=DEVELOPMENT)
-
+    plan = Schedule(steps, 0.0, max(1, steps // 4))
+    objectives = ("contrastive", "sfp") if backbone.causal else ("contrastive",)
+    arms = [name for name in arms_for(backbone.depth, causal=backbone.causal) if name not in LEFT]
+    run = partial(_run, backbone, file)
     tuning = {
-        cell: [run(*cell, TUNING_SEED, schedule) for schedule in _tuning(ARMS[cell[-1]], plan)]
-        for cell in cells
+        (objective, arm): [
+            run(objective, arm, TUNING_SEED, replace(plan, learning_rate=rate)) for rate in RATES
+        ]
+        for objective in objectives
+        for arm in arms
+        if ARMS[arm].learns
     }
     every = [each for runs in tuning.values() for each in runs]
-    run_missing(every, file.parent)
-    if all(each.has_line for each in every):
-        lines = read_lines(file)
-        schedules = {
-            cell: replace(plan.schedule, learning_rate=_rate(lines, tuning[cell], plan))
-            for cell in cells
-            if ARMS[cell[-1]].learns
-        }
-        runs = [run(*cell, seed, of) for seed in plan.seeds for cell, of in schedules.items()]
-        run_missing(runs, file.parent)
+    run_missing(every, backbone.data)
+    if not all(each.has_line for each in every):
+        return
+    lines = read_lines(file)
+    schedules = {
+        cell: replace(plan, learning_rate=_best_rate(lines, of)) for cell, of in tuning.items()
+    }
+    fixed = [
+        run(objective, arm, TUNING_SEED, replace(plan, steps=0))
+        for objective in objectives
+        for arm in arms
+        if not ARMS[arm].learns
+    ]
+    learned = [run(*cell, seed, of) for seed in seeds for cell, of in schedules.items()]
+    run_missing([*fixed, *learned], backbone.data)
 
 
-def _tuning(arm: Arm, plan: Plan) -> list[Schedule]:
-    """Every rate where there are several; of an arm that learns nothing its one run."""
-    if not arm.learns:
-        return [replace(plan.schedule, steps=0, learning_rate=0.0)]
-    every = [replace(plan.schedule, learning_rate=rate) for rate in plan.rates]
-    return every if len(every) > 1 else []
+def _run(
+    backbone: FrozenBackbone, file: Path, objective: str, arm: str, seed: int, schedule: Schedule
+) -> Run:
+    cell = {"objective": objective, "arm": arm, "seed": seed, "schedule": asdict(schedule)}
+    name = f"{objective}.{arm}.{schedule.learning_rate:g}.seed{seed}"
+    tested = counts(cell)
+    return Run(
+        name=f"frozen {name}",
+        file=file,
+        key={**backbone.describe(), **cell},
+        folder=file.with_suffix("") / name,
+        recipes={},
+        score=partial(_score, backbone, cell, tested),
+        needed=(TESTS,) if tested else (),
+    )
 
 
-def _rate(lines: Sequence[Line], tuning: Sequence[Run], plan: Plan) -> float:
+def _best_rate(lines: Sequence[Line], tuning: Sequence[Run]) -> float:
     """The rate of an arm at which its tuning run scored best on development data."""
     tuned = [next(line for line in lines if run.key.items() <= line.items()) for run in tuning]
-    best = max(tuned, key=lambda line: line["chosen"][CHOSEN_ON], default=None)
-    return plan.rates[0] if best is None else float(best["schedule"]["learning_rate"])
+    best = max(tuned, key=lambda line: line["chosen"][WITHOUT_OVERLAP])
+    return float(best["schedule"]["learning_rate"])
 
 
-def _train(
-    setting: Setting, key: dict[str, Any], schedule: Schedule, keep: Path, _: float | None
-) -> dict[str, Any]:
-    """Train a head, keep it, and describe what came out."""
-    torch.manual_seed(key["seed"])
-    arm = ARMS[key["arm"]]
-    head = arm.make(setting.width)
-    started = time.monotonic()
-    blocks = arm.blocks(key["exit"])
-    found = train_head(head, setting, blocks, key["objective"], schedule, key["seed"])
-    save_model(head, str(keep))
-    return {
+def _score(backbone: FrozenBackbone, cell: Line, tested: bool) -> dict[str, Any]:
+    """Train a head and score it."""
+    torch.manual_seed(cell["seed"])
+    arm, schedule = ARMS[cell["arm"]], Schedule(**cell["schedule"])
+    head = arm.make(backbone.width)
+
+    def score() -> float:
+        return correlation(backbone.dev_states.encode_by(head, arm.num_blocks), backbone.dev)
+
+    def loss_of(pairs: torch.Tensor) -> torch.Tensor:
+        return batch_loss(head, backbone.training, pairs, arm.num_blocks, cell["objective"])
+
+    batches = batches_of(backbone.pairs, schedule.batch_size, cell["seed"])
+    step, best = train_head(head, loss_of, score, batches, schedule)
+    found: dict[str, Any] = {
         "parameters": num_parameters(head),
-        **_rounded(found),
-        "seconds": round(time.monotonic() - started, 1),
-        "versions": versions(),
+        "step": step,
+        "chosen": {WITHOUT_OVERLAP: round(best, 6)},
     }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return None if value != value else round(value, 6)  # NaN is no JSON
-    if isinstance(value, dict):
-        return {key: _rounded(part) for key, part in value.items()}
-    return [_rounded(part) for part in value] if isinstance(value, list) else value
-
-
-def head_file(cache: Path, line: Line) -> Path:
-    """Where the trained head of a run is kept."""
-    text = json.dumps([line.get(name) for name in KEY], sort_keys=True)
-    return cache / "heads" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
-
-
-def score_tests(
-    setting: Setting, data: Path, cache: Path, file: Path, *, pairs_per_task: int = 0
-) -> None:
-    """Score every run of ``file`` that is in a table and has no scores of the tests yet.
-
-    Runs of other backbones, or that read them otherwise, are left as they are. ``pairs_per_task``
-    of each test, at equal steps; 0 takes all. The heads are in ``cache``. Raises `ConfigError`
-    for a run whose head is not there.
-    """
-    waiting = [
-        line
-        for line in read_lines(file)
-        if setting.reads_as(line) and counts(line) and TESTS not in line
-    ]
-    if not waiting:
-        return
-    tests = read_tests(data, pairs_per_task)
-    encoder = frozen_encoder(setting.backbone, setting.decoder)
-    every = distinct(*(side for pairs in tests.values() for side in (pairs.first, pairs.second)))
-    texts = Texts(every, states_of(encoder, every, cache, setting.decoder))
-    scored, thinned_to = {}, {PAIRS: pairs_per_task} if pairs_per_task else {}
-    for line in waiting:
-        encode = texts.encode_by(
-            _head_of(line, setting, cache), ARMS[line["arm"]].blocks(line["exit"])
-        )
-        scored[head_file(cache, line)] = scores_on(encode, tests) | thinned_to
-    lines = read_lines(file)  # again: another process may have added runs
-    for line in lines:
-        if head_file(cache, line) in scored:
-            line[TESTS] = scored[head_file(cache, line)]
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    with written_whole(file) as scratch:
-        scratch.write_text(text, encoding="utf-8")
-
-
-def _head_of(line: Line, setting: Setting, cache: Path) -> torch.nn.Module:
-    head, path = ARMS[line["arm"]].make(setting.width), head_file(cache, line)
-    if not path.is_file():
-        raise ConfigError(f"{path} is missing: delete its line and run the experiment again.")
-    load_model(head, str(path))
-    return head
+    if tested:
+        scores = scores_on(backbone.test_states.encode_by(head, arm.num_blocks), backbone.tests)
+        thinned_to = {PAIRS: backbone.test_pairs} if backbone.test_pairs else {}
+        found[TESTS] = {**scores, **thinned_to}
+    return found

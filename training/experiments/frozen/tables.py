@@ -1,7 +1,6 @@
 """The tables of heads on a frozen backbone: means over seeds, and each arm against its controls."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP
@@ -10,7 +9,6 @@ from s2sent.training.evaluation.sts import AVERAGE
 from s2sent.training.experiments.engine import TESTS
 from s2sent.training.experiments.frozen.heads import ARMS, ENCODER_ARMS
 from s2sent.training.experiments.tables import (
-    GEOMETRY,
     STS,
     Cell,
     Runs,
@@ -19,25 +17,20 @@ from s2sent.training.experiments.tables import (
     by_setting,
     comparisons_table,
     get,
-    least,
-    mean,
-    mean_weights,
     of_each_test,
     spread,
-    write_page,
 )
-from s2sent.training.files.jsonl import read_lines
 
 TUNING_SEED = 0  # of the runs that choose a rate
 PAIRS = "pairs_per_task"  # among a run's scores of the tests, where these were thinned
-TEXTS = ("backbone", "reading", "corpus_sha256")  # of runs that are compared
+# Of runs that are compared. A run that learns nothing has no steps of its own.
+SETTING = ("backbone", "reading", "corpus_sha256", "eval_every", "batch_size")
 # Where all runs of a table have them, in this order; the last one is what arms are compared in,
 # because no step or rate is chosen by it.
 SCORES = {
     **{name: get("chosen", name) for name in (WITHOUT_OVERLAP, "R@1", "MRR@10")},
     STS: get(TESTS, AVERAGE),
 }
-LAST_STEP = ", last step"  # where earlier versions looked at weights; scores are of the kept step
 
 
 def counts(line: Line) -> bool:
@@ -59,43 +52,17 @@ def scored_on(runs: Runs) -> str:
     return of_each_test(*numbers) if numbers else "not scored"
 
 
-def comparable(lines: Runs) -> dict[str, list[Line]]:
-    """The runs of each table by its title, those that chose a rate left out.
-
-    Runs of other texts or other steps have a table of their own. Where nothing is learned there are
-    no steps: the run stands in every table of its texts.
-    """
-    found: dict[str, list[Line]] = {}
-    for texts, of_texts in by_setting(filter(counts, lines), TEXTS).items():
-        of = "{}, read as {}, corpus {}".format(*texts)
-        fixed = [line for line in of_texts if not learns(line)]
-        learned = [{**line, **line["schedule"]} for line in of_texts if learns(line)]
-        schedules = by_setting(learned, ("steps", "batch_size", "eval_every"))
-        for (steps, batch, every), runs in schedules.items():
-            title = f"{steps} steps of {batch} pairs, scored every {every} steps, of {of}"
-            settings = {*map(_setting, runs)}
-            found[title] = [*runs, *(run for run in fixed if _setting(run) in settings)]
-        if not learned:
-            found[f"nothing learned of {of}"] = fixed
-    return found
-
-
-def write_frozen_tables(file: Path, command: str) -> Path:
-    """Write the tables of a file of runs beside it; returns their path."""
-    tables = frozen_tables(file)
-    name = Path(read_lines(file)[0]["backbone"]).name.rpartition(":")[2]
-    return write_page(file.with_suffix(".md"), f"Heads on a frozen {name}", command, [tables])
-
-
-def frozen_tables(file: Path) -> str:
+def frozen_tables(lines: Runs) -> str:
     """Markdown: a table of scores for each depth and objective, and one of comparisons.
 
-    Runs of other texts or steps have tables of their own. Holm's correction is over all comparisons
-    of such a part. Raises `ConfigError` for a file without runs.
+    Runs of other texts or another schedule have tables of their own. Holm's correction is over all
+    comparisons of such a part.
     """
-    tables = {title: _tables(runs) for title, runs in comparable(read_lines(file)).items()}
-    if not tables:
-        raise ConfigError(f"{file} has no runs: run the experiment first.")
+    runs = [{**line["schedule"], **line} for line in lines if counts(line)]
+    tables = {
+        f"{backbone}, corpus {corpus}, scored every {every} steps of {batch} pairs": _tables(of)
+        for (backbone, _, corpus, every, batch), of in by_setting(runs, SETTING).items()
+    }
     if len(tables) == 1:
         return next(iter(tables.values()))
     return "\n\n".join(f"### {title}\n\n{of}" for title, of in tables.items())
@@ -126,21 +93,13 @@ def _shared_scores(lines: Runs) -> list[str]:
 
 def _scores_table(runs: Mapping[str, Runs]) -> str:
     every = [run for of_arm in runs.values() for run in of_arm]
-    names = _shared_scores(every)
-    measures = [n for n in GEOMETRY if all(n in (run.get(TESTS) or {}) for run in every)]
-    at = LAST_STEP if any("moved" in run for run in every if learns(run)) else ""
     columns: dict[str, Cell] = {
         "parameters": lambda of: f"{of[0]['parameters']:,}",
         "seeds": lambda of: str(len(of)) if learns(of[0]) else "nothing learned",
         "rate": lambda of: f"{of[0]['schedule']['learning_rate']:g}" if learns(of[0]) else "",
-        **{name: spread(SCORES[name]) for name in names},
-        **{name: spread(get(TESTS, name), ".3f") for name in measures},
+        **{name: spread(SCORES[name]) for name in _shared_scores(every)},
         "kept steps": _kept_steps,
-        f"weight change{at}": least(lambda run: run.get("weight_change", run.get("moved"))),
-        f"spread over texts{at}": mean(get("spread"), ".3f"),
     }
-    if STS in names and any(run["block_weights"] for run in every):
-        columns[f"weights of the blocks{at}"] = mean_weights()
     return arms_table({arm: ARMS[arm].label for arm in runs}, runs, columns)
 
 

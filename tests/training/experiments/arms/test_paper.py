@@ -27,7 +27,7 @@ from tests.support.tiny_tasks import tiny_tasks
 
 
 class StandIn:
-    """Stands for the trainer and the scores: writes the record of a run that it counts."""
+    """Stands for the trainer: writes the record of a run that it counts."""
 
     def __init__(self) -> None:
         self.trained: list[str] = []
@@ -48,13 +48,6 @@ class StandIn:
         write_json(output / "training.json", record)
         return SimpleNamespace(seconds=1.5, stopped=None)
 
-    def score(
-        self, checkpoint: Path, recipe: Recipe, data: Path, *, transfer: bool
-    ) -> dict[str, Any]:
-        assert checkpoint.is_dir()
-        accuracy = {"transfer": {"MR": 80.0, "average": 80.0}} if transfer else {}
-        return {"scores": {"average": 79.0}, **accuracy}
-
 
 @pytest.fixture(scope="module")
 def backbone(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -73,7 +66,10 @@ def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
     recipe = next(iter(runs[0].recipes.values()))
     stand_in.corpus = read_corpus(series.data / "corpus", recipe.corpus, kind="texts").sha256
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(paper, "score_checkpoint", stand_in.score)
+        patched.setattr(paper, "load_checkpoint", lambda folder: folder)
+        patched.setattr(paper, "torch_encode", lambda _: None)
+        patched.setattr(paper, "score", lambda *_: {"STS-B": 79.0})
+        patched.setattr(paper, "score_transfer", lambda *_: {"MR": 80.0})
         run_missing(runs, series.data, train=stand_in.train)
 
 
@@ -136,7 +132,7 @@ def test_a_result_of_another_recipe_is_refused_before_anything_runs(series: Seri
     with pytest.raises(ConfigError) as refused:
         go(["table 3"], replace(series, steps=9), stand_in)
     message = str(refused.value)
-    assert "simcse.jsonl, last1 seed 1 holds another recipe than simcse last1 seed 1" in message
+    assert "simcse.jsonl holds simcse last1 seed 1 with other settings than it has now" in message
     assert "training.steps = 4 against 9" in message
     assert len(stand_in.trained) == 2
 
@@ -149,7 +145,7 @@ def test_a_result_of_another_corpus_is_refused(series: Series) -> None:
     file.unlink()
     for line in lines:
         append_line(file, {**line, "corpus_sha256": "0" * 64})
-    with pytest.raises(ConfigError, match="was trained on the corpus 000000000000"):
+    with pytest.raises(ConfigError, match=r"corpus_sha256 = 0{64} against"):
         go(["table 4"], series, stand_in)
 
 
@@ -164,8 +160,8 @@ def test_a_file_that_is_no_result_is_refused(series: Series) -> None:
 
 def test_what_does_not_fit_the_backbone_is_left_out_with_a_reason(series: Series) -> None:
     few = tiny_backbone(series.output / "few", num_layers=4)
-    todo, left_out = cells_of(chosen(["figure 8"]), replace(series, backbone=str(few)))
-    assert len(todo) == 4
+    todo, left_out = cells_of(chosen(["table 2"]), replace(series, backbone=str(few)))
+    assert len(todo) == 7
     assert left_out["last6-2d"] == "it weighs 6 blocks, and the backbone has 4"
     _, left_out = cells_of(chosen(["table 3", "table 4"]), replace(series, objectives=("prompt",)))
     assert left_out == {"table 3 with prompt": "the paper has no such rows"}
@@ -184,11 +180,7 @@ def test_from_the_command_to_the_tables_on_a_tiny_backbone(tmp_path: Path, backb
     assert content["configuration"] == "last3-2d"
     assert set(content["scores"]) == {*TASKS, "average"}
     assert content["scores"]["average"] == pytest.approx(fmean(content["scores"][t] for t in TASKS))
-    assert [step for step, _ in content["curve"]] == [0, 2]
-    assert sum(content["mean_block_weights"]) == pytest.approx(1, abs=1e-3)
-    assert 0 <= content["weights"]["moved"] < 0.1
-    assert 0 <= content["weights"]["max_moved"] < 0.1
-    assert content["parameters"]["selector"] == 64 * 5 + 5 + 3 * (5 * 64 + 64)
+    assert content["step"] == 2
     assert content["source_sha256"] == source_sha256()
     assert "dirty" in content
     assert set(content["transfer"]) >= {"MR", "MRPC", "average"}

@@ -1,6 +1,5 @@
-"""Tables and plots: mean, deviation and test of every row, the same bytes from the same results."""
+"""Tables: mean, deviation and test of every row, the same bytes from the same results."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,24 +7,17 @@ import pytest
 from scipy.stats import ttest_rel
 
 from s2sent.training.errors import ConfigError
-from s2sent.training.experiments.arms.hypotheses import findings
 from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, chosen
 from s2sent.training.experiments.arms.paper_tables import (
-    experiment_table,
-    hypotheses_table,
+    experiment_tables,
     read_results,
     write_tables,
 )
+from s2sent.training.experiments.tables import ByArm
 from s2sent.training.files.jsonl import append_line
-from tests.support.made_up_results import (
-    BASE,
-    NOTHING,
-    ORDERED,
-    SELECTED,
-    by_seed,
-    made_up,
-    write_made_up,
-)
+from tests.support.made_up_results import BASE, SELECTED, made_up, write_made_up
+
+LESS_BASE = "Last3 2D, minus Last1 base"
 
 
 def line(table: str, start: str) -> list[str]:
@@ -33,35 +25,44 @@ def line(table: str, start: str) -> list[str]:
     return [cell.strip() for cell in found.strip("|").split("|")]
 
 
+def tables_of(results: ByArm) -> list[str]:
+    return experiment_tables(EXPERIMENTS["table 2"], "simcse", results)
+
+
+def compared(results: ByArm, start: str = LESS_BASE) -> dict[str, str]:
+    """A row of the table of comparisons by its columns."""
+    (table,) = (each for each in tables_of(results)[1:] if f"| {start} |" in each)
+    return dict(zip(line(table, ""), line(table, start), strict=True))
+
+
 def test_a_table_shows_mean_deviation_number_and_the_p_of_pairs(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, {"last1": BASE, "last3-2d": SELECTED})
-    table = experiment_table(EXPERIMENTS["table 2"], "simcse", results)
+    table = tables_of(results)[0]
     head = line(table, "")
     cells = dict(zip(head, line(table, "Last3 2D"), strict=True))
     assert cells["n"] == "3"
     assert cells["average"] == "79.20 ± 0.26"
-    assert cells["Δ"] == "+1.00"
+    tested = compared(results)
+    assert tested["average"] == "+1.00"
     # By hand: differences 1.0, 1.1, 0.9; t = 1 / (0.1 / sqrt 3) = 17.32 with 2 degrees of freedom.
     assert ttest_rel(SELECTED, BASE).statistic == pytest.approx(17.32, abs=1e-2)
-    assert cells["p"] == f"**{ttest_rel(SELECTED, BASE).pvalue:.3f}**" == "**0.003**"
-    assert cells["parameters added, %"] == "0.2000 ± 0.0000"
+    assert tested["p (Holm)"] == f"{ttest_rel(SELECTED, BASE).pvalue:.3f}" == "0.003"
     assert cells["paper, BERT-base: STS-B / SICK-R / average"] == "79.54 / 73.18 / 78.50"
     base = dict(zip(head, line(table, "Last1 base"), strict=True))
-    assert (base["average"], base["Δ"], base["p"]) == ("78.20 ± 0.20", "", "")
+    assert base["average"] == "78.20 ± 0.20"
 
 
 def test_what_was_not_run_is_shown_as_such(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, {"last1": BASE})
-    cells = line(experiment_table(EXPERIMENTS["table 2"], "simcse", results), "Last3 2D")
-    assert cells[1:3] == ["0", "not run"]
-    assert {verdict for _, verdict, _ in findings({}, NOTHING)} == {"not run"}
+    (table,) = tables_of(results)
+    assert line(table, "Last3 2D")[1:3] == ["0", "not run"]
 
 
 def test_one_seed_has_no_deviation_and_no_test(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, {"last1": BASE[:1], "last3-2d": SELECTED[:1]})
-    table = experiment_table(EXPERIMENTS["table 2"], "simcse", results)
-    cells = dict(zip(line(table, ""), line(table, "Last3 2D"), strict=True))
-    assert (cells["average"], cells["Δ"], cells["p"]) == ("79.00", "+1.00", "no test")
+    assert "79.00" in line(tables_of(results)[0], "Last3 2D")
+    tested = compared(results)
+    assert (tested["average"], tested["p (Holm)"]) == ("+1.00", "no test")
 
 
 def test_p_is_corrected_over_the_table(tmp_path: Path) -> None:
@@ -69,42 +70,35 @@ def test_p_is_corrected_over_the_table(tmp_path: Path) -> None:
     results = write_made_up(
         tmp_path, {"last1": BASE, "last3-2d": SELECTED, "last3-avg": [78.1, 78.6, 78.2]}
     )
-    table = experiment_table(EXPERIMENTS["table 2"], "simcse", results)
-    cells = dict(zip(line(table, ""), line(table, "Last3 2D"), strict=True))
-    assert cells["p"] == f"**{2 * ttest_rel(SELECTED, BASE).pvalue:.3f}**"
+    assert compared(results)["p (Holm)"] == f"{2 * ttest_rel(SELECTED, BASE).pvalue:.3f}"
 
 
 def test_one_seed_does_not_stand_beside_means_of_several(tmp_path: Path) -> None:
     results = write_made_up(tmp_path, {"last1": BASE, "last3-2d": SELECTED[:1]})
-    cells = line(experiment_table(EXPERIMENTS["table 2"], "simcse", results), "Last3 2D")
-    assert cells[1:3] == ["1", "not run"]
+    (table,) = tables_of(results)
+    assert line(table, "Last3 2D")[1:3] == ["1", "not run"]
 
 
 def kept(steps: Sequence[int], folder: Path) -> str:
     """The p of runs that kept these steps, beside a base that learned."""
     write_made_up(folder, {"last1": BASE})
     for seed, (value, step) in enumerate(zip(SELECTED, steps, strict=True), start=1):
-        changed = {"step": step, "weights": {"max_moved": 0.001}}
-        append_line(folder / "simcse.jsonl", made_up("last3-2d", seed, value) | changed)
-    table = experiment_table(EXPERIMENTS["table 2"], "simcse", read_results(folder, "simcse"))
-    return dict(zip(line(table, ""), line(table, "Last3 2D"), strict=True))["p"]
+        append_line(folder / "simcse.jsonl", made_up("last3-2d", seed, value) | {"step": step})
+    return compared(read_results(folder, "simcse"))["p (Holm)"]
 
 
-def test_no_run_is_left_out_for_the_step_that_it_kept_or_how_far_its_weights_changed(
-    tmp_path: Path,
-) -> None:
+def test_no_run_is_left_out_for_the_step_that_it_kept(tmp_path: Path) -> None:
     for number, steps in enumerate([(50, 50, 50), (50, 0, 50), (0, 0, 0)]):
-        assert kept(steps, tmp_path / str(number)) == "**0.003**"
+        assert kept(steps, tmp_path / str(number)) == "0.003"
 
 
 def test_initial_weights_beside_initial_weights_are_not_tested(tmp_path: Path) -> None:
     for name, values in {"last1": BASE, "last3-2d": SELECTED}.items():
         for seed, value in enumerate(values, start=1):
             append_line(tmp_path / "simcse.jsonl", made_up(name, seed, value) | {"step": 0})
-    runs = read_results(tmp_path, "simcse")
-    table = experiment_table(EXPERIMENTS["table 2"], "simcse", runs)
-    cells = dict(zip(line(table, ""), line(table, "Last3 2D"), strict=True))
-    assert (cells["Δ"], cells["p"]) == ("+1.00", "initial weights, not tested")
+    _, tested = tables_of(read_results(tmp_path, "simcse"))
+    assert line(tested, LESS_BASE)[2::2] == ["+1.00", "", ""]
+    assert line(tested, LESS_BASE)[5] == "initial weights, not tested"
 
 
 def test_runs_of_different_length_do_not_share_a_table(tmp_path: Path) -> None:
@@ -118,21 +112,16 @@ def test_runs_of_different_length_do_not_share_a_table(tmp_path: Path) -> None:
         read_results(tmp_path, "simcse")
 
 
-def test_all_tables_and_plots_are_written_and_the_same_again(tmp_path: Path) -> None:
-    averages = {name: BASE for e in EXPERIMENTS.values() for name in e.configurations}
+def test_all_tables_are_written_and_the_same_again(tmp_path: Path) -> None:
+    averages = {name: BASE for each in EXPERIMENTS.values() for name in each.configurations}
     write_made_up(tmp_path, averages | {"last3-2d": SELECTED})
     experiments = list(EXPERIMENTS.values())
     file = write_tables(experiments, tmp_path, ["simcse"], "reproduce it")
     text = file.read_text()
     assert "Made by `s2sent-train reproduce it`" in text
     assert all(f"### {experiment.title}" in text for experiment in experiments)
-    plots = {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")}
-    assert set(re.findall(r"\]\((.*svg)\)", text)) == set(plots)
-    assert {"simcse-table-2.svg", "simcse-figure-8.svg"} <= set(plots)
-    some = chosen(["table 2", "figure 8"])
-    texts = {write_tables(some, tmp_path, ["simcse"], "reproduce it").read_text() for _ in range(2)}
-    assert len(texts) == 1
-    assert {path.name: path.read_bytes() for path in tmp_path.glob("*.svg")} == plots
+    again = write_tables(experiments, tmp_path, ["simcse"], "reproduce it").read_text()
+    assert again == text
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
@@ -140,14 +129,14 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
         write_tables(chosen(["table 2"]), tmp_path, ["simcse"], "reproduce it")
 
 
-def test_what_the_paper_says_is_read_from_results_and_from_overhead(tmp_path: Path) -> None:
-    noisy = {
-        name: [run["scores"]["average"] for run in runs] for name, runs in by_seed(ORDERED).items()
-    }
-    results = write_made_up(tmp_path, noisy)
-    table = hypotheses_table(results, {"latency": 0.1})
-    assert "| **holds** |" in table
-    assert re.search(
-        r"last3-2d 7\S+ ± \S+ \(n = 5\), last3-1d 7\S+ ± \S+ \(n = 5\), p [=<] ", table
-    )
-    assert "latency +0.10 %" in table
+def test_rows_that_the_paper_orders_are_tested_by_themselves(tmp_path: Path) -> None:
+    """Holm's correction is over these two, without the comparisons with the base."""
+    avg, one, two = [76.0, 76.1, 76.3], [77.0, 77.2, 77.1], [78.0, 78.4, 78.1]
+    rows = {"last1": BASE, "last3-avg": avg, "last3-1d": one, "last3-2d": two}
+    results = write_made_up(tmp_path, rows)
+    p = sorted(float(ttest_rel(*pair).pvalue) for pair in ((two, one), (one, avg)))
+    found = [
+        compared(results, pair)["p (Holm)"]
+        for pair in ("Last3 2D, minus Last3 avg+1D", "Last3 avg+1D, minus Last3 avg")
+    ]
+    assert sorted(found) == sorted([f"{2 * p[0]:.3f}", f"{max(2 * p[0], p[1]):.3f}"])

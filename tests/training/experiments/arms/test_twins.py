@@ -60,7 +60,6 @@ def test_every_arm_has_its_development_and_its_test_line(
         for arm in ARMS
     ]
     assert not any("/" in json.dumps(line["plan"]) for line in lines_of(series))
-    assert all(line["moved"] < 1e-5 for line in lines_of(series) if line["part"] == "development")
 
 
 def test_every_run_begins_where_the_plan_says(series: Series, trained: Untrained) -> None:
@@ -112,19 +111,20 @@ def test_a_series_goes_on_where_it_was_left(series: Series, trained: Untrained) 
 
 def test_untrained_arms_are_shown_as_not_tested(series: Series, trained: Untrained) -> None:
     table = (series.folder / "jtcse.md").read_text(encoding="utf-8")
-    assert table.count("two SimCSE towers, summed") == 4
+    assert table.count("| two SimCSE towers, summed |") == 4
     assert table.count("| initial weights, not tested |") == 16
     assert "not run" not in table.lower()
 
 
-def test_plans_that_cannot_be_compared_are_refused(series: Series, trained: Untrained) -> None:
+def test_plans_have_tables_of_their_own(series: Series, trained: Untrained) -> None:
     file = series.folder / "jtcse.jsonl"
     kept = file.read_text(encoding="utf-8")
     line = json.loads(kept.splitlines()[0])
     line["plan"]["steps"] += 1
     file.write_text(kept + json.dumps(line) + "\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="several plans"):
-        run_study(STUDY, series, only_tables=True)
+    table = run_study(STUDY, series, only_tables=True).read_text(encoding="utf-8")
+    assert [table.count(f"{steps} steps of 8 pairs") for steps in (2, 3)] == [1, 1]
+    assert table.count("| two SimCSE towers, summed |") == 4
     file.unlink()
     with pytest.raises(ConfigError, match="has no results"):
         run_study(STUDY, series, only_tables=True)
