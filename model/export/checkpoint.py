@@ -95,7 +95,7 @@ def export_checkpoint(
         manifest = _describe(encoder, checkpoint, options, written)
 
         def compare(depth: int | None = None) -> ParityReport:
-            name = checked_prompt_name(manifest)
+            name = checked_prompt_name(served)
             given, rows = (sentences, depth, manifest.prompt(name)), len(sentences)
             exported = encode(encoder, *given)
             return check_parity(

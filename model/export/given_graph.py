@@ -113,7 +113,7 @@ def export_given_graph(folder: Path, target: Path, *, name: str = "") -> Artifac
         served = OnnxEncoder(Artifact(staging, manifest))
         own = sentences_for(Vocabulary.from_buffer(encoder.tokenizer))
         sentences = [*own, " ".join(own)]
-        prompt_name = checked_prompt_name(manifest)
+        prompt_name = checked_prompt_name(served)
         expected = reference(sentences, manifest.prompt(prompt_name))
         encode = partial(served.encode, prompt_name=prompt_name)
         report = check_parity("fp32", sentences, onnx=encode, torch=expected, unrounded=expected)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from s2sent.model.artifact.manifest import Manifest
+from s2sent.model.runtime.encoder import OnnxEncoder
 
 Embeddings = NDArray[np.float32]  # [n, dim], L2-normalised
 Encode = Callable[[Sequence[str]], Embeddings]
@@ -33,7 +33,7 @@ _CHOOSE = (
 
 
 class ParityError(Exception):
-    """The exported graph does not give the vectors that torch gives; nothing was written."""
+    """The graph does not give torch's vectors, or nothing shows it; nothing is written."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +83,24 @@ def sentences_for(tokenizer: Any) -> tuple[str, ...]:
     return tuple(filter(None, texts)) or built_in
 
 
-def checked_prompt_name(manifest: Manifest) -> str | None:
+def checked_prompt_name(served: OnnxEncoder) -> str | None:
     """The prompt of the sentences that parity is checked on: the default one.
 
-    Where prompts are left out of the pooling it is the shortest one with a text.
+    Where prompts are left out of the pooling it is the shortest one with a text. Raises
+    `ParityError` where it leaves no room for a sentence.
     """
+    manifest = served.artifact.manifest
     left_out = {} if manifest.pools_prompts else manifest.prompts
     lengths = {name: len(prompt) for name, prompt in left_out.items() if prompt}
-    return min(lengths, key=lengths.__getitem__, default=manifest.default_prompt_name)
+    name = min(lengths, key=lengths.__getitem__, default=manifest.default_prompt_name)
+    prompt, limit = manifest.prompt(name), manifest.max_seq_length
+    if prompt and (tokens := served.tokenizer.row_length(prompt)) >= limit:
+        raise ParityError(
+            f"the prompt {name!r} has {tokens} tokens with the special ones, and max_seq_length is"
+            f" {limit}, which leaves no room for a text: shorten the prompt, or export with"
+            f" --max-seq-length above {tokens}."
+        )
+    return name
 
 
 def in_mixed_batches(encode: Encode, sentences: Sequence[str], *, seed: int = 0) -> Embeddings:

@@ -68,7 +68,7 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
         manifest = _describe([tower.manifest for tower in towers], checkpoint, normalize=normalize)
         served = OnnxEncoder(Artifact(folder, manifest))
         sentences = checked_texts(get_twins(twins).towers[0], options.sentences)
-        name = checked_prompt_name(manifest)
+        name = checked_prompt_name(served)
         prompt = manifest.prompt(name)
         report = check_parity(
             options.precision,

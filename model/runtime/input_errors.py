@@ -1,5 +1,7 @@
 """The errors of texts that cannot be tokenised or embedded as asked."""
 
+from typing import Self
+
 
 class UnusableInput(ValueError):
     """A text that cannot be tokenised as asked; ``index`` is its position in the call.
@@ -15,6 +17,12 @@ class UnusableInput(ValueError):
 
 class InputTooLong(UnusableInput):
     """A text does not fit, and truncation was declined."""
+
+    @classmethod
+    def of(cls, index: int, found: str, limit: int) -> Self:
+        """The error of a text that has more than ``limit`` tokens or characters."""
+        complaint = f"has {found}; the limit is {limit}. Shorten it or allow truncation."
+        return cls(index, complaint)
 
 
 class InvalidTokenIds(UnusableInput):

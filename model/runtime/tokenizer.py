@@ -13,7 +13,7 @@ from typing import Literal
 import tokenizers
 
 from s2sent.model.artifact.template import Template
-from s2sent.model.runtime.input_errors import InputTooLong, InvalidTokenIds
+from s2sent.model.runtime.input_errors import InputTooLong, InvalidTokenIds, UnusableInput
 from s2sent.model.runtime.special_tokens import is_special, special_tokens_around
 from s2sent.model.runtime.token_spans import TokenSpan, spans_of, unknown_id_of
 from s2sent.model.runtime.windows import Windows, common_length
@@ -74,7 +74,7 @@ class Tokenizer:
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.unknown_id = unknown_id_of(self._tokenizer, content)
         self._pools_prompts = pools_prompts
-        self._left_out_by_prompt: dict[str, int] = {}
+        self._prompts: dict[str, tuple[list[int], int]] = {}
         self._template = template
         if template:
             self._tokenizer.encode_special_tokens = True
@@ -106,8 +106,9 @@ class Tokenizer:
         ``prompt`` is put before every string. A row that is already a list of token ids is taken
         as it is: no prompt and no special tokens are added, and where there is a template the row
         must begin and end with it. A text has no ids where none would be pooled. Raises
-        `InputTooLong` when a text does not fit and ``truncate`` is false, and `InvalidTokenIds` for
-        ids outside the vocabulary or not in the template.
+        `InputTooLong` when a text does not fit and ``truncate`` is false, `UnusableInput` for a
+        string behind a prompt that fills the row, unless it is cut on the left, and
+        `InvalidTokenIds` for ids outside the vocabulary or not in the template.
         """
         cut_left = truncation_direction == "left"
         most = windows.most if windows else 1
@@ -115,14 +116,16 @@ class Tokenizer:
         cut: list[int] = []  # the texts of which not all characters are tokenised
         for index, text in enumerate(texts):
             if isinstance(text, str):
+                if prompt and not cut_left:
+                    self._require_room(prompt, index)
                 framed = self._framed(prompt + text)
                 strings.append(self._bounded(framed, index, most, truncate, cut_left))
                 if len(strings[-1]) < len(framed):
                     cut.append(index)
         encoded = iter(self._encode(strings))
-        left_out = self._left_out(prompt)
+        asked, left_out = self._of_prompt(prompt)
         rows = [
-            self._fitted(next(encoded), index, prompt, left_out, windows, truncate, cut_left)
+            self._fitted(next(encoded), index, asked, left_out, windows, truncate, cut_left)
             if isinstance(text, str)
             else self._cut(*self._checked(text, index), truncate, cut_left)
             for index, text in enumerate(texts)
@@ -130,6 +133,10 @@ class Tokenizer:
         for index in cut:
             rows[index] = replace(rows[index], truncated=True)
         return rows
+
+    def row_length(self, prompt: str) -> int:
+        """The tokens of a prompt without a text, special or template tokens included."""
+        return self.max_seq_length - self._room + len(self._of_prompt(prompt)[0])
 
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
         """Every token of a text, which is not truncated; a template's are special too."""
@@ -188,7 +195,9 @@ class Tokenizer:
         truncated = len(ids) > room
         if truncated:
             if not truncate:
-                raise self._too_long(index, len(ids) + self.max_seq_length - room)
+                own = f", {self._template.length} of them the template's" if self._template else ""
+                found = f"{len(prefix) + len(ids) + len(suffix)} tokens{own}"
+                raise InputTooLong.of(index, found, self.max_seq_length)
             ids = ids[-room:] if cut_left else ids[:room]
         row = [*prefix, *ids, *suffix]
         if row and row[-1] < 0:  # as are all before it
@@ -199,7 +208,7 @@ class Tokenizer:
         self,
         ids: list[int],
         index: int,
-        prompt: str,
+        prompt: list[int],
         left_out: int,
         windows: Windows | None,
         truncate: bool,
@@ -210,8 +219,7 @@ class Tokenizer:
         ids = _not_pooled(ids, inside)
         if windows is None or len(ids) <= self._room:
             return self._cut(ids, index, prefix, self._suffix, truncate, cut_left)
-        asked = _not_pooled(self._encode([self._framed(prompt)])[0] if prompt else [], inside)
-        lead = ids[: common_length(asked, ids)]
+        lead = ids[: common_length(_not_pooled(prompt, inside), ids)]
         room = self._room - len(lead)
         if room < 1:
             return self._cut(ids, index, prefix, self._suffix, truncate, cut_left)
@@ -231,43 +239,37 @@ class Tokenizer:
         )
         return TokenizedText(first, truncated, more)
 
-    def _left_out(self, prompt: str) -> int:
-        """The first tokens of a row that are not pooled, as sentence-transformers counts them.
+    def _of_prompt(self, prompt: str) -> tuple[list[int], int]:
+        """The ids of a prompt alone, and how many tokens of a row that has it are not pooled.
 
-        They are those of the prompt alone, without one special token at the end.
+        They are as sentence-transformers counts them: without one special token at the end.
         https://github.com/huggingface/sentence-transformers (Transformer._get_prompt_length)
         """
-        if self._pools_prompts or not prompt:
-            return 0
-        if prompt not in self._left_out_by_prompt:
-            (ids,) = self._encode([prompt])
+        if not prompt:
+            return [], 0
+        if prompt not in self._prompts:
+            (ids,) = self._encode([self._framed(prompt)])
             row = [*self._prefix, *ids[: self._room], *self._suffix]
             end = self._suffix or [each for each in row[-1:] if is_special(self._tokenizer, each)]
-            self._left_out_by_prompt[prompt] = len(row) - bool(end)
-        return self._left_out_by_prompt[prompt]
+            left_out = 0 if self._pools_prompts else len(row) - bool(end)
+            self._prompts[prompt] = ids, left_out
+        return self._prompts[prompt]
 
     def _bounded(self, text: str, index: int, most: int, truncate: bool, cut_left: bool) -> str:
         limit = MAX_CHARACTERS_PER_TOKEN * self.max_seq_length * most
         if len(text) <= limit:
             return text
         if not truncate:
-            raise InputTooLong(
-                index,
-                f"has {len(text)} characters; the limit is {limit}."
-                " Shorten it or allow truncation.",
-            )
+            raise InputTooLong.of(index, f"{len(text)} characters", limit)
         return text[-limit:] if cut_left else text[:limit]
 
-    def _too_long(self, index: int, num_tokens: int) -> InputTooLong:
-        return InputTooLong(
-            index,
-            f"has {num_tokens} tokens{self._of_template}; the limit is {self.max_seq_length}."
-            " Shorten it or allow truncation.",
-        )
-
-    @property
-    def _of_template(self) -> str:
-        return f", {self._template.length} of them the template's" if self._template else ""
+    def _require_room(self, prompt: str, index: int) -> None:
+        if (length := self.row_length(prompt)) >= self.max_seq_length:
+            raise UnusableInput(
+                index,
+                f"stands behind a prompt that has {length} tokens with the special ones; the limit"
+                f" for both is {self.max_seq_length}. Choose another prompt, or none.",
+            )
 
     def _checked(
         self, ids: Sequence[int], index: int

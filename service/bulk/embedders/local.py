@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
+from s2sent.model.runtime.input_errors import UnusableInput
 from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.model.runtime.tokenizer import MAX_CHARACTERS_PER_TOKEN
 from s2sent.service.bulk.job import BulkError, Embedded, Model, Options, Pending
@@ -29,7 +30,8 @@ Tokens = NDArray[np.int32]
 class LocalEmbedder:
     """An artifact on ``threads`` cores, by default all that this process may use.
 
-    Raises BulkError when the artifact cannot be opened or does not reproduce its canary.
+    Raises BulkError when the artifact cannot be opened or does not reproduce its canary, and for a
+    prompt that leaves no room for a text.
     """
 
     def __init__(self, artifact: Path, options: Options, *, threads: int = 0) -> None:
@@ -43,6 +45,10 @@ class LocalEmbedder:
         self._encoder = _verified_encoder(opened)
         self._depth = options.depth
         self._prompt = manifest.prompt(options.prompt_name)
+        try:
+            self._encoder.tokenizer.tokenize([""], prompt=self._prompt)
+        except UnusableInput as error:
+            raise BulkError(f"Every text {error.complaint}") from None
         self._executor = ThreadPoolExecutor(self.threads, thread_name_prefix="encode")
 
     def start(self, texts: list[str]) -> Pending:

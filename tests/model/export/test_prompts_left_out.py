@@ -1,6 +1,7 @@
 """Prompts that are attended to and left out of the pooling give sentence-transformers' vectors."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,7 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.given_graph import export_given_graph
 from s2sent.model.export.gpu.conversion import convert_for_gpu
 from s2sent.model.export.options import ExportOptions
-from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.parity import ParityError, parity_sentences
 from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.export.restore import restore_checkpoint
 from s2sent.model.network.checkpoint import CheckpointError
@@ -28,6 +29,8 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.model.runtime.input_errors import UnusableInput
 from s2sent.service.__main__ import app
+from s2sent.service.bulk.embedders.local import LocalEmbedder
+from s2sent.service.bulk.job import BulkError, Options
 from tests.support.given_graphs import given_graph
 from tests.support.server_process import running_server
 from tests.support.tiny import _byte_level_tokenizer, _save, tiny_backbone
@@ -154,23 +157,47 @@ def test_a_graph_of_its_own_gives_the_librarys_vectors(pooling: str, tmp_path: P
 ENDLESS = {"short": "the cat: ", "endless": "what is in the house: " * TOKENS}
 
 
-def test_behind_a_prompt_that_fills_the_row_the_end_token_is_pooled(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["bert", "qwen3"])
+def test_a_shortest_prompt_that_fills_the_row_is_not_exported(family: str, tmp_path: Path) -> None:
+    model = save_model(tmp_path / "saved", family, prompts={"endless": ENDLESS["endless"]})
+    said = (
+        r"the prompt 'endless' has \d+ tokens with the special ones, and max_seq_length is 48,"
+        r" which leaves no room for a text: shorten the prompt, or export with --max-seq-length"
+    )
+    with pytest.raises(ParityError, match=said):
+        export(model, tmp_path / "artifact", "packed")
+    assert not (tmp_path / "artifact").exists()
+
+
+def test_a_text_behind_a_prompt_that_fills_the_row_is_refused(tmp_path: Path) -> None:
+    """The library pools the special token at the end alone: one vector for all texts."""
     model = save_model(tmp_path / "saved", "bert", prompts=ENDLESS)
     served = export(model, tmp_path / "artifact", "packed")
-    expected = library_of(model).encode(TEXTS, prompt_name="endless")
-    rows = served.encode(TEXTS, prompt_name="endless")
-    np.testing.assert_allclose(rows, expected, atol=1e-5)
-    np.testing.assert_allclose(rows, np.tile(rows[:1], (len(TEXTS), 1)), atol=1e-6)
+    said = r"nput 0 stands behind a prompt that has \d+ tokens .* is 48. Choose another prompt"
+    with pytest.raises(UnusableInput, match=said):
+        served.encode(TEXTS, prompt_name="endless")
+    with running_server(served.artifact.path) as server:
+        answers = {
+            name: server.client.post("/embed", json={"inputs": TEXTS, "prompt_name": name})
+            for name in ENDLESS
+        }
+    assert {name: each.status_code for name, each in answers.items()} == {
+        "short": 200,
+        "endless": 422,
+    }
+    assert re.search(said, answers["endless"].text)
+    options = Options(prompt_name="endless")
+    with pytest.raises(BulkError, match=r"^Every text stands behind a prompt that has \d+ tokens"):
+        LocalEmbedder(served.artifact.path, options, threads=1)
 
 
 def test_a_text_of_which_nothing_is_pooled_is_refused(tmp_path: Path) -> None:
     """The library gives zeros. A prompt's last space, where it is a token, is the first word's."""
     model = save_model(tmp_path / "saved", "qwen3", prompts=ENDLESS)
     served, library = export(model, tmp_path / "artifact", "packed"), library_of(model)
-    for text, name in (("a", "short"), ("the cat sings", "endless")):
-        assert not library.encode(text, prompt_name=name).any()
-        with pytest.raises(UnusableInput, match="input 0 has no tokens to pool. Leave it out."):
-            served.encode([text], prompt_name=name)
+    assert not library.encode("a", prompt_name="short").any()
+    with pytest.raises(UnusableInput, match="input 0 has no tokens to pool. Leave it out."):
+        served.encode(["a"], prompt_name="short")
 
 
 def test_a_restored_checkpoint_leaves_them_out(

@@ -9,7 +9,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from s2sent.model.artifact.template import Template
-from s2sent.model.runtime.input_errors import InputTooLong, InvalidTokenIds
+from s2sent.model.runtime.input_errors import InputTooLong, InvalidTokenIds, UnusableInput
 from s2sent.model.runtime.token_spans import unknown_id_of
 from s2sent.model.runtime.tokenizer import MAX_CHARACTERS_PER_TOKEN, Tokenizer
 from s2sent.model.runtime.windows import Windows
@@ -255,9 +255,24 @@ def test_each_window_has_the_prompt(tokenizer: Tokenizer) -> None:
     assert found == [[CLS, 10, 11, A, B, SEP], [CLS, 10, 11, C, D, SEP]]
 
 
-def test_a_prompt_that_leaves_no_room_is_cut_with_its_text(tokenizer: Tokenizer) -> None:
-    (row,) = tokenizer.tokenize(["a b"], prompt="e e e e ", windows=Windows(8, 0))
-    assert (row.input_ids, row.more, row.truncated) == ([CLS, E, E, E, E, SEP], (), True)
+@pytest.mark.parametrize("pools_prompts", [True, False])
+@pytest.mark.parametrize(
+    "options", [{}, {"truncate": False}, {"windows": Windows(8, 0)}], ids=["cut", "whole", "split"]
+)
+def test_a_prompt_that_leaves_no_room_is_refused(
+    path: Path, options: dict[str, Any], pools_prompts: bool
+) -> None:
+    """Unless it is cut on the left: there the text is kept."""
+    tokenizer = Tokenizer(path, 6, pools_prompts=pools_prompts)
+    said = (
+        "^input 1 stands behind a prompt that has 6 tokens with the special ones; the limit for"
+        " both is 6. Choose another prompt, or none.$"
+    )
+    with pytest.raises(UnusableInput, match=said):
+        tokenizer.tokenize([[A], "a b"], prompt="e e e e ", **options)
+    assert len(tokenizer.tokenize(["a b"], prompt="e e e ", windows=Windows(8, 0))[0].more) == 1
+    (kept,) = ids(tokenizer, "a b", prompt="e e e e ", truncation_direction="left")
+    assert kept[3:] == [A, B, SEP]
 
 
 def test_what_is_longer_than_all_windows_is_cut_on_the_side_that_was_asked(
@@ -306,7 +321,6 @@ QUERY = [~CLS, ~10, ~11]  # "query:" and what is before it, which are not pooled
         (["a b"], {"prompt": ""}, [[CLS, A, B, SEP]]),
         (["a b c"], {"truncation_direction": "left"}, [[~CLS, ~11, A, B, C, SEP]]),
         (["a b c d e"], {"truncation_direction": "left"}, [[~CLS, B, C, D, E, SEP]]),
-        (["a"], {"prompt": "query: query: query: "}, [[~CLS, ~10, ~11, ~10, ~11, SEP]]),
     ],
 )
 def test_tokens_of_a_prompt_are_marked_where_they_are_not_pooled(
