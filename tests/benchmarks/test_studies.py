@@ -1,5 +1,6 @@
 """What the studies compute: growth of memory, where a request's time goes, a graph cut down."""
 
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from benchmarks.studies import equal_lengths, in_turns, lanes
+from benchmarks.studies import encoders, equal_lengths, in_turns, lanes
 from benchmarks.studies.bulk import high_water_mb
 from benchmarks.studies.cosines import cosines, with_noise
 from benchmarks.studies.profile import attribute, read_totals
@@ -34,6 +35,7 @@ from s2sent.model.runtime.encoder import (
     padded_inputs,
 )
 from s2sent.service.lanes import Lane
+from tests.support import models_of_2026
 
 
 def test_growth_is_from_the_second_quarter_to_the_last() -> None:
@@ -69,6 +71,22 @@ def test_artifacts_run_at_each_depth_and_checkpoints_beside_them(
     rows = [line.split(" | ")[0] for line in capsys.readouterr().out.splitlines()[2:-1]]
     depths = [f"| {folders[0]} at depth {depth}" for depth in exits_artifact.manifest.depths]
     assert rows == [f"| {folders[0]}", *depths, f"| {folders[1]}"]
+
+
+def test_wide_models_are_made_once_and_timed_beside_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = {"vocab_size": 2048, "hidden_size": 32, "num_hidden_layers": 1}
+    monkeypatch.setattr(models_of_2026, "WIDE", {"mdbr-leaf": small})
+    options = ["--wide", str(tmp_path), "--tokens", "5", "--batch", "1", "3", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["encoders", *options])
+    for _ in range(2):
+        encoders.main()
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "| texts x tokens | 1 x 5 | 3 x 5 |"
+        assert re.fullmatch(r"\| mdbr-leaf \| \d+\.\d\d \| \d+\.\d\d \|", lines[-1])
+        monkeypatch.setattr(models_of_2026, "save_model", None)
+    assert Artifact.open(tmp_path / "mdbr-leaf" / "fp32").manifest.dim == 64  # of its Dense
 
 
 @pytest.mark.parametrize(

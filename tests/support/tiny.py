@@ -48,29 +48,35 @@ def tiny_backbone(
     num_layers: int = 4,
     max_positions: int = 128,
     seed: int = 0,
+    std: float = 0.2,
+    **settings: Any,
 ) -> Path:
-    """Write a random encoder of `family` and its tokenizer to `path`; the same bytes for a seed."""
+    """Write a random encoder of `family` and its tokenizer to `path`; the same bytes for a seed.
+
+    ``settings`` are of its configuration.
+    """
     specials = _BERT_SPECIALS if family in ("bert", "distilbert", "electra") else _ROBERTA_SPECIALS
     tokenizer = _tokenizer(family, specials, max_positions)
-    config = AutoConfig.for_model(
-        family,
-        vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.cls_token_id,
-        eos_token_id=tokenizer.sep_token_id,
-        max_position_embeddings=max_positions + 2,
+    own: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.cls_token_id,
+        "eos_token_id": tokenizer.sep_token_id,
+        "max_position_embeddings": max_positions + 2,
         **_shape(family, width, num_layers),
-    )
-    return _save(path, config, tokenizer, seed)
+    }
+    return _save(path, AutoConfig.for_model(family, **{**own, **settings}), tokenizer, seed, std)
 
 
-def _save(path: Path, config: Any, tokenizer: PreTrainedTokenizerFast, seed: int) -> Path:
+def _save(
+    path: Path, config: Any, tokenizer: PreTrainedTokenizerFast, seed: int, std: float = 0.2
+) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         backbone: PreTrainedModel = AutoModel.from_config(config)  # type: ignore[no-untyped-call]  # transformers is partly typed
         for parameter in backbone.parameters():
             if parameter.dim() > 1:  # the usual 0.02 leaves so small a network almost constant
-                torch.nn.init.normal_(parameter, std=0.2)
+                torch.nn.init.normal_(parameter, std=std)
     backbone.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
