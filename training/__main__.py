@@ -186,7 +186,7 @@ def convert(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Give an artifact products of int8, and refuse to finish unless it stays near."""
-    from s2sent.model.export.requantize import convert_to_int8
+    from s2sent.model.export.int8.conversion import convert_to_int8
     from s2sent.training.files.tables import read_sentences
 
     lines = read_sentences(sentences) if sentences else ()

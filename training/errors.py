@@ -23,7 +23,7 @@ MODEL_ERRORS = {
     "s2sent.model.export.graph": "GraphError",
     "s2sent.model.export.options": "ExportError",
     "s2sent.model.export.parity": "ParityError",
-    "s2sent.model.export.requantize": "ConversionError",
+    "s2sent.model.export.int8.conversion": "ConversionError",
     "s2sent.model.export.restore": "RestoreError",
     "s2sent.model.runtime.input_errors": "UnusableInput",
 }

@@ -161,7 +161,7 @@ class Manifest:
 
     @property
     def converts_to_int8(self) -> bool:
-        """Whether `model.export.requantize` takes such an artifact."""
+        """Whether `model.export.int8.conversion` takes such an artifact."""
         return self.form in ("fp32", "weight-int8")
 
     @property

@@ -1,8 +1,8 @@
-"""Export of a checkpoint to an ONNX artifact, of an artifact to int8, and back to a checkpoint.
+"""Exports to an ONNX artifact: of a checkpoint, of a folder with a graph, of another artifact.
 
-`checkpoint`, `requantize` and `restore` are the entry points; the other modules edit ONNX graphs or
-compare embeddings. A checkpoint's export needs torch. `requantize` needs onnx alone,
-and the service runs it as a process of its own.
+`checkpoint` and `twins` export what torch loads, and `restore` makes a checkpoint of an artifact.
+`from_onnx.conversion`, `int8.conversion` and `gpu.conversion` need no torch: the service runs them
+as processes of their own. `tracing`, `packed` and `cpu` make the graph of a checkpoint.
 """
 
 # ONNX Runtime must first be imported by this module, which switches its usage reports off.

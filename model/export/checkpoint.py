@@ -24,7 +24,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
-from s2sent.model.export import by_optimum
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
@@ -37,7 +36,8 @@ from s2sent.model.export.parity import (
     parity_by_depth,
 )
 from s2sent.model.export.steps import step
-from s2sent.model.export.trace import backbone_config
+from s2sent.model.export.tracing import by_optimum
+from s2sent.model.export.tracing.trace import backbone_config
 from s2sent.model.export.written_graph import WrittenGraph, write_graph
 from s2sent.model.network.encoder import (
     find_selector,

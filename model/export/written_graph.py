@@ -31,8 +31,8 @@ from s2sent.model.export.packed.families import has_packed_form, is_only_packed
 from s2sent.model.export.packed.read_early import read_early
 from s2sent.model.export.parity import parity_sentences
 from s2sent.model.export.steps import step
-from s2sent.model.export.trace import TracedEncoder, backbone_config, trace_encoder
-from s2sent.model.export.traceable import require_traceable
+from s2sent.model.export.tracing.trace import TracedEncoder, backbone_config, trace_encoder
+from s2sent.model.export.tracing.traceable import require_traceable
 from s2sent.model.network.encoder import find_selector, find_template
 from s2sent.model.runtime.encoder import LONG_TEXT, padded_inputs
 from s2sent.model.runtime.tokenizer import Tokenizer

@@ -1,7 +1,7 @@
 """Opening the artifact that is served: as it lies there, or converted and kept in a cache.
 
     CPU, as_is               as it lies there
-    CPU, int8                model.export.requantize
+    CPU, int8                model.export.int8.conversion
     GPU, fp16, fp32, as_is   model.export.gpu.conversion; as_is in the artifact's own precision
 
 The converter is a process of its own: what it imports and allocates never enters the service.
@@ -33,7 +33,10 @@ from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-CONVERTERS = {"cpu": "s2sent.model.export.requantize", "cuda": "s2sent.model.export.gpu.conversion"}
+CONVERTERS = {
+    "cpu": "s2sent.model.export.int8.conversion",
+    "cuda": "s2sent.model.export.gpu.conversion",
+}
 # Each goes up when the converter makes something else of the same artifact.
 CONVERSION = {"int8": "4", "fp16": "fp16-2", "fp32": "fp32-2"}
 # What a conversion changes in a manifest.

@@ -1,7 +1,7 @@
 """The artifact of ``--model``: made once of a folder or a hub id, and kept in a cache.
 
 an artifact's folder          served as it is
-onnx/model.onnx in it         model.export.given_graph, without torch
+onnx/model.onnx in it         model.export.from_onnx.conversion, without torch
     a static table                the same
 else, or where that refuses   s2sent-train export, where torch is installed
 """
@@ -95,7 +95,7 @@ def _make(model: str, folder: Path | None, entry: Path) -> None:
     has_torch = importlib.util.find_spec("torch") is not None
     if folder is not None and ((folder / MODEL).is_file() or _is_static(folder)):
         try:
-            _run(["s2sent.model.export.given_graph", str(folder), str(entry), name], model)
+            _run(["s2sent.model.export.from_onnx.conversion", str(folder), str(entry), name], model)
             return
         except ModelUnavailable as refusal:
             if not has_torch:

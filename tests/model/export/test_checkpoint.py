@@ -20,9 +20,9 @@ from s2sent.model.export import graph as graphs
 from s2sent.model.export.checkpoint import TRAINING_RECORD, export_checkpoint
 from s2sent.model.export.conversion import ConversionError
 from s2sent.model.export.graph import GraphError
+from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
 from s2sent.model.export.parity import ParityError, parity_sentences
-from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.network.encoder import build_encoder, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder

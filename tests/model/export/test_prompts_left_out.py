@@ -17,11 +17,11 @@ from transformers import AutoConfig
 from typer.testing import CliRunner
 
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.given_graph import export_given_graph
+from s2sent.model.export.from_onnx.conversion import export_given_graph
 from s2sent.model.export.gpu.conversion import convert_for_gpu
+from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.parity import ParityError, parity_sentences
-from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.export.restore import restore_checkpoint
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, load_encoder

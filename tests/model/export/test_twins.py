@@ -12,9 +12,9 @@ from sentence_transformers import SentenceTransformer
 from s2sent.model.artifact.manifest import MANIFEST, MODEL, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
 from s2sent.model.export.parity import parity_sentences
-from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.export.twins import export_twins
 from s2sent.model.network.twins import get_twins, load_twin_encoder
 from s2sent.model.runtime.encoder import LONG_TEXT, OnnxEncoder

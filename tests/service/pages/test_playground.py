@@ -160,7 +160,7 @@ async def test_the_start_page_tells_what_the_server_is() -> None:
 async def test_the_start_page_tells_that_a_conversion_has_no_scores(
     precision: str, is_told: bool
 ) -> None:
-    """Those of the model it was made from are not its own (`model.export.requantize`)."""
+    """Those of the model it was made from are not its own (`model.export.int8.conversion`)."""
     engine = FakeEngine()
     manifest = replace(engine.artifact.manifest, precision=precision, scores={})
     engine.artifact = replace(engine.artifact, manifest=manifest)

@@ -13,10 +13,10 @@ from transformers import AutoConfig, AutoModel
 from s2sent.model.artifact.manifest import MODEL
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
+from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
 from s2sent.model.export.packed.decoder import PackedDecoder
 from s2sent.model.export.packed.read_early import READ
-from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.network.encoder import build_prompt_encoder, load_encoder
 from s2sent.model.network.pooled import stopped_at
 from s2sent.model.network.selector_config import SelectorConfig

@@ -20,10 +20,10 @@ from onnx import helper, numpy_helper
 from s2sent.model.artifact.manifest import CANARY, MODEL
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal
-from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.gpu import conversion
+from s2sent.model.export.gpu import conversion as for_gpu
 from s2sent.model.export.gpu.operators import AVOIDED
+from s2sent.model.export.int8 import conversion as to_int8
 from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.twins import export_twins
 from s2sent.model.runtime import providers
@@ -53,9 +53,9 @@ class Converter:
     def __call__(self, command: list[Any], **options: Any) -> "subprocess.CompletedProcess[str]":
         assert command[:2] == [sys.executable, "-m"]
         converters: dict[str, Callable[..., None]] = {
-            "s2sent.model.export.requantize": requantize.main
+            "s2sent.model.export.int8.conversion": to_int8.main,
+            "s2sent.model.export.gpu.conversion": for_gpu.main,
         }
-        converters["s2sent.model.export.gpu.conversion"] = conversion.main
         self.runs += 1
         self.before()
         try:

@@ -99,7 +99,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 from pathlib import Path
-from s2sent.model.export.given_graph import export_given_graph
+from s2sent.model.export.from_onnx.conversion import export_given_graph
 made = export_given_graph(Path({str(given)!r}), Path({str(tmp_path / "made")!r}))
 assert made.manifest.packed
 assert "torch" not in sys.modules and "sympy" in sys.modules

@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from s2sent.model.export.given_folder import GivenGraphError
+from s2sent.model.export.from_onnx.folder import GivenGraphError
 from s2sent.model.export.graph import OPSET
 
 WEIGHTS = "model.safetensors"

@@ -40,7 +40,7 @@ from s2sent.model.export import graph
 from s2sent.model.export.cpu.long_attention import skip_mask_for_long_texts
 from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
 from s2sent.model.export.cpu.packing import add_biases_in_products, pack
-from s2sent.model.export.given_folder import (
+from s2sent.model.export.from_onnx.folder import (
     EXPORT,
     POOLINGS,
     GivenEncoder,
@@ -49,14 +49,14 @@ from s2sent.model.export.given_folder import (
     read_graph,
     states_of,
 )
-from s2sent.model.export.given_pooling import STATES, pooling_graph
+from s2sent.model.export.from_onnx.pooling import STATES, pooling_graph
+from s2sent.model.export.from_onnx.static_table import static_graph, static_tokenizer
 from s2sent.model.export.parity import (
     ParityError,
     check_parity,
     checked_prompt_name,
     sentences_for,
 )
-from s2sent.model.export.static_table import static_graph, static_tokenizer
 from s2sent.model.runtime.encoder import (
     LEAST_NORM,
     LONG_TEXT,

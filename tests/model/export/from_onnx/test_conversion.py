@@ -11,8 +11,8 @@ import onnx
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from s2sent.model.export.given_folder import GivenGraphError
-from s2sent.model.export.given_graph import export_given_graph
+from s2sent.model.export.from_onnx.conversion import export_given_graph
+from s2sent.model.export.from_onnx.folder import GivenGraphError
 from s2sent.model.export.parity import ParityError
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.given_graphs import Exporter, given_graph, static_encoder
@@ -20,7 +20,7 @@ from tests.test_imports import BLOCK
 
 TEXTS = ["the dog runs", "a cat", "the man eats the food and the dog sleeps in the house"]
 FAMILIES = ["bert", "roberta", "xlm-roberta", "distilbert", "mpnet", "modernbert"]
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_it_needs_nothing_of_training(given: Path, tmp_path: Path) -> None:
     """In a process in which torch, transformers and our training cannot be imported."""
     blocked = ("torch", "transformers", "sentence_transformers", "optimum", "training", "service")
     code = BLOCK.format(blocked=blocked, modules=())
-    code += "from s2sent.model.export.given_graph import main\nmain(*sys.argv[1:])\n"
+    code += "from s2sent.model.export.from_onnx.conversion import main\nmain(*sys.argv[1:])\n"
     command = [sys.executable, "-c", code, str(given), str(tmp_path / "made"), "mine"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

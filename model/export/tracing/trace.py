@@ -15,9 +15,9 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
-from s2sent.model.export import by_optimum
 from s2sent.model.export.graph import OPSET
 from s2sent.model.export.packed.pooled import PooledPacked
+from s2sent.model.export.tracing import by_optimum
 from s2sent.model.network.pooled import PooledEncoder
 from s2sent.model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 

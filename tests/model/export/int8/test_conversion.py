@@ -14,11 +14,11 @@ from s2sent.model.artifact.manifest import MODEL
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal
 from s2sent.model.export import graph as graph_of
-from s2sent.model.export import requantize
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.conversion import ConversionError
+from s2sent.model.export.int8 import conversion
+from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.options import ExportOptions, Precision
-from s2sent.model.export.requantize import convert_to_int8
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
@@ -74,13 +74,13 @@ def test_a_file_that_is_replaced_meanwhile_is_not_sealed(
 ) -> None:
     """What is written are the bytes that were verified."""
     source = Artifact.open(shutil.copytree(tiny_artifact.path, tmp_path / "source"))
-    convert = requantize._convert_graph
+    convert = conversion._convert_graph
 
     def convert_and_replace(*arguments: Any) -> onnx.ModelProto:
         (source.path / "config.json").write_text('{"pad_token_id": 7}')
         return convert(*arguments)
 
-    monkeypatch.setattr(requantize, "_convert_graph", convert_and_replace)
+    monkeypatch.setattr(conversion, "_convert_graph", convert_and_replace)
     made = convert_to_int8(source, tmp_path / "made")
     assert made.config == source.config
 

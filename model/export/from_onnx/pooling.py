@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from s2sent.model.artifact.manifest import POOLING_MASK
 from s2sent.model.export import graph
-from s2sent.model.export.given_folder import GivenEncoder
+from s2sent.model.export.from_onnx.folder import GivenEncoder
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT
 
 STATES = "block_states"  # [batch, length, width], what the pooling reads
