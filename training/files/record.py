@@ -66,9 +66,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def write_json(file: Path, content: Any, *, indent: int | None = 1) -> None:
+def write_json(file: Path, content: Any) -> None:
     """Write a JSON file whole or not at all; folders are made as needed."""
-    text = json.dumps(content, indent=indent, allow_nan=False) + "\n"
+    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     with written_whole(file) as scratch:
         scratch.write_text(text, encoding="utf-8")
 

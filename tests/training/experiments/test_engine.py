@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from s2sent.training.errors import ConfigError, Interrupted, failure
 from s2sent.training.experiments.engine import (
@@ -24,7 +23,6 @@ from s2sent.training.experiments.engine import (
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import write_record
-from s2sent.training.loop.lookup import CachedStates
 from s2sent.training.recipe.recipe import Recipe
 
 
@@ -73,12 +71,6 @@ def test_a_file_system_without_locks_is_worked_on_without(
         assert free
     append_line(tmp_path / "lines.jsonl", {"arm": "a"})
     assert read_lines(tmp_path / "lines.jsonl") == [{"arm": "a"}]
-    states = CachedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
-    states.put((1, 2, 3), torch.ones(2, 3, 4))
-    states.close()
-    again = CachedStates(tmp_path / "cache", 2, 4, max_bytes=10_000)
-    assert len(again) == 1
-    again.close()
 
 
 def test_a_lock_follows_no_link_and_leaves_what_stands_in_its_place(tmp_path: Path) -> None:

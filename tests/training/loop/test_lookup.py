@@ -10,6 +10,7 @@ import torch
 
 from s2sent.model.network.encoder import load_encoder
 from s2sent.training.evaluation.depths.embeddings import encode_exits
+from s2sent.training.files.arrays import PAGE_BYTES
 from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.fit.train import train
 from s2sent.training.loop.lookup import cached_backbone
@@ -83,7 +84,7 @@ def test_what_has_dropout_is_computed_each_time(
     pairs = frozen(recipe, decoder, "encoder")
     simcse = replace(pairs, objective=SimCSE(), training=replace(FROZEN, steps=1))
     train(simcse, data, tmp_path / "out", cache=tmp_path / "cache")
-    assert not [*tmp_path.glob("cache/rows-*")]
+    assert not [*tmp_path.glob("cache/states-*")]
 
 
 def test_distillation_without_dropout_is_remembered(
@@ -92,7 +93,7 @@ def test_distillation_without_dropout_is_remembered(
     one_view = Distillation(teachers=[recipe.backbone.name], contrastive_weight=0, dropout=False)
     recipe = replace(with_objective(recipe, one_view), training=replace(FROZEN, steps=1))
     train(recipe, data, tmp_path / "out", cache=tmp_path / "cache")
-    assert [*tmp_path.glob("cache/rows-*/rows.json")]
+    assert [*tmp_path.glob("cache/states-*.sqlite")]
 
 
 def test_a_frozen_backbone_of_sfp_has_no_dropout_remembered_or_not(
@@ -110,41 +111,20 @@ def test_a_frozen_backbone_of_sfp_has_no_dropout_remembered_or_not(
     assert encoder[1].training
 
 
-def test_two_processes_do_not_share_states(
-    recipe: Recipe, decoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The one that came second keeps its own, of which nothing is left; both are right."""
+def test_two_processes_share_states(recipe: Recipe, decoder: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     one: Any = new_encoder(frozen(recipe, decoder, "encoder"))
     torch.manual_seed(0)
     two: Any = new_encoder(frozen(recipe, decoder, "encoder"))
     expected = one.encode(TEXTS)
-    with cached_backbone(one, tmp_path):
+    with cached_backbone(one, tmp_path) as states:
         one.encode(TEXTS[:3])
         with cached_backbone(two, tmp_path) as others:
+            assert len(others) == 3
             np.testing.assert_allclose(two.encode(TEXTS[::-1]), expected[::-1], atol=1e-5)
-            assert len(others) == len(TEXTS)
-        np.testing.assert_allclose(one.encode(TEXTS), expected, atol=1e-5)
-    assert caplog.text.count("is in use by another process: its states are not shared") == 1
-    with cached_backbone(two, tmp_path) as states:
         assert len(states) == len(TEXTS)
-        np.testing.assert_allclose(two.encode(TEXTS), expected, atol=1e-5)
-    (folder,) = tmp_path.glob("rows-*")
-    assert {path.name for path in folder.iterdir()} == {"rows.json", "states.f32"}
-
-
-@pytest.mark.parametrize("content", ["[[[1, 2], ", "[3]", "[]"])
-def test_without_a_whole_index_states_are_computed_again(
-    recipe: Recipe, decoder: Path, tmp_path: Path, content: str
-) -> None:
-    encoder: Any = new_encoder(frozen(recipe, decoder, "encoder"))
-    with cached_backbone(encoder, tmp_path):
-        expected = encoder.encode(TEXTS)
-    (index,) = tmp_path.glob("rows-*/rows.json")
-    index.write_text(content)
-    with cached_backbone(encoder, tmp_path) as states:
-        assert len(states) == 0
-        np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+        np.testing.assert_allclose(one.encode(TEXTS), expected, atol=1e-5)
+    assert len([*tmp_path.iterdir()]) == 1
 
 
 def test_rows_without_room_are_computed_each_time(
@@ -152,12 +132,13 @@ def test_rows_without_room_are_computed_each_time(
 ) -> None:
     torch.manual_seed(0)
     encoder: Any = new_encoder(frozen(recipe, decoder, "encoder"))
-    expected = encoder.encode(TEXTS)
-    with cached_backbone(encoder, tmp_path, max_bytes=3 * 32 * 4 * 20) as states:
+    long = [f"{text} {' '.join(SENTENCES[:9])}" for text in TEXTS]
+    expected = encoder.encode(long)
+    with cached_backbone(encoder, tmp_path, max_bytes=4 * PAGE_BYTES) as states:
         for _ in range(2):
-            np.testing.assert_allclose(encoder.encode(TEXTS), expected, atol=1e-5)
+            np.testing.assert_allclose(encoder.encode(long, batch_size=2), expected, atol=1e-5)
         assert 0 < len(states) < len(TEXTS)
-    assert caplog.text.count("GiB for states are full: the rest is computed") == 1
+    assert caplog.text.count("the cache is full: what it lacks is computed each time") == 1
 
 
 @kinds
@@ -171,6 +152,6 @@ def test_training_ends_with_the_same_checkpoint(
         for name, cache in (("plain", None), ("kept", tmp_path / "cache"))
     ]
     assert outcomes[0].dev == pytest.approx(outcomes[1].dev, abs=0.01)
-    assert len(list((tmp_path / "cache").glob("rows-*/rows.json"))) == 1
+    assert len(list((tmp_path / "cache").glob("states-*.sqlite"))) == 1
     plain, kept = (load_encoder(tmp_path / name).encode(TEXTS) for name in ("plain", "kept"))
     np.testing.assert_allclose(np.asarray(plain), np.asarray(kept), atol=1e-3)

@@ -1,6 +1,5 @@
 """Distillation: the losses against hand calculations, and several teachers as their mean."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from s2sent.model.network.encoder import build_plain_encoder
 from s2sent.training.corpus import Corpus, read_corpus
 from s2sent.training.errors import ConfigError, DataError
 from s2sent.training.evaluation.encoders import open_encoder
+from s2sent.training.files.arrays import kept_arrays
 from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.objectives import teacher as teachers
 from s2sent.training.objectives.distillation import (
@@ -133,10 +133,10 @@ def test_two_teachers_are_the_mean_of_their_cosines(
     alone = [torch.from_numpy(open_encoder(name)(corpus.texts())) for name in names]
     expected = (cos_sim(alone[0], alone[0]) + cos_sim(alone[1], alone[1])) / 2
     torch.testing.assert_close(cos_sim(both[:, 0], both[:, 0]), expected, rtol=0, atol=1e-5)
-    kept = sorted((tmp_path / "cache").rglob("*.npz"))
+    kept = sorted((tmp_path / "cache").glob("*.sqlite"))
     assert len(kept) == 2
     assert torch.equal(teachers_embeddings(names, corpus, tmp_path / "cache"), both)
-    assert sorted((tmp_path / "cache").rglob("*.npz")) == kept
+    assert sorted((tmp_path / "cache").glob("*.sqlite")) == kept
 
 
 def test_a_text_is_embedded_once_whatever_corpus_it_stands_in(
@@ -210,29 +210,30 @@ def test_directions_need_one_teacher_of_the_students_width(
         make_loss(LossInputs(new_encoder(narrow), narrow, corpus))
 
 
-@pytest.mark.parametrize("share", [0, 0.5])
-def test_a_damaged_cache_is_named(backbone: Path, data: Path, tmp_path: Path, share: float) -> None:
+def test_a_damaged_cache_is_named(backbone: Path, data: Path, tmp_path: Path) -> None:
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
     teachers_embeddings([str(backbone)], corpus, tmp_path)
-    (file,) = tmp_path.rglob("*.npz")
-    file.write_bytes(file.read_bytes()[: int(share * file.stat().st_size)])
-    with pytest.raises(DataError, match=f"{file.name} is not a whole file .* delete it"):
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match=f"{file.name} cannot be used .* delete it"):
         teachers_embeddings([str(backbone)], corpus, tmp_path)
 
 
-def test_two_processes_do_not_write_one_file(
-    backbone: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_two_processes_share_a_cache(
+    backbone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="texts")
-    written: list[Path] = []
-    save = np.savez
+    """What one keeps while the other embeds is there for both, and kept once."""
+    corpus, encode = Corpus({"some": [("a", "b")]}, ""), open_encoder(str(backbone))
+    first: list[Any] = []
 
-    def watched(path: Path, **arrays: Any) -> None:
-        written.append(path)
-        save(path, **arrays)
+    def delayed(texts: Sequence[str]) -> NDArray[np.float32]:
+        if texts == ["a", "b"] and not first:
+            first.append(None)
+            first[0] = teachers_embeddings(["any"], corpus, tmp_path)
+        return encode(texts)
 
-    monkeypatch.setattr(np, "savez", watched)
-    teachers_embeddings([str(backbone)], corpus, tmp_path)
-    assert str(os.getpid()) in written[0].name
-    assert written[0].parent.parent == tmp_path
-    assert len([*tmp_path.rglob("*.npz")]) == 1
+    monkeypatch.setattr(teachers, "open_encoder", lambda _: delayed)
+    assert torch.equal(teachers_embeddings(["any"], corpus, tmp_path), first[0])
+    (file,) = tmp_path.iterdir()
+    with kept_arrays(file) as kept:
+        assert len(kept) == 2
