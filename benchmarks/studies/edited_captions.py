@@ -2,7 +2,7 @@
 
     python -m benchmarks.studies.edited_captions ENCODER ... --data DATA
 
-The pairs are edits of captions (`training.caption_edits`), captions of one picture and captions of
+The pairs are edits of captions (`training.sources.edits`), captions of one picture and captions of
 two pictures, of the pictures that give the training corpus none. Prints, for each encoder, the rank
 correlation of its cosines with the teacher's.
 """

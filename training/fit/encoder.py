@@ -9,16 +9,31 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from s2sent.model.network.checkpoint import CheckpointError, has_selector
-from s2sent.model.network.encoder import find_selector, get_selector, load_encoder
+from s2sent.model.network.encoder import (
+    build_encoder,
+    build_plain_encoder,
+    build_prompt_encoder,
+    find_selector,
+    get_selector,
+    load_encoder,
+    pooling_mode,
+)
 from s2sent.model.network.pooled import require_exits
 from s2sent.model.network.probe import embed_probe
 from s2sent.model.network.selector import S2SentSelector
-from s2sent.model.network.template import PaddingError, require_padding
+from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.template import (
+    PaddingError,
+    TemplateError,
+    require_padding,
+    template_text,
+)
+from s2sent.model.network.twins import join_towers
 from s2sent.training.backbones import resolve, width_of
 from s2sent.training.errors import ConfigError
 from s2sent.training.fit.left_out import left_out
 from s2sent.training.loop.low_rank import add_lora, update_projections
-from s2sent.training.objectives.families import family_of
+from s2sent.training.recipe.objectives import JTCSE, PromptBERT
 from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -32,7 +47,7 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     folder = resolve(recipe.backbone.name)
     config = recipe.selector_config(width_of(folder))
     try:
-        encoder = family_of(recipe).build_encoder(folder, recipe, config)
+        encoder = _build(folder, recipe, config)
         if not recipe.backbone.template:
             require_padding(getattr(encoder[0], "tokenizer", None), recipe.backbone.name)
             embed_probe(recipe.backbone.name, encoder)
@@ -64,6 +79,64 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
             raise ConfigError("[training] freeze_backbone leaves nothing to train: add a selector.")
         encoder[0].requires_grad_(requires_grad=False)
     return encoder
+
+
+def _build(folder: str, recipe: Recipe, config: SelectorConfig | None) -> SentenceTransformer:
+    """The backbone of ``folder`` with a selector; without ``config`` with pooling alone.
+
+    Sentences are read inside the objective's templates or that of the recipe, where there is one.
+    Raises ValueError where the backbone does not fit, and `ConfigError`.
+    """
+    backbone, objective = recipe.backbone, recipe.objective
+    limit, pooling = backbone.max_seq_length, backbone.pooling
+    if isinstance(objective, JTCSE):
+        return _build_twins(folder, recipe, objective.second_tower)
+    own = objective.templates if isinstance(objective, PromptBERT) else []
+    if not (own or backbone.template):
+        if config is not None:
+            return build_encoder(folder, config, max_seq_length=limit, normalize=False)
+        return build_plain_encoder(folder, pooling=pooling, max_seq_length=limit, normalize=False)
+    try:
+        return build_prompt_encoder(
+            folder,
+            config,
+            own or [template_text(backbone.template)],
+            pooling=pooling,
+            max_seq_length=limit,
+            clean_up="full_stop" if own else backbone.clean_up,
+        )
+    except TemplateError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _build_twins(folder: str, recipe: Recipe, second: str) -> SentenceTransformer:
+    """Twins of the checkpoint in ``folder`` and of another, with their selectors and poolings.
+
+    Raises `ConfigError` for a tower that is no checkpoint, and for towers that are not built alike.
+    """
+    backbone = recipe.backbone
+    towers = [_tower(backbone.name, folder), _tower(second, resolve(second))]
+    if backbone.pooling not in ("mean", pooling_mode(towers[0])):  # "mean" is also what is not said
+        raise ConfigError(
+            f"[backbone] pooling = {backbone.pooling!r}, and {backbone.name} pools by "
+            f"{pooling_mode(towers[0])}: leave it out, since towers keep their pooling."
+        )
+    try:
+        twins = join_towers(*towers, normalize=False)
+    except CheckpointError as error:
+        raise ConfigError(f"{backbone.name} and {second}: {error}") from None
+    twins.max_seq_length = backbone.max_seq_length
+    return twins
+
+
+def _tower(name: str, folder: str) -> SentenceTransformer:
+    try:
+        return load_encoder(folder)
+    except CheckpointError as error:
+        raise ConfigError(
+            f"the tower {name} is no checkpoint ({str(error).rstrip('.')}): "
+            "train it first, with the objective simcse."
+        ) from None
 
 
 def _train_exits_only(encoder: SentenceTransformer) -> None:

@@ -17,8 +17,7 @@ from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.loop.processes import num_processes
 from s2sent.training.loop.projections import fit_new_projections
 from s2sent.training.loop.trainer import Reporting, Trainer, new_trainer
-from s2sent.training.objectives.families import make_loss
-from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.objectives.from_recipe import make_loss
 from s2sent.training.recipe.recipe import Recipe
 from s2sent.training.sources.by_name import MADE
 
@@ -70,7 +69,7 @@ def prepare(
     torch.manual_seed(recipe.seed)  # of the first weights of the selector and of a head
     encoder = new_encoder(recipe)
     fit_new_projections(encoder, recipe, corpus)
-    loss = make_loss(LossInputs(encoder, recipe, corpus, cache, gather=num_processes() > 1))
+    loss = make_loss(encoder, recipe, corpus, cache, gather=num_processes() > 1)
     os.environ.pop(PRECISION_VARIABLE, None)  # of an earlier run; it would override the recipe
     reporting = Reporting(report_to, output.with_name(output.name + ".logs"))
     trainer = new_trainer(

@@ -37,8 +37,13 @@ from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.loop.low_rank import has_updates, merge_updates
 from s2sent.training.loop.trainer import Trainer
 from s2sent.training.loop.unfinished import claimed, newest_state, require_free, saving
-from s2sent.training.objectives.families import family_of
-from s2sent.training.recipe.objectives import JTCSE, SFP, Distillation, PairDistillation
+from s2sent.training.recipe.objectives import (
+    JTCSE,
+    SFP,
+    Distillation,
+    PairDistillation,
+    PromptBERT,
+)
 from s2sent.training.recipe.phases import Phase
 from s2sent.training.recipe.recipe import Recipe
 
@@ -235,7 +240,7 @@ def _save(
     if has_updates(encoder):
         merge_updates(encoder)
     with reading(encoder, recipe.backbone.max_seq_length):
-        if family_of(recipe).ENDS_IN_NORMALIZE:
+        if not isinstance(recipe.objective, PromptBERT):  # whose loss reads lengths, too
             encoder.append(Normalize())
         with saving(scratch):
             encoder.save(str(scratch), create_model_card=False)

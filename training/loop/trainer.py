@@ -44,7 +44,7 @@ from s2sent.training.loop.weights import (
     take,
     trained_weights,
 )
-from s2sent.training.objectives.families import family_of
+from s2sent.training.objectives.from_recipe import column_tasks, columns
 from s2sent.training.recipe.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ def new_trainer(
     trainer: Trainer = Trainer(
         model=encoder,
         args=on_one_device(_arguments(recipe, encoder, partial, reporting)),
-        train_dataset=family_of(recipe).columns(corpus, recipe),
+        train_dataset=columns(corpus, recipe.objective),
         loss=loss,
         evaluator=dev_evaluator(recipe, dev),
         callbacks=[progress, SettingsKept(encoder.config), Saves(save_minutes)],
@@ -205,7 +205,7 @@ def new_trainer(
     if num_processes() == 1 and recipe.training.reads_all(sum(corpus.counts.values())):
         texts = corpus.texts()
         log.info("tokenising %d texts", len(texts))
-        for task in dict.fromkeys(family_of(recipe).COLUMN_TASKS.values()) or [None]:
+        for task in dict.fromkeys(column_tasks(recipe.objective).values()) or [None]:
             trainer.texts.read_ahead(texts, task)
     trainer.remove_callback(PrinterCallback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     return trainer
@@ -229,7 +229,7 @@ def _arguments(
         dataloader_drop_last=True,
         learning_rate=training.learning_rate,
         learning_rate_mapping=rates,
-        router_mapping=dict(family_of(recipe).COLUMN_TASKS),
+        router_mapping=column_tasks(recipe.objective),
         lr_scheduler_type="linear",
         warmup_steps=training.warmup_steps,
         batch_sampler=LengthBatches if training.group_by_length else BatchSamplers.BATCH_SAMPLER,

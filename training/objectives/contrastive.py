@@ -1,131 +1,19 @@
-"""Contrastive objectives, unsupervised and supervised SimCSE: InfoNCE over the rows of a batch.
+"""Contrastive losses, unsupervised and supervised SimCSE: InfoNCE over the rows of a batch.
 
 The loss is sentence-transformers' `MultipleNegativesRankingLoss`; this module adds one forward pass
 over all views and a head that is used in training only.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-
-import torch
-from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
 from torch import Tensor, nn
-from torch.nn import functional
 
-from s2sent.model.network import encoder as network
-from s2sent.model.network.selector_config import SelectorConfig
-from s2sent.model.network.template import TemplateError, template_text
 from s2sent.model.network.transformer import padding_id
-from s2sent.training.corpus import Corpus
-from s2sent.training.errors import ConfigError
-from s2sent.training.objectives.cosine import cosine
-from s2sent.training.objectives.equal_texts import MaskedCosine
-from s2sent.training.objectives.loss_inputs import LossInputs
-from s2sent.training.recipe.objectives import SimCSE, SupervisedSimCSE
-from s2sent.training.recipe.recipe import Recipe
-
-ENDS_IN_NORMALIZE = True
-COLUMN_TASKS: Mapping[str, str] = {}
-COLUMNS = ("anchor", "positive", "negative")
-
-Features = Iterable[dict[str, Tensor]]
-
-
-def build_encoder(
-    folder: str, recipe: Recipe, config: SelectorConfig | None
-) -> SentenceTransformer:
-    """The backbone of ``folder`` with a selector; without ``config`` with pooling alone.
-
-    Where the recipe has a template, sentences are read inside it. Raises `ConfigError` for one that
-    cannot be used.
-    """
-    limit = recipe.backbone.max_seq_length
-    if recipe.backbone.template:
-        return build_template_encoder(folder, recipe, config)
-    if config is None:
-        return network.build_plain_encoder(
-            folder, pooling=recipe.backbone.pooling, max_seq_length=limit, normalize=False
-        )
-    return network.build_encoder(folder, config, max_seq_length=limit, normalize=False)
-
-
-def build_template_encoder(
-    folder: str,
-    recipe: Recipe,
-    config: SelectorConfig | None,
-    templates: Sequence[str] = (),
-) -> SentenceTransformer:
-    """The backbone of ``folder`` behind an objective's ``templates``, or that of the recipe.
-
-    Raises `ConfigError` for a template that cannot be used.
-    """
-    backbone = recipe.backbone
-    try:
-        return network.build_prompt_encoder(
-            folder,
-            config,
-            templates or [template_text(backbone.template)],
-            pooling=backbone.pooling,
-            max_seq_length=backbone.max_seq_length,
-            clean_up="full_stop" if templates else backbone.clean_up,
-        )
-    except TemplateError as error:
-        raise ConfigError(str(error)) from error
-
-
-def make_loss(inputs: LossInputs) -> nn.Module:
-    """InfoNCE, with gradients in pieces where the recipe sets ``mini_batch_size``."""
-    recipe, gather = inputs.recipe, inputs.gather
-    objective, pieces = recipe.objective, recipe.training.mini_batch_size
-    assert isinstance(objective, SimCSE | SupervisedSimCSE)  # noqa: S101 - family_of has chosen
-    masked = isinstance(objective, SupervisedSimCSE) and objective.mask_equal_texts
-    options = {"gather": gather, "mask": masked}
-    if pieces and not objective.projection and recipe.elastic is None:
-        return PiecewiseLoss(inputs.encoder, objective.temperature, pieces=pieces, **options)
-    refuse_pieces(recipe)
-    return ContrastiveLoss(
-        inputs.encoder, objective.temperature, projection=objective.projection, **options
-    )
-
-
-def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
-    """The columns "anchor", "positive" and, for triples, "negative" of each source."""
-    return text_columns(corpus)
-
-
-def text_columns(
-    corpus: Corpus, *, numbered: bool = False, views: int = 2
-) -> Dataset | DatasetDict:
-    """The corpus as the trainer reads it: a dataset for each source, so that batches are of one.
-
-    A single text is in ``views`` columns: each is embedded separately, so dropout or the template
-    makes them different views. ``numbered`` adds the example's number in the corpus as ``label``.
-    """
-    parts, start = {}, 0
-    for source, examples in corpus.parts.items():
-        filled = [example * views if len(example) == 1 else example for example in examples]
-        table: dict[str, list[str] | list[int]] = {
-            name: list(column)
-            for name, column in zip(COLUMNS, zip(*filled, strict=True), strict=False)
-        }
-        if numbered:
-            table["label"] = list(range(start, start + len(examples)))
-        parts[source] = Dataset.from_dict(table)
-        start += len(examples)
-    return next(iter(parts.values())) if len(parts) == 1 else DatasetDict(parts)
-
-
-def refuse_pieces(recipe: Recipe) -> None:
-    """Raise `ConfigError` where a recipe asks for gradients in pieces."""
-    if recipe.training.mini_batch_size:
-        raise ConfigError(
-            f"[training] mini_batch_size = {recipe.training.mini_batch_size} works with plain "
-            "simcse and supervised only: leave it out, or drop the projection or [elastic]."
-        )
+from s2sent.training.objectives.forward import Batch, Features, embed_together
+from s2sent.training.objectives.similarity import MaskedCosine, cosine
 
 
 class ContrastiveLoss(MultipleNegativesRankingLoss):
@@ -161,7 +49,7 @@ class ContrastiveLoss(MultipleNegativesRankingLoss):
         views = embed_together(self.model, self.prepare(sentence_features), self.padding)
         return self.compute_loss_from_embeddings([self.head(view) for view in views], labels)
 
-    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+    def prepare(self, columns: Features) -> list[Batch]:
         """The columns that are embedded: all of them."""
         columns = list(columns)
         if self.masked:
@@ -198,29 +86,3 @@ class PiecewiseLoss(CachedMultipleNegativesRankingLoss):
             self.masked.read(columns)
         loss: Tensor = super().forward(columns, labels)
         return loss
-
-
-def embed_together(model: nn.Module, columns: Features, padding: int) -> list[Tensor]:
-    """The embeddings [B, D] of each column, from one forward pass; ``padding`` is a token id."""
-    columns = list(columns)
-    batch = join_columns(columns, padding)
-    return list(model(batch)["sentence_embedding"].chunk(len(columns)))
-
-
-def join_columns(columns: Features, padding: int) -> dict[str, Tensor]:
-    """The rows of all columns as one batch, a column after the other; ``padding`` is a token id."""
-    columns = list(columns)
-    longest = max(column["input_ids"].shape[1] for column in columns)
-    return {
-        name: torch.cat([_padded(column[name], longest, name, padding) for column in columns])
-        for name in columns[0]
-        if isinstance(columns[0][name], Tensor)
-    }
-
-
-def _padded(rows: Tensor, longest: int, name: str, padding: int) -> Tensor:
-    """[B, L] padded to [B, longest]: token ids with ``padding``, others with 0; [B] as it is."""
-    if rows.dim() == 1:
-        return rows
-    value = padding if name == "input_ids" else 0
-    return functional.pad(rows, (0, longest - rows.shape[1]), value=value)

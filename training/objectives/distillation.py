@@ -1,9 +1,6 @@
-"""Distillation objectives: the student's cosines follow those of one or several teachers."""
-
-from collections.abc import Mapping
+"""Distillation losses: the student's cosines follow those of one or several teachers."""
 
 import torch
-from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.util import all_gather_with_grad
@@ -11,51 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from s2sent.model.network.transformer import padding_id
-from s2sent.training.corpus import Corpus
 from s2sent.training.errors import ConfigError
-from s2sent.training.objectives import contrastive
-from s2sent.training.objectives.contrastive import (
-    Features,
-    embed_together,
-    refuse_pieces,
-    text_columns,
-)
-from s2sent.training.objectives.cosine import cosine
-from s2sent.training.objectives.loss_inputs import LossInputs
-from s2sent.training.objectives.teacher import teachers_embeddings
+from s2sent.training.objectives.forward import Batch, Features, embed_together
+from s2sent.training.objectives.similarity import cosine, divergence
 from s2sent.training.recipe.objectives import Distillation, PairDistillation
-from s2sent.training.recipe.recipe import Recipe
-
-ENDS_IN_NORMALIZE = True
-COLUMN_TASKS: Mapping[str, str] = {}
-
-build_encoder = contrastive.build_encoder
-
-
-def make_loss(inputs: LossInputs) -> nn.Module:
-    """The loss against the teachers, which embed the corpus first."""
-    encoder, objective, gather = inputs.encoder, inputs.recipe.objective, inputs.gather
-    assert isinstance(objective, Distillation | PairDistillation)  # noqa: S101 - family_of has chosen
-    refuse_pieces(inputs.recipe)
-    bf16 = inputs.recipe.training.precision == "bf16"
-    teacher = teachers_embeddings(
-        objective.teachers, inputs.corpus, inputs.teacher_cache, bf16=bf16
-    )
-    if isinstance(objective, Distillation):
-        return SimilarityDistillationLoss(encoder, objective, teacher[:, 0], gather=gather)
-    if objective.direction_weight and teacher.shape[-1] != encoder.get_embedding_dimension():
-        raise ConfigError(
-            f"[objective] direction_weight compares vectors, and {objective.teachers[0]} is "
-            f"{teacher.shape[-1]} wide where the student is {encoder.get_embedding_dimension()}: "
-            "set it to 0, or choose a teacher of one width with the student."
-        )
-    return PairDistillationLoss(encoder, objective, teacher, gather=gather)
-
-
-def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
-    """The columns of texts, and ``label``: the row of the teachers' embeddings."""
-    one_view = isinstance(recipe.objective, Distillation) and not recipe.objective.dropout
-    return text_columns(corpus, numbered=True, views=1 if one_view else 2)
 
 
 class DistillationLoss(nn.Module):
@@ -76,7 +32,7 @@ class DistillationLoss(nn.Module):
         embeddings = embed_together(self.model, columns, self.padding)
         return self.compute_loss_from_embeddings(embeddings, labels)
 
-    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+    def prepare(self, columns: Features) -> list[Batch]:
         """The columns that are embedded: all of them, without dropout."""
         self.model.eval()  # the trainer asks for training mode before every step
         return list(columns)
@@ -110,7 +66,7 @@ class SimilarityDistillationLoss(DistillationLoss):
             model, 1 / objective.temperature, cosine, gather_across_devices=gather
         )
 
-    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+    def prepare(self, columns: Features) -> list[Batch]:
         """The columns that are embedded: two views, or one without dropout."""
         return list(columns) if self.objective.dropout else super().prepare(columns)
 
@@ -127,10 +83,9 @@ class SimilarityDistillationLoss(DistillationLoss):
         is_self[own, own + first] = True
         target = cosine(guide, all_guides)[~is_self]
         found = cosine(student, all_others)[~is_self]
-        loss = self.objective.weight * _divergence(
-            target / self.objective.teacher_temperature,
-            found / self.objective.temperature,
-            rows=len(student),
+        loss = self.objective.weight * divergence(
+            (target / self.objective.teacher_temperature).view(len(student), -1),
+            (found / self.objective.temperature).view(len(student), -1),
         )
         if self.objective.error_weight:
             loss = loss + self.objective.error_weight * (found - target).square().mean()
@@ -158,7 +113,15 @@ class PairDistillationLoss(DistillationLoss):
         *,
         gather: bool,
     ) -> None:
+        """Raises `ConfigError` for directions of another width than the student's."""
         super().__init__(model, teacher, gather=gather)
+        width = model.get_embedding_dimension()
+        if objective.direction_weight and teacher.shape[-1] != width:
+            raise ConfigError(
+                f"[objective] direction_weight compares vectors, and {objective.teachers[0]} is "
+                f"{teacher.shape[-1]} wide where the student is {width}: set it to 0, or choose a "
+                "teacher of one width with the student."
+            )
         self.objective = objective
 
     def compute_loss_from_embeddings(self, embeddings: list[Tensor], labels: Tensor) -> Tensor:
@@ -180,11 +143,9 @@ class PairDistillationLoss(DistillationLoss):
         """Of each text's similarities to the other texts, from [B, C, D] and [B, C, E]."""
         student, guide = student.flatten(0, 1), guide.flatten(0, 1)
         others = ~torch.eye(len(student), dtype=torch.bool, device=student.device)
-        return _divergence(
-            cosine(guide, guide)[others] / self.objective.teacher_temperature,
-            cosine(student, student)[others] / self.objective.temperature,
-            rows=len(student),
-        )
+        target = cosine(guide, guide)[others] / self.objective.teacher_temperature
+        found = cosine(student, student)[others] / self.objective.temperature
+        return divergence(target.view(len(student), -1), found.view(len(student), -1))
 
 
 def pair_distillation_loss(student: Tensor, guide: Tensor) -> Tensor:
@@ -199,13 +160,3 @@ def pair_distillation_loss(student: Tensor, guide: Tensor) -> Tensor:
     student, guide = student.flatten(0, 1), guide.flatten(0, 1)
     errors = (cosine(student, student) - cosine(guide, guide)).square()
     return errors[related].mean() + errors[~itself].mean()
-
-
-def _divergence(target: Tensor, logits: Tensor, *, rows: int) -> Tensor:
-    """KL(softmax(target) || softmax(logits)), the mean over ``rows`` flattened rows."""
-    return functional.kl_div(
-        logits.view(rows, -1).float().log_softmax(-1),
-        target.view(rows, -1).float().log_softmax(-1),
-        log_target=True,
-        reduction="batchmean",
-    )

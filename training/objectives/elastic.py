@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from s2sent.model.network.pooled import embed_exits
-from s2sent.training.objectives.contrastive import Features, join_columns
-from s2sent.training.objectives.inside_forward import inside_forward
+from s2sent.training.objectives.forward import Batch, Features, inside_forward, join_columns
+from s2sent.training.objectives.similarity import divergence
 from s2sent.training.recipe.elastic import Elastic
 
 Views = list[Tensor]  # the embeddings [B, D] of each column
@@ -28,7 +28,7 @@ class BaseLoss(Protocol):
     def compute_loss_from_embeddings(self, embeddings: Views, labels: Tensor) -> Tensor:
         """The mean loss over the rows."""
 
-    def prepare(self, columns: Features) -> list[dict[str, Tensor]]:
+    def prepare(self, columns: Features) -> list[Batch]:
         """The columns that are embedded, after the model is put into its mode."""
 
 
@@ -68,7 +68,7 @@ class ElasticLoss(nn.Module):
             for depth, each in zip((*self.elastic.depths, self.full), rows, strict=True)
         }
 
-    def _rows(self, encoder: SentenceTransformer, batch: dict[str, Tensor]) -> list[Tensor]:
+    def _rows(self, encoder: SentenceTransformer, batch: Batch) -> list[Tensor]:
         """The embeddings of a batch at each depth, full depth last."""
         features = encoder(batch)
         shallow = embed_exits(encoder, features, self.elastic.depths)
@@ -97,7 +97,7 @@ def two_dimensional(exits: Exits, dimensions: Sequence[int], loss: OfViews) -> T
     *shallow, full = exits.values()
     views = shallow[int(torch.randint(len(shallow), ()))]
     dimension = dimensions[int(torch.randint(len(dimensions), ()))]
-    total = loss(full) + loss(views) + _divergence(torch.cat(full), torch.cat(views))
+    total = loss(full) + loss(views) + divergence(torch.cat(full), torch.cat(views))
     return total + loss(_first(full, dimension)) + loss(_first(views, dimension))
 
 
@@ -116,13 +116,3 @@ def alignment(exits: Exits, kind: str) -> Tensor:
 
 def _first(views: Views, dimension: int) -> Views:
     return [view[:, :dimension] for view in views]
-
-
-def _divergence(target: Tensor, rows: Tensor) -> Tensor:
-    """KL(softmax(target) || softmax(rows)) over the features, the mean over the rows."""
-    return functional.kl_div(
-        rows.float().log_softmax(-1),
-        target.float().log_softmax(-1),
-        log_target=True,
-        reduction="batchmean",
-    )

@@ -11,40 +11,24 @@ the corpus's pairs.
 Shapes: B pairs of two texts each, L tokens (padded), D features.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.util import all_gather
 from torch import Tensor, nn
 from torch.nn import functional
 
-from s2sent.model.network.checkpoint import CheckpointError
-from s2sent.model.network.encoder import find_selector, load_encoder, pooling_mode
-from s2sent.model.network.selector_config import SelectorConfig
+from s2sent.model.network.encoder import find_selector, pooling_mode
 from s2sent.model.network.selector_states import pool_tokens
 from s2sent.model.network.transformer import padding_id
-from s2sent.model.network.twins import get_twins, join_towers
-from s2sent.training.backbones import resolve
-from s2sent.training.corpus import Corpus
-from s2sent.training.errors import ConfigError, DataError
-from s2sent.training.objectives.contrastive import (
-    Features,
-    join_columns,
-    refuse_pieces,
-    text_columns,
-)
-from s2sent.training.objectives.cosine import cosine
-from s2sent.training.objectives.equal_texts import right_partners, text_keys
-from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.model.network.twins import get_twins
+from s2sent.training.errors import ConfigError
+from s2sent.training.objectives.forward import Features, join_columns
+from s2sent.training.objectives.similarity import cosine, right_partners, text_keys
 from s2sent.training.recipe.objectives import JTCSE
-from s2sent.training.recipe.recipe import Recipe
-
-ENDS_IN_NORMALIZE = True
-COLUMN_TASKS: Mapping[str, str] = {}
 
 LEAST_COSINE = 1e-4  # what stands for a negative cosine under the logarithm
 # The linear layers of an attention, by what backbones of transformers call them.
@@ -55,60 +39,6 @@ PROJECTIONS = (
 )
 
 Attended = list[tuple[Tensor, Tensor, Tensor]]  # query, key and value [N, L, D] of each block
-
-
-def build_encoder(
-    folder: str, recipe: Recipe, config: SelectorConfig | None
-) -> SentenceTransformer:
-    """Twins of the checkpoint in ``folder`` and of the recipe's second tower.
-
-    The towers keep their selectors and poolings. Raises `ConfigError` for a tower that is no
-    checkpoint, and for towers that are not built alike.
-    """
-    assert isinstance(recipe.objective, JTCSE)  # noqa: S101 - family_of has chosen
-    second = recipe.objective.second_tower
-    towers = [_tower(recipe.backbone.name, folder), _tower(second, resolve(second))]
-    pooling = recipe.backbone.pooling
-    if pooling not in ("mean", pooling_mode(towers[0])):  # "mean" is also what is not said
-        raise ConfigError(
-            f"[backbone] pooling = {pooling!r}, and {recipe.backbone.name} pools by "
-            f"{pooling_mode(towers[0])}: leave it out, since towers keep their pooling."
-        )
-    try:
-        twins = join_towers(*towers, normalize=False)
-    except CheckpointError as error:
-        raise ConfigError(f"{recipe.backbone.name} and {second}: {error}") from None
-    twins.max_seq_length = recipe.backbone.max_seq_length
-    return twins
-
-
-def _tower(name: str, folder: str) -> SentenceTransformer:
-    try:
-        return load_encoder(folder)
-    except CheckpointError as error:
-        raise ConfigError(
-            f"the tower {name} is no checkpoint ({str(error).rstrip('.')}): "
-            "train it first, with the objective simcse."
-        ) from None
-
-
-def make_loss(inputs: LossInputs) -> nn.Module:
-    """The loss of the twins; raises `ConfigError` where their blocks cannot attend crosswise."""
-    objective = inputs.recipe.objective
-    assert isinstance(objective, JTCSE)  # noqa: S101 - family_of has chosen
-    refuse_pieces(inputs.recipe)
-    return JTCSELoss(inputs.encoder, objective, gather=inputs.gather)
-
-
-def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
-    """The columns "anchor" and "positive"; raises `DataError` for a source of triples."""
-    for source, examples in corpus.parts.items():
-        if len(examples[0]) != 2:
-            raise DataError(
-                f"{source} has {len(examples[0])} columns, and jtcse reads pairs without hard "
-                "negatives: leave the third column out."
-            )
-    return text_columns(corpus)
 
 
 class JTCSELoss(nn.Module):

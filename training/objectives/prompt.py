@@ -10,57 +10,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from s2sent.model.artifact.template import Template
-from s2sent.model.network.selector_config import SelectorConfig
-from s2sent.model.network.transformer import TemplateTransformer, view_tasks
-from s2sent.training.corpus import Corpus
+from s2sent.model.network.transformer import TemplateTransformer
 from s2sent.training.errors import EncoderError
-from s2sent.training.objectives.contrastive import (
-    COLUMNS,
-    build_template_encoder,
-    refuse_pieces,
-    text_columns,
-)
-from s2sent.training.objectives.cosine import cosine
-from s2sent.training.objectives.loss_inputs import LossInputs
-from s2sent.training.recipe.objectives import PromptBERT
-from s2sent.training.recipe.recipe import Recipe
-
-ENDS_IN_NORMALIZE = False  # the loss subtracts vectors that still have their length
-COLUMN_TASKS = view_tasks(COLUMNS[:2])  # the template of each column
-
-
-def build_encoder(
-    folder: str, recipe: Recipe, config: SelectorConfig | None
-) -> SentenceTransformer:
-    """The backbone of ``folder`` behind the objective's templates; raises `ConfigError` for one."""
-    assert isinstance(recipe.objective, PromptBERT)  # noqa: S101 - family_of has chosen
-    return build_template_encoder(folder, recipe, config, recipe.objective.templates)
-
-
-def make_loss(inputs: LossInputs) -> nn.Module:
-    """The contrast of two templates."""
-    objective = inputs.recipe.objective
-    assert isinstance(objective, PromptBERT)  # noqa: S101 - family_of has chosen
-    refuse_pieces(inputs.recipe)
-    return TemplateDenoisingLoss(
-        inputs.encoder,
-        temperature=objective.temperature,
-        denoising=objective.denoising,
-        projection=objective.projection,
-        gather=inputs.gather,
-    )
-
-
-def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
-    """Each text in the columns "anchor" and "positive"."""
-    return text_columns(corpus)
+from s2sent.training.objectives.similarity import cosine
 
 
 class TemplateDenoisingLoss(nn.Module):

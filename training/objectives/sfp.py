@@ -8,56 +8,18 @@ blocks for each of them by what its squeeze may see.
 Shapes: B texts, L tokens (padded), D features.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 from torch import Tensor, nn
 
 from s2sent.model.network.encoder import find_selector
 from s2sent.model.network.template import REP1, parse_template
-from s2sent.model.network.transformer import VIEWS, TemplateTransformer, padding_id, read_positions
-from s2sent.training.corpus import Corpus
+from s2sent.model.network.transformer import TemplateTransformer, padding_id, read_positions
 from s2sent.training.errors import ConfigError
-from s2sent.training.objectives import contrastive
-from s2sent.training.objectives.contrastive import (
-    COLUMNS,
-    Features,
-    join_columns,
-    refuse_pieces,
-    text_columns,
-)
-from s2sent.training.objectives.cosine import cosine
-from s2sent.training.objectives.equal_texts import MaskedCosine
-from s2sent.training.objectives.inside_forward import inside_forward
-from s2sent.training.objectives.loss_inputs import LossInputs
-from s2sent.training.recipe.objectives import SFP
-from s2sent.training.recipe.recipe import Recipe
-
-ENDS_IN_NORMALIZE = True
-COLUMN_TASKS: Mapping[str, str] = dict.fromkeys(COLUMNS, VIEWS[0])  # the template as it is written
-
-build_encoder = contrastive.build_encoder
-
-
-def make_loss(inputs: LossInputs) -> nn.Module:
-    """The contrast of Rep2 and Rep1; raises `ConfigError` for a template of one stage."""
-    objective = inputs.recipe.objective
-    assert isinstance(objective, SFP)  # noqa: S101 - family_of has chosen
-    refuse_pieces(inputs.recipe)
-    return TwoStageLoss(
-        inputs.encoder,
-        objective.temperature,
-        gather=inputs.gather,
-        mask=objective.mask_equal_texts,
-    )
-
-
-def columns(corpus: Corpus, recipe: Recipe) -> Dataset | DatasetDict:
-    """The columns "anchor" and, of pairs and triples, "positive" and "negative"."""
-    return text_columns(corpus, views=1)
+from s2sent.training.objectives.forward import Batch, Features, inside_forward, join_columns
+from s2sent.training.objectives.similarity import MaskedCosine, cosine
 
 
 class TwoStageLoss(nn.Module):
@@ -111,12 +73,12 @@ class TwoStageLoss(nn.Module):
         loss: Tensor = self.contrast.compute_loss_from_embeddings([anchors, *others], labels)
         return loss
 
-    def embed(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def embed(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Rep2 and Rep1 [B, D] of the rows of one batch, from one forward."""
         rep2, rep1 = inside_forward(self.model, self._stages, batch)
         return rep2, rep1
 
-    def _stages(self, encoder: SentenceTransformer, batch: dict[str, Tensor]) -> list[Tensor]:
+    def _stages(self, encoder: SentenceTransformer, batch: Batch) -> list[Tensor]:
         backbone, *modules = encoder
         if not any(weight.requires_grad for weight in backbone.parameters()):
             backbone.eval()  # its states are the same in each step, and may be remembered

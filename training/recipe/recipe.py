@@ -16,7 +16,15 @@ from s2sent.model.artifact.template import CleanUp
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.errors import ConfigError
 from s2sent.training.recipe.elastic import Elastic
-from s2sent.training.recipe.objectives import ELASTIC_OBJECTIVES, JTCSE, SFP, Objective, PromptBERT
+from s2sent.training.recipe.objectives import (
+    ELASTIC_OBJECTIVES,
+    JTCSE,
+    SFP,
+    Objective,
+    PromptBERT,
+    SimCSE,
+    SupervisedSimCSE,
+)
 from s2sent.training.recipe.toml_tables import TABLE, AboveZero, Count, at_least, build, require
 
 TRAINING_OPTIONS = ("initial_bias", "static")  # of [selector], but not of its SelectorConfig
@@ -190,7 +198,13 @@ class Recipe:
             or not isinstance(self.objective, JTCSE),
             "jtcse trains both towers whole: leave freeze_backbone and freeze_blocks out",
         )
-
+        plain = isinstance(self.objective, SimCSE | SupervisedSimCSE)
+        require(
+            not self.training.mini_batch_size
+            or (plain and not self.elastic and not getattr(self.objective, "projection", False)),
+            f"mini_batch_size = {self.training.mini_batch_size} works with plain simcse and"
+            " supervised only: leave it out, or drop the projection or [elastic]",
+        )
         self._check_elastic()
 
     def _check_elastic(self) -> None:

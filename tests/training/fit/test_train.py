@@ -20,7 +20,7 @@ from s2sent.training.files.record import source_sha256
 from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.fit.train import train
 from s2sent.training.loop.trainer import Trainer
-from s2sent.training.recipe.objectives import PromptBERT, SimCSE
+from s2sent.training.recipe.objectives import PromptBERT
 from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, Recipe
 from tests.support.folder_contents import contents
 from tests.support.interruption import interrupted_at
@@ -270,7 +270,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         train(recipe, data, tmp_path)
     no_gate = {"spatial_selection": "avg", "initial_bias": 1.0}
     frozen = replace(QUICK, freeze_backbone=True)
-    pieces = replace(QUICK, mini_batch_size=4)
     for bad, says in (
         (replace(recipe, selector={"num_blocks": 9}), "num_blocks is 9"),
         (replace(recipe, selector=no_gate), "need a gate with biases"),
@@ -278,10 +277,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         (
             replace(recipe, objective=PromptBERT(templates=["{}", "[MASK]"])),
             r"^The template '\[MASK\]' must have one {} for the sentence",
-        ),
-        (
-            replace(recipe, objective=SimCSE(projection=True), training=pieces),
-            "mini_batch_size = 4",
         ),
     ):
         with pytest.raises(ConfigError, match=says):

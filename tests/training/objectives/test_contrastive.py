@@ -13,13 +13,10 @@ from s2sent.training.corpus import Corpus
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.sts import read_sentence_pairs
 from s2sent.training.fit.encoder import new_encoder
-from s2sent.training.objectives.contrastive import embed_together
-from s2sent.training.objectives.cosine import cosine
-from s2sent.training.objectives.families import family_of, make_loss
-from s2sent.training.objectives.loss_inputs import LossInputs
-from s2sent.training.recipe.recipe import (
-    Recipe,
-)
+from s2sent.training.objectives.forward import embed_together
+from s2sent.training.objectives.from_recipe import make_loss
+from s2sent.training.objectives.similarity import cosine
+from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny_recipes import QUICK
 
 
@@ -31,7 +28,7 @@ def test_gradients_in_pieces_are_those_of_the_whole_batch(recipe: Recipe, data: 
         torch.manual_seed(recipe.seed)
         pieced = replace(recipe, training=replace(QUICK, mini_batch_size=pieces))
         encoder = new_encoder(pieced)
-        loss = family_of(pieced).make_loss(LossInputs(encoder, pieced, Corpus({}, "")))
+        loss = make_loss(encoder, pieced, Corpus({}, ""))
         encoder.eval()  # the two ways would draw other dropout masks
         columns = [encoder.preprocess(texts), encoder.preprocess(texts[::-1])]
         value = loss(columns, torch.zeros(8))
@@ -49,9 +46,9 @@ def test_a_gate_that_is_normalised_by_the_batch_takes_whole_batches(
     """In pieces its gradients are others, and its running statistics are updated for each."""
     training = replace(QUICK, mini_batch_size=pieces)
     divided = replace(recipe, selector={"reduction": 4, "norm": "batch"}, training=training)
-    inputs = LossInputs(new_encoder(divided), divided, Corpus({}, ""), gather=gather)
+    encoder = new_encoder(divided)
     with pytest.raises(ConfigError, match="normalises by the whole batch, which .* divides"):
-        make_loss(inputs)
+        make_loss(encoder, divided, Corpus({}, ""), gather=gather)
 
 
 def test_columns_in_one_pass_are_embedded_as_they_are_alone(recipe: Recipe) -> None:

@@ -21,9 +21,8 @@ from s2sent.training.objectives import teacher as teachers
 from s2sent.training.objectives.distillation import (
     PairDistillationLoss,
     SimilarityDistillationLoss,
-    make_loss,
 )
-from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.objectives.from_recipe import make_loss
 from s2sent.training.objectives.teacher import teachers_embeddings
 from s2sent.training.recipe.objectives import Distillation, PairDistillation
 from s2sent.training.recipe.recipe import CorpusPart, Recipe
@@ -207,7 +206,7 @@ def test_directions_need_one_teacher_of_the_students_width(
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions", limit=9)], kind="related")
     narrow = with_objective(recipe, objective)
     with pytest.raises(ConfigError, match="is 64 wide where the student is 32: set it to 0"):
-        make_loss(LossInputs(new_encoder(narrow), narrow, corpus))
+        make_loss(new_encoder(narrow), narrow, corpus)
 
 
 def test_a_damaged_cache_is_named(backbone: Path, data: Path, tmp_path: Path) -> None:

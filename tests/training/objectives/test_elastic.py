@@ -29,8 +29,7 @@ from s2sent.training.objectives.elastic import (
     starbucks,
     two_dimensional,
 )
-from s2sent.training.objectives.families import make_loss
-from s2sent.training.objectives.loss_inputs import LossInputs
+from s2sent.training.objectives.from_recipe import make_loss
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.objectives import Distillation, PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import CorpusPart, Recipe, recipe_from
@@ -245,10 +244,10 @@ def test_depths_and_dimensions_the_encoder_lacks_are_refused(recipe: Recipe, dat
     shaped = elastic(recipe, dimensions=[8, 32])
     corpus = read_corpus(data / "corpus", [CorpusPart(source="captions")], kind="texts")
     with pytest.raises(ConfigError, match=r"dimensions has 32, and .* 32 wide: .* from 1 to 31"):
-        make_loss(LossInputs(new_encoder(elastic(recipe, depths=[3])), shaped, corpus))
+        make_loss(new_encoder(elastic(recipe, depths=[3])), shaped, corpus)
     drawn = elastic(recipe, depths=[3], mode="2dmse")
     with pytest.raises(ConfigError, match="'2dmse' draws sizes in each process, and torchrun"):
-        make_loss(LossInputs(new_encoder(drawn), drawn, corpus, gather=True))
+        make_loss(new_encoder(drawn), drawn, corpus, gather=True)
 
 
 def test_rounded_matrices_stay_on_the_grid_while_the_rest_is_trained(

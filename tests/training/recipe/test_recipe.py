@@ -136,6 +136,14 @@ def test_the_default_recipe_is_three_blocks_low_4_r_12() -> None:
         (f"seed = {'[' * 5000}", "is not TOML: maximum recursion depth"),
         (MINIMAL + "lora_alpha = 0\n", "lora_alpha = 0.0 must be above 0"),
         (MINIMAL + "lora_dropout = 1\n", "lora_dropout = 1.0 must be at least 0 and below 1"),
+        (
+            MINIMAL.replace('"simcse"', '"simcse"\nprojection = true') + "mini_batch_size = 4\n",
+            "mini_batch_size = 4 works with plain simcse and supervised only: leave it out",
+        ),
+        (
+            MINIMAL.replace("simcse", "prompt") + "mini_batch_size = 4\n",
+            "mini_batch_size = 4 works",
+        ),
         (MINIMAL + "lora_rank = 4\nround_matrices = true\n", "which round_matrices forbids"),
     ],
 )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from s2sent.training.experiments.frozen.heads import Head
 from s2sent.training.experiments.frozen.states import BlockStates
-from s2sent.training.objectives.cosine import cosine
+from s2sent.training.objectives.similarity import cosine
 
 Objective = Literal["contrastive", "sfp"]
 

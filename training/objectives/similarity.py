@@ -1,4 +1,6 @@
-"""Leaves texts that are right answers out of a row's negatives, by the tokens that are read.
+"""Cosines in full precision, and which texts of a batch are no negatives of each other.
+
+Texts that are right answers of a row are left out of its negatives, by the tokens that are read.
 
 Shapes: B rows of this process, W rows of all processes, C columns of candidates, L tokens.
 """
@@ -6,13 +8,31 @@ Shapes: B rows of this process, W rows of all processes, C columns of candidates
 from collections.abc import Sequence
 
 import torch
-from sentence_transformers.util import all_gather
+from sentence_transformers.util import all_gather, cos_sim
 from torch import Tensor
-
-from s2sent.training.objectives.cosine import cosine
+from torch.nn import functional
 
 # The constants of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014) as signed numbers.
 _STEP, _MIX = -7046029254386353131, -4658895280553007687
+
+
+def cosine(first: Tensor, second: Tensor) -> Tensor:
+    """Cosines [A, B] of [A, D] and [B, D] in full precision, also under autocast.
+
+    A tuned encoder's loss is a few thousandths, which is also bfloat16's rounding error.
+    """
+    with torch.autocast(first.device.type, enabled=False):
+        return cos_sim(first.float(), second.float())
+
+
+def divergence(target: Tensor, logits: Tensor) -> Tensor:
+    """KL(softmax(target) || softmax(logits)) along the last of two dimensions, the mean of rows."""
+    return functional.kl_div(
+        logits.float().log_softmax(-1),
+        target.float().log_softmax(-1),
+        log_target=True,
+        reduction="batchmean",
+    )
 
 
 def text_keys(column: dict[str, Tensor]) -> Tensor:

@@ -11,14 +11,13 @@ import torch
 
 from s2sent.training.corpus import Corpus
 from s2sent.training.fit.encoder import new_encoder
-from s2sent.training.objectives.equal_texts import (
+from s2sent.training.objectives.from_recipe import make_loss
+from s2sent.training.objectives.similarity import (
     MaskedCosine,
     right_answers,
     right_partners,
     text_keys,
 )
-from s2sent.training.objectives.families import make_loss
-from s2sent.training.objectives.loss_inputs import LossInputs
 from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.objectives import SFP, SupervisedSimCSE
 from s2sent.training.recipe.recipe import BackboneConfig, Recipe
@@ -82,7 +81,7 @@ def loss_of(recipe: Recipe, columns: Sequence[Sequence[str]]) -> tuple[float, to
     """The loss of texts without dropout, and its gradients."""
     torch.manual_seed(recipe.seed)
     encoder = new_encoder(recipe)
-    loss = make_loss(LossInputs(encoder, recipe, NO_CORPUS))
+    loss = make_loss(encoder, recipe, NO_CORPUS)
     encoder.eval()
     texts: list[Any] = [encoder.preprocess([*column]) for column in columns]
     value = loss(texts, torch.zeros(len(columns[0])))
