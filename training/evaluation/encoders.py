@@ -1,17 +1,17 @@
 """Opens an artifact, a checkpoint, a backbone or a running service as a function of texts."""
 
-import json
 import os
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
+from urllib3 import BaseHTTPResponse, PoolManager, Retry
+from urllib3.exceptions import HTTPError, LocationParseError
+from urllib3.util import parse_url
 
 from s2sent.training.backbones import MODULES_FILE, resolve
 from s2sent.training.errors import EncoderError
@@ -35,6 +35,7 @@ BYTES_PER_REQUEST = 1 << 20  # of texts; a longer one travels alone
 TIMEOUT_SECONDS = 120
 TRIES = 60  # of a request that is answered with 429
 MAX_WAIT_SECONDS = 60  # before one of them
+CURES = {401: f" Put the key into {API_KEY_VARIABLE}.", 429: " Try when it is less busy."}
 
 
 def open_encoder(name: str) -> Encode:
@@ -165,48 +166,50 @@ class ServiceEncoder:
     """
 
     def __init__(self, url: str, *, api_key: str | None = None) -> None:
-        parts = _split(url)
+        _require_url(url)
         self.url = url.rstrip("/")
-        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._path = parts.path.rstrip("/")
-        self._connection = kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._limit, self.prompts = self._read_info()
-
-    def __call__(
-        self, texts: Sequence[str], /, prompt_name: str | None = None
-    ) -> NDArray[np.float32]:
-        """Embeddings [n, dim] of n >= 1 texts, none of them empty; None is the default prompt."""
-        rows = [self._embed(batch, prompt_name) for batch in in_requests(texts, self._limit)]
-        self._connection.close()  # the service may close it before the next call
-        return np.concatenate(rows)
-
-    def _read_info(self) -> tuple[int, Collection[str]]:
-        """The most texts of a request, and the names of the model's prompts."""
-        _, body = self._ask("GET", "/info")
-        self._connection.close()
+        retries = Retry(
+            total=TRIES - 1,
+            connect=0,
+            read=2,  # a connection that was kept may have ended
+            allowed_methods=None,
+            status_forcelist=[429],
+            raise_on_status=False,
+            backoff_factor=0.5,  # without Retry-After
+            backoff_max=MAX_WAIT_SECONDS,
+            retry_after_max=MAX_WAIT_SECONDS,
+        )
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._pool = PoolManager(headers=headers, timeout=TIMEOUT_SECONDS, retries=retries)
         try:
-            info = json.loads(body)
-            limit = min(int(info["max_client_batch_size"]), TEXTS_PER_REQUEST)
-            return limit, [*info.get("prompts", {})]
+            info = self._ask("GET", "/info").json()
+            self._limit = min(int(info["max_client_batch_size"]), TEXTS_PER_REQUEST)
+            self.prompts: Collection[str] = [*info.get("prompts", {})]
         except (ValueError, TypeError, KeyError, AttributeError):
             raise EncoderError(
                 f"{self.url}/info is not what an S2Sent service answers: check the URL."
             ) from None
 
+    def __call__(
+        self, texts: Sequence[str], /, prompt_name: str | None = None
+    ) -> NDArray[np.float32]:
+        """Embeddings [n, dim] of n >= 1 texts, none of them empty; None is the default prompt."""
+        return np.concatenate(
+            [self._embed(batch, prompt_name) for batch in in_requests(texts, self._limit)]
+        )
+
     def _embed(self, texts: Sequence[str], prompt_name: str | None) -> NDArray[np.float32]:
         content: dict[str, Any] = {"inputs": list(texts), "truncate": True}
         if prompt_name is not None:
             content["prompt_name"] = prompt_name
-        body = json.dumps(content, ensure_ascii=False).encode()
-        headers = {"Content-Type": "application/json", "Accept": "application/octet-stream"}
-        answered, raw = self._ask("POST", "/embed", body, headers)
+        answer = self._ask("POST", "/embed", json=content)
         try:
-            rows, width = map(int, (answered.get("x-embedding-shape") or "").split(","))
-            embeddings = np.frombuffer(raw, "<f4").reshape(rows, width).astype(np.float32)
+            rows, width = map(int, answer.headers.get("x-embedding-shape", "").split(","))
+            embeddings = np.frombuffer(answer.data, "<f4").reshape(rows, width).astype(np.float32)
         except ValueError:
             raise EncoderError(
-                f"{self.url}/embed answered {len(raw)} bytes that are no embeddings: check the URL."
+                f"{self.url}/embed answered {len(answer.data)} bytes that are no embeddings: "
+                "check the URL."
             ) from None
         if rows != len(texts) or not np.isfinite(embeddings).all():
             raise EncoderError(
@@ -215,36 +218,25 @@ class ServiceEncoder:
             )
         return embeddings
 
-    def _ask(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] = {}
-    ) -> tuple[Mapping[str, str], bytes]:
-        """The headers and body of a 200 response; a request answered with 429 is repeated."""
-        for _ in range(TRIES):
-            try:
-                self._connection.request(
-                    method, self._path + path, body, {**self._headers, **headers}
-                )
-                response = self._connection.getresponse()
-                content = response.read()
-            except (OSError, HTTPException) as error:
-                self._connection.close()
-                raise EncoderError(
-                    f"{self.url} does not answer ({_first_line(error)}): start the service, or "
-                    "check the URL."
-                ) from error
-            if response.status == 200:
-                return dict(response.headers), content
-            if response.status != 429:
-                self._connection.close()
-                raise EncoderError(
-                    f"{self.url}{path} answered {response.status}: {_reason(content)}"
-                    f"{_cure(response.status)}"
-                )
-            time.sleep(_retry_after(response))
-        self._connection.close()
-        raise EncoderError(
-            f"{self.url}{path} answered 429 {TRIES} times: try when it is less busy."
-        )
+    def _ask(self, method: str, path: str, json: Any = None) -> BaseHTTPResponse:
+        """A 200 response."""
+        accepted = {"Accept": "application/octet-stream"} if json else {}
+        headers = {**self._pool.headers, **accepted}
+        try:
+            answer = self._pool.request(
+                method, self.url + path, json=json, headers=headers, redirect=False
+            )
+        except HTTPError as error:
+            reason = _first_line(getattr(error, "reason", None) or error)
+            raise EncoderError(
+                f"{self.url} does not answer ({reason}): start the service, or check the URL."
+            ) from error
+        if answer.status != 200:
+            raise EncoderError(
+                f"{self.url}{path} answered {answer.status}: {_reason(answer)}"
+                f"{CURES.get(answer.status, '')}"
+            )
+        return answer
 
 
 def in_requests(texts: Sequence[str], limit: int) -> Iterator[list[str]]:
@@ -261,33 +253,20 @@ def in_requests(texts: Sequence[str], limit: int) -> Iterator[list[str]]:
     yield batch
 
 
-def _split(url: str) -> SplitResult:
-    try:
-        parts = urlsplit(url)
-        if parts.hostname and parts.port != 0 and not (parts.query or parts.fragment):
-            return parts
-    except ValueError:  # a port that is no number
-        pass
+def _require_url(url: str) -> None:
+    with suppress(LocationParseError):
+        parts = parse_url(url)
+        if parts.host and parts.port != 0 and parts.query is None and parts.fragment is None:
+            return
     raise EncoderError(f"{url} is no URL of a service: write it as http://host:port.")
 
 
-def _retry_after(response: HTTPResponse) -> int:
-    """Seconds to wait; 1 where the service does not say."""
-    value = response.headers.get("Retry-After", "1")
-    return min(int(value), MAX_WAIT_SECONDS) if value.isdecimal() else 1
-
-
-def _reason(content: bytes) -> str:
+def _reason(answer: BaseHTTPResponse) -> str:
     """The message of an error response; of another body only that it is not one."""
     try:
-        answer: Any = json.loads(content)
-        return str(answer["error"])
+        return str(answer.json()["error"])
     except (ValueError, TypeError, KeyError):
         return "the body is not an S2Sent service's. Check the URL."
-
-
-def _cure(status: int) -> str:
-    return f" Put the key into {API_KEY_VARIABLE}." if status == 401 else ""
 
 
 def _first_line(error: BaseException) -> str:

@@ -21,6 +21,7 @@ from s2sent.model.network.encoder import build_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.training.__main__ import main
 from s2sent.training.errors import DataError, EncoderError
+from s2sent.training.evaluation import encoders
 from s2sent.training.evaluation.encoders import (
     API_KEY_VARIABLE,
     BYTES_PER_REQUEST,
@@ -258,7 +259,7 @@ def test_a_service_that_wants_a_key_gets_it_from_the_environment(
 Answer = tuple[int, dict[str, str], bytes]
 INFO: Answer = (200, {}, b'{"max_client_batch_size": 32}')
 EMBEDDING: Answer = (200, {"x-embedding-shape": "1,2"}, np.array([0.6, 0.8], "<f4").tobytes())
-BUSY: Answer = (429, {"Retry-After": "0"}, b'{"error": "no room"}')
+BUSY: Answer = (429, {"Retry-After": "0"}, b'{"error": "No room."}')
 
 
 @contextmanager
@@ -295,14 +296,17 @@ def test_a_busy_service_is_asked_again() -> None:
     [
         ([(404, {}, b"<html>")], "/info answered 404: the body is not an S2Sent service's"),
         ([(200, {}, b"hello")], "/info is not what an S2Sent service answers: check the URL"),
-        ([INFO, BUSY], "/embed answered 429 60 times"),
+        ([INFO, BUSY], "/embed answered 429: No room. Try when it is less busy."),
         ([INFO, (424, {}, b'{"error": "It failed."}')], "/embed answered 424: It failed."),
         ([INFO, (200, {}, b"[[1]]")], "/embed answered 5 bytes that are no embeddings"),
         ([INFO, (200, {"x-embedding-shape": "2,1"}, bytes(8))], "2 embeddings for 1 texts"),
         ([INFO, (200, {"x-embedding-shape": "1,1"}, b"\0\0\xc0\x7f")], "some that are not finite"),
     ],
 )
-def test_any_other_answer_of_a_service_is_one_sentence(answers: list[Answer], message: str) -> None:
+def test_any_other_answer_of_a_service_is_one_sentence(
+    answers: list[Answer], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoders, "TRIES", 3)
     with answering(*answers) as url, pytest.raises(EncoderError, match=re.escape(message)):
         open_encoder(url)(["a"])
 
