@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import numpy as np
 import pytest
 
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.export import given_graph as given_exporter
 from s2sent.service.engine.inference import served_model
+from s2sent.service.engine.inference.private_cache import UMASK
 from s2sent.service.engine.inference.served_model import ModelUnavailable, artifact_of
+from s2sent.training import __main__ as training
 from tests.support.given_graphs import given_graph, static_encoder
 from tests.support.server_process import running_server
 
@@ -36,6 +40,27 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hub"
 
 
+@pytest.fixture
+def exported_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Exports run in this process, which has imported what they need."""
+
+    def run(command: list[str], model: str) -> None:
+        module, *arguments = command
+        try:
+            if module == "s2sent.training":
+                training.main(arguments)
+            else:
+                given_exporter.main(*arguments)
+        except SystemExit as ended:
+            if ended.code:
+                raise ModelUnavailable(f"{model} could not be exported: {ended.code}") from None
+
+    monkeypatch.setattr(served_model, "_run", run)
+    before = os.umask(UMASK)
+    yield
+    os.umask(before)
+
+
 def keep_in(hub: Path, name: str, folder: Path) -> None:
     cached = hub / f"models--{name.replace('/', '--')}"
     (cached / "refs").mkdir(parents=True)
@@ -52,6 +77,7 @@ def test_a_folder_with_a_graph_is_exported_once(
     assert artifact_of(str(given), tmp_path / "cache") == made
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_other_files_are_exported_anew(given: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(given, tmp_path / "mine"))
     first = artifact_of(str(folder), tmp_path / "cache")
@@ -62,6 +88,7 @@ def test_other_files_are_exported_anew(given: Path, tmp_path: Path) -> None:
     assert lengths == [64, 16]
 
 
+@pytest.mark.usefixtures("exported_here")
 @pytest.mark.parametrize(
     ("kept", "asked"), [("me/mine", "me/mine"), ("sentence-transformers/mine", "mine")]
 )
@@ -110,6 +137,7 @@ assert "torch" not in sys.modules and "sympy" in sys.modules
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_static_embeddings_are_served_without_torch(
     hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +148,7 @@ def test_static_embeddings_are_served_without_torch(
     assert made.manifest.backbone == {"architecture": "static"}
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_a_checkpoint_without_a_graph_is_exported_by_torch(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +187,7 @@ def test_a_model_that_is_nowhere_is_a_sentence(
         artifact_of(model, tmp_path / "cache")
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_a_graph_that_is_refused_gives_way_to_the_export_by_torch(
     tiny_checkpoint: Path, given: Path, tmp_path: Path
 ) -> None:
@@ -180,6 +210,7 @@ def test_a_hubs_model_without_a_graph_is_exported_by_its_name(
     assert ran == [["s2sent.training", "export", "me/mine", str(entry), "--name", "mine"]]
 
 
+@pytest.mark.usefixtures("exported_here")
 def test_a_folder_is_found_from_where_it_is_named(
     given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +255,7 @@ def test_a_lock_that_is_a_link_is_not_followed(given: Path, tmp_path: Path) -> N
     assert (tmp_path / "target").read_text() == "kept"
 
 
+@pytest.mark.usefixtures("exported_here")
 @pytest.mark.parametrize("part", [".", "onnx/model.onnx", ".."])
 def test_what_others_may_write_is_not_served(given: Path, tmp_path: Path, part: str) -> None:
     made = artifact_of(str(given), tmp_path / "cache")
