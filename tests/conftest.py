@@ -3,6 +3,7 @@
 import gc
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,18 +60,20 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_artifact(tiny_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact."""
     from s2sent.model.export.checkpoint import export_checkpoint
-    from s2sent.model.export.options import ExportOptions
+    from tests.support.few import FEW
 
     target = tiny_checkpoint.parent / "artifact"
-    return export_checkpoint(tiny_checkpoint, target, ExportOptions(name="tiny"))
+    return export_checkpoint(tiny_checkpoint, target, replace(FEW, name="tiny"))
 
 
 @pytest.fixture(scope="session")
 def gpu_artifact(tiny_artifact: Artifact) -> Artifact:
     """The tiny artifact converted for a GPU, in float32."""
     from s2sent.model.export.gpu.conversion import convert_for_gpu
+    from tests.support.few import FEW_SENTENCES
 
-    return convert_for_gpu(tiny_artifact, tiny_artifact.path.parent / "gpu", "fp32")
+    target = tiny_artifact.path.parent / "gpu"
+    return convert_for_gpu(tiny_artifact, target, "fp32", sentences=FEW_SENTENCES)
 
 
 @pytest.fixture(scope="session")
@@ -97,9 +100,9 @@ def exits_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exits_artifact(exits_checkpoint: Path) -> Artifact:
     """The checkpoint's fp32 artifact, which can stop after blocks 2, 3 and 4."""
     from s2sent.model.export.checkpoint import export_checkpoint
-    from s2sent.model.export.options import ExportOptions
+    from tests.support.few import FEW
 
-    options = ExportOptions(name="tiny-exits", depths=(2, 3, 4))
+    options = replace(FEW, name="tiny-exits", depths=(2, 3, 4))
     return export_checkpoint(exits_checkpoint, exits_checkpoint.parent / "artifact", options)
 
 
@@ -116,10 +119,10 @@ def decoder_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def decoder_artifact(decoder_checkpoint: Path) -> Artifact:
     """The decoder's fp32 artifact, which can stop after block 3."""
     from s2sent.model.export.checkpoint import export_checkpoint
-    from s2sent.model.export.options import ExportOptions
+    from tests.support.few import FEW
 
     target = decoder_checkpoint.parent / "fp32"
-    return export_checkpoint(decoder_checkpoint, target, ExportOptions(depths=(3,)))
+    return export_checkpoint(decoder_checkpoint, target, replace(FEW, depths=(3,)))
 
 
 @pytest.fixture(scope="session")

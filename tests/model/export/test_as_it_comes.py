@@ -18,18 +18,17 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportError, ExportOptions
-from s2sent.model.export.parity import parity_sentences
+from s2sent.model.export.options import ExportError
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, load_encoder, pooling_mode
 from s2sent.model.network.pooled import PooledEncoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.few import FEW
 from tests.support.tiny import tiny_backbone
 
 WIDTH, DIM = 32, 8
 TEXTS = ["the cat sings", "a", "Two happy Dogs read books in the green city at night " * 3]
-FEW = ExportOptions(sentences=parity_sentences()[:8])
 MODES = Pooling.POOLING_MODES
 
 

@@ -1,5 +1,6 @@
 """The graph's output of block weights gives what the selector computes in torch, at every depth."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,9 @@ from numpy.typing import NDArray
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportOptions
 from s2sent.model.network.encoder import build_plain_encoder, get_selector, load_encoder
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.few import FEW
 from tests.support.tiny import tiny_backbone
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3, "if no"]
@@ -49,7 +50,7 @@ def test_weights_are_those_of_torch(
 def test_a_gate_that_serves_every_depth_has_the_weights_of_torch(
     tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    options = ExportOptions(depths=(3,))
+    options = replace(FEW, depths=(3,))
     encoder = OnnxEncoder(export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options))
     sequences = [row.input_ids for row in encoder.tokenizer.tokenize(TEXTS)]
     for depth in (None, 3):
@@ -60,7 +61,7 @@ def test_a_gate_that_serves_every_depth_has_the_weights_of_torch(
 def test_an_encoder_without_a_selector_gives_none(tmp_path: Path) -> None:
     plain = build_plain_encoder(tiny_backbone(tmp_path / "backbone"), max_seq_length=64)
     plain.save(str(tmp_path / "checkpoint"))
-    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", FEW)
     encoder = OnnxEncoder(artifact)
     assert not encoder.has_block_weights
     with pytest.raises(ValueError, match="has no block_weights"):

@@ -26,10 +26,10 @@ from s2sent.model.export.parity import ParityError, parity_sentences
 from s2sent.model.network.encoder import build_encoder, load_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.few import FEW
 from tests.support.tiny import tiny_backbone
 
 WIDTH = 32
-FEW = ExportOptions(sentences=parity_sentences()[:8])
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
 
 
@@ -174,7 +174,7 @@ def test_int8_weights_are_small_and_their_rounding_is_reported(
 @pytest.fixture(scope="module")
 def half(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     target = tmp_path_factory.mktemp("half") / "fp16"
-    return export_checkpoint(checkpoint, target, ExportOptions(precision="fp16"))
+    return export_checkpoint(checkpoint, target, replace(FEW, precision="fp16"))
 
 
 def test_half_precision_keeps_float_inputs_and_outputs(half: Artifact) -> None:
@@ -320,7 +320,7 @@ def test_a_graph_that_differs_from_torch_never_becomes_an_artifact(
         "s2sent.model.export.parity.MAX_ABS_DIFF", 0.0
     )  # nothing is equal to the last bit
     with pytest.raises(ParityError, match="ONNX differs from torch by"):
-        export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions())
+        export_checkpoint(checkpoint, tmp_path / "artifact", FEW)
     assert list(tmp_path.iterdir()) == []
 
 

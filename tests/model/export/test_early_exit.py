@@ -203,7 +203,7 @@ def test_rounded_encoders_can_stop_early_too(
     tmp_path: Path, kind: str, precision: Precision
 ) -> None:
     """Parity at every depth is the export's own condition; blocks beyond it are not run."""
-    options = ExportOptions(depths=(2, 3), precision=precision)
+    options = ExportOptions(sentences=FEW, depths=(2, 3), precision=precision)
     checkpoint = a_checkpoint(tmp_path, kind)
     made = export_checkpoint(checkpoint, tmp_path / "artifact", options)
     assert made.manifest.depths == (2, 3)

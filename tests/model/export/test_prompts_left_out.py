@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,7 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.from_onnx.conversion import export_given_graph
 from s2sent.model.export.gpu.conversion import convert_for_gpu
 from s2sent.model.export.int8.conversion import convert_to_int8
-from s2sent.model.export.options import ExportOptions
-from s2sent.model.export.parity import ParityError, parity_sentences
+from s2sent.model.export.parity import ParityError
 from s2sent.model.export.restore import restore_checkpoint
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, load_encoder
@@ -31,6 +31,7 @@ from s2sent.model.runtime.input_errors import UnusableInput
 from s2sent.service.__main__ import app
 from s2sent.service.bulk.embedders.local import LocalEmbedder
 from s2sent.service.bulk.job import BulkError, Options
+from tests.support.few import FEW, FEW_SENTENCES
 from tests.support.given_graphs import given_graph
 from tests.support.server_process import running_server
 from tests.support.tiny import _byte_level_tokenizer, _save, tiny_backbone
@@ -41,7 +42,6 @@ WIDTH, TOKENS = 64, 48
 PROMPTS = {"query": "what is in the house: ", "document": "the book reads: "}
 LONG = "two happy dogs read books in the green city at night " * 4
 TEXTS = ["the cat sings", "a cat", LONG, "The child plays with three cats, and a bird sings."]
-FEW = parity_sentences()[:8]
 QWEN = {"hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 3, "head_dim": 32}
 QWEN |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 256}
 
@@ -98,11 +98,13 @@ LEAST = {"int8": 0.995, "int8 of an artifact": 0.995, "fp16": 0.9999}
 
 
 def export(model: Path, target: Path, form: str) -> OnnxEncoder:
-    artifact = export_checkpoint(model, target, ExportOptions(sentences=FEW, **FORMS[form]))
+    artifact = export_checkpoint(model, target, replace(FEW, **FORMS[form]))
     if form == "for a GPU":
-        artifact = convert_for_gpu(artifact, target.with_name("gpu"), "fp32", sentences=FEW)
+        artifact = convert_for_gpu(
+            artifact, target.with_name("gpu"), "fp32", sentences=FEW_SENTENCES
+        )
     if form == "int8 of an artifact":
-        artifact = convert_to_int8(artifact, target.with_name("int8"), sentences=FEW)
+        artifact = convert_to_int8(artifact, target.with_name("int8"), sentences=FEW_SENTENCES)
     return OnnxEncoder(artifact)
 
 

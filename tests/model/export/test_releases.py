@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportOptions
-from s2sent.model.export.parity import parity_sentences
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.few import FEW
 from tests.support.saved_models import FAMILIES, TEXTS, VECTORS, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
@@ -32,8 +31,7 @@ def test_every_family_gives_the_vectors_of_the_library_that_saved_it(
 ) -> None:
     here = saved == "here"
     folder = save_model(tmp_path / family, family) if here else Path(ELSEWHERE, family)
-    few = ExportOptions(sentences=parity_sentences()[:8])
-    exported = export_checkpoint(folder, tmp_path / "artifact", few)
+    exported = export_checkpoint(folder, tmp_path / "artifact", FEW)
     if family in KIN_OF_BERT:
         assert exported.manifest.fused["Attention"] == 3
     assert ("token_type_ids" in exported.manifest.inputs) == (family in ("bert", "electra"))

@@ -18,7 +18,7 @@ from s2sent.model.artifact.template import Template
 from s2sent.model.artifact.writer import seal
 from s2sent.model.export.checkpoint import encode, export_checkpoint
 from s2sent.model.export.int8.rounding import round_weights
-from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.options import Precision
 from s2sent.model.export.restore import RestoreError, restore_checkpoint
 from s2sent.model.network.encoder import (
     build_plain_encoder,
@@ -32,6 +32,7 @@ from s2sent.training.errors import EncoderError
 from s2sent.training.files.record import write_record
 from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import recipe_from
+from tests.support.few import FEW
 from tests.support.tiny import tiny_backbone
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night"]
@@ -75,7 +76,7 @@ def test_only_a_checkpoint_is_overwritten(exits_artifact: Artifact, tmp_path: Pa
 
 def test_weight_int8_gives_the_rounded_weights(exits_checkpoint: Path, tmp_path: Path) -> None:
     """Of every depth, and of tables that stay int8 in the graph."""
-    options = ExportOptions(precision="weight-int8", depths=(2, 3, 4))
+    options = replace(FEW, precision="weight-int8", depths=(2, 3, 4))
     artifact = export_checkpoint(exits_checkpoint, tmp_path / "artifact", options)
     encoder = restored(artifact, tmp_path / "restored")
     rounded = round_weights(load_encoder(exits_checkpoint)).state_dict()
@@ -91,12 +92,12 @@ def test_other_families_come_back(family: str, tmp_path: Path) -> None:
         tiny_backbone(tmp_path / "backbone", family), pooling="cls", max_seq_length=48
     )
     plain.save(str(tmp_path / "checkpoint"), create_model_card=False)
-    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", FEW)
     assert_same_weights(restored(artifact, tmp_path / "restored"), plain)
 
 
 def test_a_graph_of_standard_operators_comes_back(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    options = ExportOptions(standard_operators=True)
+    options = replace(FEW, standard_operators=True)
     artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
     encoder = restored(artifact, tmp_path / "restored")
     assert_same_weights(encoder, load_encoder(tiny_checkpoint))
@@ -110,7 +111,7 @@ def test_what_stands_beside_the_weights_comes_back(tmp_path: Path) -> None:
     encoder.default_prompt_name = "query"
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
     write_record(tmp_path / "checkpoint", {"seed": 7})
-    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", FEW)
     again = restored(artifact, tmp_path / "restored")
     assert (again.prompts["query"], again.default_prompt_name) == ("the query: ", "query")
     assert (again.max_seq_length, len(again)) == (24, 2)  # without Normalize
@@ -145,7 +146,7 @@ def test_a_recipe_goes_on_from_it(exits_artifact: Artifact, tmp_path: Path) -> N
 def test_weights_that_were_not_trained_are_refused(
     precision: Precision, said: str, tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
-    options = ExportOptions(precision=precision)
+    options = replace(FEW, precision=precision)
     artifact = export_checkpoint(tiny_checkpoint, tmp_path / "artifact", options)
     with pytest.raises(RestoreError, match=f"{said}.* fp32 or weight-int8 artifact in one file"):
         restore_checkpoint(artifact, tmp_path / "restored")
@@ -193,7 +194,7 @@ def test_a_layer_behind_the_pooling_is_refused(tmp_path: Path) -> None:
     encoder = build_plain_encoder(tiny_backbone(tmp_path / "backbone"), max_seq_length=32)
     encoder.insert(2, Dense(32, 16))
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
-    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", FEW)
     with pytest.raises(
         RestoreError, match="(?i)train from the checkpoint that it was exported from"
     ):
@@ -271,7 +272,7 @@ def test_weights_in_another_form_are_refused(tmp_path: Path) -> None:
     build_plain_encoder(tiny_backbone(tmp_path / "backbone", "t5"), max_seq_length=32).save(
         str(tmp_path / "checkpoint"), create_model_card=False
     )
-    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", ExportOptions())
+    artifact = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", FEW)
     with pytest.raises(
         RestoreError, match="(?i)train from the checkpoint that it was exported from"
     ):

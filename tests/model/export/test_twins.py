@@ -20,6 +20,7 @@ from s2sent.model.network.twins import get_twins, load_twin_encoder
 from s2sent.model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from s2sent.model.runtime.lookup_tables import read_lookup_tables
 from s2sent.training.files.record import write_record
+from tests.support.few import FEW
 from tests.support.tiny_twins import WIDTH, tiny_twins
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
@@ -59,7 +60,7 @@ def test_long_texts_keep_their_attention_without_scores(tmp_path: Path) -> None:
     """Its choice between two forms stands in branches, which read the towers' values."""
     twins = tiny_twins(tmp_path, num_layers=3, max_seq_length=LONG_TEXT + 8)
     twins.save(str(tmp_path / "twins"), create_model_card=False)
-    made = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions())
+    made = export_twins(tmp_path / "twins", tmp_path / "artifact", FEW)
     graph = onnx.load(made.path / MODEL).graph
     assert sum(node.op_type == "If" for node in graph.node) == 2 * (3 + 1)  # and the mask's
     texts = [*TEXTS, "a cat " * LONG_TEXT]
@@ -86,7 +87,7 @@ def test_the_canary_has_no_prompt(tmp_path: Path) -> None:
     twins = tiny_twins(tmp_path)
     twins.prompts, twins.default_prompt_name = {"query": "the cat sings to "}, "query"
     twins.save(str(tmp_path / "twins"), create_model_card=False)
-    canary = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions()).canary
+    canary = export_twins(tmp_path / "twins", tmp_path / "artifact", FEW).canary
     expected = twins.encode(canary.text, prompt="", normalize_embeddings=True)
     np.testing.assert_allclose(canary.embedding, expected, atol=1e-6)
 

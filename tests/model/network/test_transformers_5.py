@@ -13,12 +13,11 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportOptions
-from s2sent.model.export.parity import parity_sentences
 from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_plain_encoder, load_encoder
 from s2sent.model.network.transformers_5 import readable
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.few import FEW
 from tests.support.transformers_5 import DECODER, FOLDERS, TEXT, a_folder, both, kinds, rope
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
@@ -46,8 +45,7 @@ def test_rotary_positions_and_windows_are_those_of_transformers_5(
 @pytest.mark.parametrize("family", ["qwen3", "modernbert"])
 def test_the_artifact_and_what_is_saved_keep_them(family: str, tmp_path: Path) -> None:
     folder = a_folder(tmp_path, family)
-    few = ExportOptions(sentences=parity_sentences()[:8])
-    artifact = export_checkpoint(folder, tmp_path / "artifact", few)
+    artifact = export_checkpoint(folder, tmp_path / "artifact", FEW)
     vector = OnnxEncoder(artifact).encode([TEXT])[0]
     np.testing.assert_allclose(vector[:4], EXPECTED[family], atol=1e-5)
     load_encoder(folder).save(str(tmp_path / "again"), create_model_card=False)

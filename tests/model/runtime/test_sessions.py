@@ -29,10 +29,10 @@ TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city", "a
 def stopping_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The tiny encoder, which can also stop after its third block."""
     from s2sent.model.export.checkpoint import export_checkpoint
-    from s2sent.model.export.options import ExportOptions
+    from tests.support.few import FEW
 
     target = tmp_path_factory.mktemp("stopping") / "artifact"
-    options = ExportOptions(depths=(3,), standard_operators=True)
+    options = replace(FEW, depths=(3,), standard_operators=True)
     return export_checkpoint(tiny_checkpoint, target, options)
 
 
@@ -40,8 +40,10 @@ def stopping_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFa
 def exits_on_gpu(exits_artifact: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     """The tiny encoder with exits, converted for a GPU in float32."""
     from s2sent.model.export.gpu.conversion import convert_for_gpu
+    from tests.support.few import FEW_SENTENCES
 
-    return convert_for_gpu(exits_artifact, tmp_path_factory.mktemp("gpu") / "fp32", "fp32")
+    target = tmp_path_factory.mktemp("gpu") / "fp32"
+    return convert_for_gpu(exits_artifact, target, "fp32", sentences=FEW_SENTENCES)
 
 
 def rows(encoder: OnnxEncoder) -> list[list[int]]:

@@ -17,8 +17,8 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportOptions
 from tests.support.browser import clean_page, violations, with_chromium
+from tests.support.few import FEW
 from tests.support.playground import KEY, TEXTS, VIEWS, paste, unlock, view
 from tests.support.server_process import ServerProcess, running_server
 
@@ -167,7 +167,7 @@ def prompted_artifact(exits_checkpoint: Path, tmp_path_factory: pytest.TempPathF
         "default_prompt_name": "query",
     }
     settings.write_text(json.dumps(json.loads(settings.read_text()) | prompts))
-    return export_checkpoint(folder / "checkpoint", folder / "artifact", ExportOptions())
+    return export_checkpoint(folder / "checkpoint", folder / "artifact", FEW)
 
 
 @pytest.mark.parametrize("kind", ["prompted_artifact", "decoder_artifact"])

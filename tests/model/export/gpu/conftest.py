@@ -1,5 +1,6 @@
 """Artifacts of the families, and what they are converted to for a GPU."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.gpu.conversion import convert_for_gpu
-from s2sent.model.export.options import ExportOptions
 from s2sent.model.network.encoder import build_encoder
 from s2sent.model.network.selector_config import SelectorConfig
+from tests.support.few import FEW, FEW_SENTENCES
 from tests.support.tiny import tiny_backbone
 
 
@@ -27,7 +28,7 @@ def source_of(
             config = SelectorConfig.preset("default", width=32, reduction=4)
             backbone = tiny_backbone(folder / "backbone", family)
             build_encoder(backbone, config, max_seq_length=64).save(str(folder / "checkpoint"))
-            options = ExportOptions(depths=(3,))
+            options = replace(FEW, depths=(3,))
             made[family] = export_checkpoint(folder / "checkpoint", folder / "artifact", options)
         return made[family]
 
@@ -41,6 +42,6 @@ def converted(source_of: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def convert(family: str, precision: str) -> Artifact:
         target = tmp_path_factory.mktemp("converted") / precision
-        return convert_for_gpu(source_of(family), target, precision)
+        return convert_for_gpu(source_of(family), target, precision, sentences=FEW_SENTENCES)
 
     return convert

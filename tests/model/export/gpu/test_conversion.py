@@ -17,9 +17,10 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.conversion import ConversionError
 from s2sent.model.export.gpu.conversion import convert_for_gpu
 from s2sent.model.export.gpu.operators import AVOIDED
-from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.options import Precision
 from s2sent.model.export.twins import export_twins
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support.few import FEW, FEW_SENTENCES
 from tests.support.operators_run import softmax_axes
 from tests.support.tiny_twins import tiny_twins
 
@@ -85,7 +86,7 @@ def test_in_float16_blocks_are_float16_and_vectors_near_those_of_the_source(
 
 
 def test_block_weights_are_those_of_the_source(exits_artifact: Artifact, tmp_path: Path) -> None:
-    made = convert_for_gpu(exits_artifact, tmp_path / "made", "fp32")
+    made = convert_for_gpu(exits_artifact, tmp_path / "made", "fp32", sentences=FEW_SENTENCES)
     before, after = OnnxEncoder(exits_artifact), OnnxEncoder(made)
     rows = [row.input_ids for row in before.tokenizer.tokenize(TEXTS)]
     for depth in (2, None):
@@ -97,9 +98,9 @@ def test_block_weights_are_those_of_the_source(exits_artifact: Artifact, tmp_pat
 def test_other_precisions_are_converted_too(
     exits_checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:
-    options = ExportOptions(precision=precision, depths=(2, 3, 4))
+    options = replace(FEW, precision=precision, depths=(2, 3, 4))
     source = export_checkpoint(exits_checkpoint, tmp_path / "source", options)
-    made = convert_for_gpu(source, tmp_path / "made", "fp16")
+    made = convert_for_gpu(source, tmp_path / "made", "fp16", sentences=FEW_SENTENCES)
     for each in graphs_of(made):
         assert not AVOIDED.intersection(node.op_type for node in each.node)
     for depth in (2, None):
@@ -110,8 +111,8 @@ def test_other_precisions_are_converted_too(
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_twins_are_converted_too(tmp_path: Path, precision: str) -> None:
     tiny_twins(tmp_path).save(str(tmp_path / "twins"), create_model_card=False)
-    source = export_twins(tmp_path / "twins", tmp_path / "source", ExportOptions())
-    made = convert_for_gpu(source, tmp_path / "made", precision)
+    source = export_twins(tmp_path / "twins", tmp_path / "source", FEW)
+    made = convert_for_gpu(source, tmp_path / "made", precision, sentences=FEW_SENTENCES)
     assert ((rows_of(source, None) * rows_of(made, None)).sum(axis=1) > 0.9995).all()
     for each in graphs_of(made):
         assert not AVOIDED.intersection(node.op_type for node in each.node)
@@ -122,9 +123,9 @@ def test_weights_in_a_file_of_their_own_are_read(
 ) -> None:
     """As those of a graph above two gigabytes are."""
     monkeypatch.setattr(graph, "LARGEST_GRAPH", 1)
-    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", ExportOptions())
+    source = export_checkpoint(tiny_checkpoint, tmp_path / "source", FEW)
     assert WEIGHTS in source.manifest.files
-    made = convert_for_gpu(source, tmp_path / "made", "fp32")
+    made = convert_for_gpu(source, tmp_path / "made", "fp32", sentences=FEW_SENTENCES)
     np.testing.assert_allclose(rows_of(made, None), rows_of(source, None), atol=1e-5)
 
 
@@ -132,7 +133,7 @@ def test_depths_have_their_weights_in_one_file_once(
     exits_artifact: Artifact, tmp_path: Path
 ) -> None:
     """The graphs without their weights are small, and the file is no larger than the source."""
-    made = convert_for_gpu(exits_artifact, tmp_path / "made", "fp32")
+    made = convert_for_gpu(exits_artifact, tmp_path / "made", "fp32", sentences=FEW_SENTENCES)
     files = made.manifest.files
     assert files[WEIGHTS].bytes <= exits_artifact.manifest.files[MODEL].bytes
     for depth in (*made.manifest.depths, None):
@@ -143,7 +144,7 @@ def test_depths_have_their_weights_in_one_file_once(
 def test_int8_products_are_refused(tiny_artifact: Artifact, tmp_path: Path) -> None:
     source = Artifact(tiny_artifact.path, replace(tiny_artifact.manifest, precision="int8"))
     with pytest.raises(ConversionError, match=r"is int8, of which no fp16 is made.* Export"):
-        convert_for_gpu(source, tmp_path / "made", "fp16")
+        convert_for_gpu(source, tmp_path / "made", "fp16", sentences=FEW_SENTENCES)
     assert not (tmp_path / "made").exists()
 
 
@@ -191,4 +192,4 @@ def test_what_cannot_be_replaced_is_refused_with_the_family(
 ) -> None:
     source = with_operator(tiny_artifact, operator, tmp_path / "source")
     with pytest.raises(ConversionError, match=rf"\(a bert\) is not for a GPU: it has {said}"):
-        convert_for_gpu(source, tmp_path / "made", "fp32")
+        convert_for_gpu(source, tmp_path / "made", "fp32", sentences=FEW_SENTENCES)

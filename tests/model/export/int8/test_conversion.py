@@ -18,11 +18,12 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.conversion import ConversionError
 from s2sent.model.export.int8 import conversion
 from s2sent.model.export.int8.conversion import convert_to_int8
-from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.options import Precision
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.__main__ import main
+from tests.support.few import FEW
 from tests.support.operators_run import operators_run
 from tests.support.tiny import tiny_backbone
 
@@ -33,7 +34,7 @@ TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at n
 def test_products_are_of_int8_and_vectors_near_those_of_the_source(
     tiny_checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:
-    options = ExportOptions(precision=precision, name="tiny", scores={"STS-B": 80.0})
+    options = replace(FEW, precision=precision, name="tiny", scores={"STS-B": 80.0})
     source = export_checkpoint(tiny_checkpoint, tmp_path / "source", options)
     made = convert_to_int8(source, tmp_path / "made")
     operators = [n.op_type for n in onnx.load_from_string(made.read(MODEL)).graph.node]
@@ -58,7 +59,7 @@ def test_int8_is_as_small_by_conversion_as_by_export(
     encoder = build_plain_encoder(backbone, max_seq_length=64)
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
     source, exported = (
-        export_checkpoint(tmp_path / "checkpoint", tmp_path / each, ExportOptions(precision=each))
+        export_checkpoint(tmp_path / "checkpoint", tmp_path / each, replace(FEW, precision=each))
         for each in (precision, "int8")
     )
     made = convert_to_int8(source, tmp_path / "made")
@@ -90,7 +91,7 @@ def test_an_encoder_that_can_stop_early_still_can(
     tiny_checkpoint: Path, tmp_path: Path, precision: Precision
 ) -> None:
     """Its products within branches are of int8, and a block beyond the depth is not run."""
-    options = ExportOptions(precision=precision, depths=(3,))
+    options = replace(FEW, precision=precision, depths=(3,))
     source = export_checkpoint(tiny_checkpoint, tmp_path / "source", options)
     made = convert_to_int8(source, tmp_path / "made")
     assert made.manifest.depths == (3,)
@@ -126,7 +127,7 @@ def test_a_product_of_tokens_that_are_padded_still_stays_in_float32(tmp_path: Pa
     config = SelectorConfig.preset("default", width=32, reduction=4)
     encoder = build_encoder(backbone, config, max_seq_length=64)
     encoder.save(str(tmp_path / "checkpoint"))
-    options = ExportOptions(precision="weight-int8")
+    options = replace(FEW, precision="weight-int8")
     source = export_checkpoint(tmp_path / "checkpoint", tmp_path / "source", options)
     made = convert_to_int8(source, tmp_path / "made", sentences=["a cat sings"])
     operators = [n.op_type for n in onnx.load_from_string(made.read(MODEL)).graph.node]

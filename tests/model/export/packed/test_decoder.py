@@ -1,5 +1,6 @@
 """Decoders and templated encoders as artifacts: torch's vectors, whatever stands beside a text."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from s2sent.model.network.pooled import stopped_at
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
 from tests.support.decoder_checkpoint import LAYERS, SCOPES, a_decoder, a_selector
+from tests.support.few import FEW
 from tests.support.prompt_encoders import TEMPLATES
 from tests.support.tiny import tiny_backbone
 
@@ -108,7 +110,7 @@ def test_the_artifact_gives_the_checkpoints_vectors(
 def test_other_poolings_export(tmp_path: Path, config: SelectorConfig | None) -> None:
     """The export compares each with torch, and refuses one that differs."""
     folder = a_decoder(tmp_path, config, family="gpt2", pooling="rep1")
-    exported = export_checkpoint(folder, tmp_path / "artifact", ExportOptions(depths=(3,)))
+    exported = export_checkpoint(folder, tmp_path / "artifact", replace(FEW, depths=(3,)))
     assert exported.manifest.parity["max_abs_diff"] < 1e-5
     assert exported.manifest.pooling == "rep1"
 
@@ -116,7 +118,7 @@ def test_other_poolings_export(tmp_path: Path, config: SelectorConfig | None) ->
 def test_a_mean_over_all_tokens_exports(tmp_path: Path) -> None:
     """Those of the prefix too, which the graph does not compute."""
     folder = a_decoder(tmp_path, a_selector(pooling="mean"), pooling="mean")
-    exported = export_checkpoint(folder, tmp_path / "artifact", ExportOptions())
+    exported = export_checkpoint(folder, tmp_path / "artifact", FEW)
     assert exported.manifest.parity["max_abs_diff"] < 1e-5
 
 
@@ -134,7 +136,7 @@ def test_the_last_block_works_on_the_tokens_that_are_read(
     decoder_checkpoint: Path, tmp_path: Path
 ) -> None:
     """Behind its attention; all other blocks work on every token."""
-    exported = export_checkpoint(decoder_checkpoint, tmp_path / "artifact", ExportOptions())
+    exported = export_checkpoint(decoder_checkpoint, tmp_path / "artifact", FEW)
     model = onnx.load(exported.path / MODEL)
     products = {
         node.output[0]: node.name
@@ -189,7 +191,7 @@ def test_an_artifact_of_a_decoder_becomes_int8_without_its_checkpoint(
 def test_standard_operators_are_all_there_are_when_asked_for(
     decoder_checkpoint: Path, tmp_path: Path
 ) -> None:
-    options = ExportOptions(standard_operators=True)
+    options = replace(FEW, standard_operators=True)
     exported = export_checkpoint(decoder_checkpoint, tmp_path / "artifact", options)
     graph = onnx.load(exported.path / MODEL).graph
     assert {node.domain for node in graph.node} == {""}
@@ -223,7 +225,7 @@ def test_prompts_of_a_masked_model_export(tmp_path: Path, pooling: Any) -> None:
         max_seq_length=24,
     )
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
-    options = ExportOptions(depths=(3,))
+    options = replace(FEW, depths=(3,))
     exported = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", options)
     served = OnnxEncoder(exported)
     texts = [*TEXTS, "a [MASK] in a text is text"]
@@ -242,6 +244,6 @@ def test_a_window_hides_the_beginning_of_its_template_too(
     encoder[0].auto_model.config.sliding_window = window = 3
     assert len(encoder[0].template.prefix) > window
     encoder.save(str(tmp_path / "checkpoint"), create_model_card=False)
-    exported = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact")
+    exported = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", FEW)
     expected = load_encoder(tmp_path / "checkpoint").encode(TEXTS, normalize_embeddings=True)
     np.testing.assert_allclose(OnnxEncoder(exported).encode(TEXTS), expected, atol=1e-5)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.export import given_graph as given_exporter
+from s2sent.model.export.from_onnx import conversion as from_onnx
 from s2sent.service.engine.inference import served_model
 from s2sent.service.engine.inference.private_cache import UMASK
 from s2sent.service.engine.inference.served_model import ModelUnavailable, artifact_of
@@ -50,7 +50,7 @@ def exported_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             if module == "s2sent.training":
                 training.main(arguments)
             else:
-                given_exporter.main(*arguments)
+                from_onnx.main(*arguments)
         except SystemExit as ended:
             if ended.code:
                 raise ModelUnavailable(f"{model} could not be exported: {ended.code}") from None

@@ -13,7 +13,6 @@ from scipy.stats import ttest_1samp
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.export.options import ExportOptions
 from s2sent.model.network.encoder import get_selector
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.training.errors import ConfigError, EncoderError, Interrupted
@@ -33,6 +32,7 @@ from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import Recipe
+from tests.support.few import FEW
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint
 from tests.support.tiny_tasks import tiny_tasks
@@ -157,7 +157,7 @@ def test_areas_are_tested_by_pairs_of_seeds(tmp_path: Path) -> None:
 def test_every_pair_of_depths_is_scored(series: Series, tmp_path: Path) -> None:
     """Queries at one depth against documents at another, by the served graph."""
     checkpoint = Path(series.backbone).with_name("checkpoint")
-    made = export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(depths=(2, 3)))
+    made = export_checkpoint(checkpoint, tmp_path / "artifact", replace(FEW, depths=(2, 3)))
     served = OnnxEncoder(made)
     texts = ["a cat", "two dogs", "he reads"]
     rows = {depth: served.encode(texts, depth=depth % 4 or None) for depth in (2, 3, 4)}
@@ -170,7 +170,7 @@ def test_every_pair_of_depths_is_scored(series: Series, tmp_path: Path) -> None:
     shown: list[str] = []
     evaluate_depth_pairs(made.path, series.data, shown.append)
     assert "| 2 |" in shown[-1]
-    plain = export_checkpoint(checkpoint, tmp_path / "plain", ExportOptions())
+    plain = export_checkpoint(checkpoint, tmp_path / "plain", FEW)
     with pytest.raises(EncoderError, match="can only run to its full depth"):
         evaluate_depth_pairs(plain.path, series.data, shown.append)
     assert Artifact.open(made.path).manifest.by_depth == {}
