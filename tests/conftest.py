@@ -28,6 +28,25 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _sessions_of_one_thread() -> Iterator[None]:
+    """Of ONNX Runtime, where nobody asks for more: the others spin for work that never comes."""
+    import onnxruntime as ort
+
+    make = ort.InferenceSession.__init__
+
+    def of_one_thread(
+        self: Any, model: Any, sess_options: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        options = sess_options or ort.SessionOptions()
+        options.intra_op_num_threads = options.intra_op_num_threads or 1
+        make(self, model, options, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ort.InferenceSession, "__init__", of_one_thread)
+        yield
+
+
 @pytest.fixture(scope="module", params=[1, 3], ids=["one-process", "http-processes"])
 def each_form(request: pytest.FixtureRequest) -> Iterator[None]:
     """Servers of `tests.support.server_process` run in one process, then in several.
