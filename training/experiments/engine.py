@@ -10,7 +10,9 @@ import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +27,7 @@ from s2sent.training.recipe.recipe import Recipe, recipe_from
 
 log = logging.getLogger(__name__)
 
-DEVELOPMENT, TESTS = "development", "tests"  # what a run scores
+TESTS = "tests"  # the field of a line with the scores of the tests
 # The libraries that decide what a run gives.
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
 
@@ -95,7 +97,6 @@ class Run:
     folder: Path
     recipes: Mapping[Path, Recipe]
     score: Callable[[], Mapping[str, Any]]
-    part: str = TESTS
     needed: tuple[str, ...] = ()
 
     @property
@@ -128,26 +129,21 @@ def run_missing(
     cache: Path | None = None,
     train: Train = train_recipe,
 ) -> None:
-    """Add the line of every run without one, all on development data before any on the tests.
+    """Add the line of every run without one, but of those that another process is at.
 
     Raises `Interrupted` when a signal ended a run, and a `TrainingError` for what cannot be run.
     """
-    for part in dict.fromkeys(run.part for run in runs):
-        of_part = [run for run in runs if run.part == part]
-        for number, run in enumerate(of_part, start=1):
-            if run.has_line:
-                continue
-            with locked(run.folder) as free:
-                if not free:
-                    log.info("%s, %s, is being run by another process", run.name, part)
-                elif not run.has_line:
-                    log.info("%d of %d: %s, %s", number, len(of_part), run.name, part)
-                    _run_one(run, data, cache=cache, train=train)
-                    if run.recipes and all(of.has_line for of in runs if of.folder == run.folder):
-                        shutil.rmtree(run.folder, ignore_errors=True)
-        if not all(run.has_line for run in of_part):
-            log.info("%s is not done by other processes: give the same command again then", part)
-            return
+    for number, run in enumerate(runs, start=1):
+        if run.has_line:
+            continue
+        with locked(run.folder) as free:
+            if not free:
+                log.info("%s is run by another process: give this command again then", run.name)
+            elif not run.has_line:
+                log.info("%d of %d: %s", number, len(runs), run.name)
+                _run_one(run, data, cache=cache, train=train)
+                if run.recipes and all(of.has_line for of in runs if of.folder == run.folder):
+                    shutil.rmtree(run.folder, ignore_errors=True)
 
 
 def _run_one(run: Run, data: Path, *, cache: Path | None, train: Train) -> None:
@@ -179,6 +175,38 @@ def ensure_checkpoint(
         raise Interrupted(again, error.number) from error
     if outcome.stopped is not None:
         raise Interrupted(again, outcome.stopped)
+
+
+def runs_of_arms(
+    series: Series,
+    file: Path,
+    arms: Mapping[str, Arm],
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    table: Mapping[str, Any],
+    score: Callable[[Path], Mapping[str, Any]],
+) -> list[Run]:
+    """The runs of a file, every arm that a series asks for of a seed before the next seed.
+
+    A line has the ``settings``, a seed and an arm, whose recipe is ``table`` with its patch.
+    ``score`` gives the other fields, from the checkpoint. Raises `ConfigError` for an unknown arm.
+    """
+    require_known(series.arms, [*arms], "arm")
+    runs = []
+    for seed, arm in product(seeds, [arm for arm in arms if arm in (series.arms or arms)]):
+        name = f"{arm}.{settings['steps']}.seed{seed}"
+        checkpoint = file.with_suffix("") / f"{name}.checkpoint"
+        recipe = arms[arm].recipe({"seed": seed, **table}, f"{file.stem} {name}")
+        run = Run(
+            name=f"{file.stem} {name}",
+            file=file,
+            key={**settings, "seed": seed, "arm": arm},
+            folder=checkpoint,
+            recipes={checkpoint: recipe},
+            score=partial(score, checkpoint),
+        )
+        runs.append(run)
+    return runs
 
 
 def require_known(names: Sequence[str], known: Sequence[str], what: str) -> None:

@@ -4,6 +4,7 @@ import logging
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from s2sent.training.errors import ConfigError
@@ -12,6 +13,9 @@ from s2sent.training.experiments.arms.paper_experiments import OTHERS, as_printe
 from s2sent.training.experiments.engine import Series, Study, Train, require_known, run_missing
 from s2sent.training.experiments.plan import plan
 from s2sent.training.fit.train import train as train_recipe
+
+# The modules of those that are not the paper's, by what is asked for.
+STUDIES = dict(zip(OTHERS, ("twins", "decoders", "exits"), strict=True))
 
 log = logging.getLogger(__name__)
 
@@ -60,22 +64,10 @@ def run_study(
 
 
 def _study_of(keys: Sequence[str]) -> Study:
-    """Each module imports torch, which takes seconds."""
-    if "table jtcse" in keys:
-        from s2sent.training.experiments.arms import twins
-
-        return twins.STUDY
-    if "table sfp" in keys:
-        from s2sent.training.experiments.arms import decoders
-
-        return decoders.STUDY
-    if "control x4" in keys:
-        from s2sent.training.experiments.arms import exits
-
-        return exits.STUDY
-    from s2sent.training.experiments.arms import paper
-
-    return paper.STUDY
+    """Imported when it is asked for: each imports torch, which takes seconds."""
+    name = next((STUDIES[key] for key in keys if key in STUDIES), "paper")
+    found: Study = import_module(f"s2sent.training.experiments.arms.{name}").STUDY
+    return found
 
 
 def _command(keys: Sequence[str], series: Series) -> str:

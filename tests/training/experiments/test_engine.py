@@ -14,8 +14,6 @@ import pytest
 
 from s2sent.training.errors import ConfigError, Interrupted, failure
 from s2sent.training.experiments.engine import (
-    DEVELOPMENT,
-    TESTS,
     Run,
     ensure_checkpoint,
     run_missing,
@@ -112,17 +110,16 @@ def test_a_lock_is_free_once_its_process_has_ended(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.lock"))
 
 
-def run_of(folder: Path, recipe: Recipe, arm: str, part: str = TESTS, **changes: Any) -> Run:
+def run_of(folder: Path, recipe: Recipe, arm: str, **changes: Any) -> Run:
     """A run of the file ``runs.jsonl``."""
     checkpoint = folder / "scratch" / f"{arm}.checkpoint"
     run = Run(
         name=arm,
         file=folder / "runs.jsonl",
-        key={"arm": arm, "part": part},
+        key={"arm": arm},
         folder=checkpoint,
         recipes={checkpoint: recipe},
         score=lambda: {"score": 2.0},
-        part=part,
     )
     return replace(run, **changes)
 
@@ -148,20 +145,16 @@ def test_a_line_without_what_is_needed_of_it_is_made_again(recipe: Recipe, tmp_p
     assert len(read_lines(run.file)) == 2
 
 
-def test_no_test_is_scored_before_every_run_has_its_development_scores(
+def test_runs_of_one_folder_share_its_checkpoint(
     recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runs = [run_of(tmp_path, recipe, arm, part) for part in (DEVELOPMENT, TESTS) for arm in "ab"]
+    """It stays until all of them have their lines."""
+    runs = [run_of(tmp_path, recipe, "a", key={"arm": arm}) for arm in "ab"]
     train = Untrained()
     with caplog.at_level("INFO"), locked(runs[0].folder):
         run_missing(runs, tmp_path, train=train)
-    assert [(line["arm"], line["part"]) for line in read_lines(runs[0].file)] == [
-        ("b", DEVELOPMENT)
-    ]
-    assert "a, development, is being run by another process" in caplog.text
-    assert "development is not done by other processes: give the same command" in caplog.text
+    assert "a is run by another process: give this command again" in caplog.text
     run_missing(runs, tmp_path, train=train)
-    parts = [line["part"] for line in read_lines(runs[0].file)]
-    assert parts == [DEVELOPMENT] * 2 + [TESTS] * 2
-    assert len(train.outputs) == 2  # a checkpoint stays until both parts are scored
+    assert train.outputs == [runs[0].folder]
+    assert [line["arm"] for line in read_lines(runs[0].file)] == ["a", "b"]
     assert not runs[0].folder.exists()

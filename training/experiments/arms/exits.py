@@ -1,6 +1,6 @@
 """Control X4: heads at early exits that differ in nothing else, the rest trained alike."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ from s2sent.training.experiments.engine import (
     Series,
     Study,
     read_results,
-    require_known,
+    runs_of_arms,
     size_of,
 )
 from s2sent.training.experiments.score import score_depths
@@ -35,7 +35,7 @@ from s2sent.training.experiments.tables import (
     write_page,
 )
 from s2sent.training.files.record import read_record
-from s2sent.training.recipe.recipe import TRAINING_OPTIONS, Recipe
+from s2sent.training.recipe.recipe import TRAINING_OPTIONS
 
 RESULTS_FILE = "x4.jsonl"  # in the folder of a backbone's results
 DEFAULT_STEPS, DEFAULT_SEEDS = 300, (1, 2, 3)
@@ -49,14 +49,14 @@ SELECTOR = {
 }
 LAST = {"num_blocks": 1, "spatial_selection": "avg"}
 MEAN = {"num_blocks": 3, "spatial_selection": "avg"}
-LOW_RANK = {"project": True}  # at each exit, of about as many parameters as a gate
+LOW_RANK = ("low-rank", "s2sent-low-rank")  # at each exit, of about as many parameters as a gate
 ARMS = {
     "last": Arm("last block alone", {"selector": LAST}),
     "mean": Arm("mean of the last min(3, k)", {"selector": MEAN}),
     "static": Arm("static weights, one per block", {"selector": {**SELECTOR, "static": "blocks"}}),
     "s2sent": Arm("S2Sent", {"selector": SELECTOR}),
-    "low-rank": Arm("low-rank head on the last block", {"selector": LAST, "elastic": LOW_RANK}),
-    "s2sent-low-rank": Arm("low-rank head on S2Sent", {"selector": SELECTOR, "elastic": LOW_RANK}),
+    "low-rank": Arm("low-rank head on the last block", {"selector": LAST}),
+    "s2sent-low-rank": Arm("low-rank head on S2Sent", {"selector": SELECTOR}),
 }
 LABELS = {name: arm.label for name, arm in ARMS.items()}
 COMPARED = {  # each with what it is tested against
@@ -66,66 +66,28 @@ COMPARED = {  # each with what it is tested against
 
 
 def runs_of(series: Series) -> list[Run]:
-    """The runs of a series, every arm of a seed before the next seed."""
-    require_known(series.arms, [*ARMS], "arm")
-    blocks, width = size_of(resolve(series.backbone))
-    return [
-        _run(series, range(2, blocks), head_rank(width), seed, arm)
-        for seed in series.seeds or DEFAULT_SEEDS
-        for arm in ARMS
-        if arm in (series.arms or ARMS)
-    ]
-
-
-def _run(series: Series, depths: Sequence[int], rank: int, seed: int, arm: str) -> Run:
-    key = {
-        "backbone": series.backbone,
-        "depths": list(depths),
-        "corpus": series.corpus,
-        "batch_size": 8 if series.budget == "smoke" else 64,
-        "steps": series.steps or DEFAULT_STEPS,
-        "seed": seed,
-        "arm": arm,
-    }
-    checkpoint = series.folder / "x4" / f"{arm}.{key['steps']}.seed{seed}.checkpoint"
-    recipe = recipe_of(key, rank)
-    return Run(
-        name=f"x4: {arm}, seed {seed}, {key['steps']} steps",
-        file=series.folder / RESULTS_FILE,
-        key=key,
-        folder=checkpoint,
-        recipes={checkpoint: recipe},
-        score=partial(_score, series, checkpoint),
-    )
-
-
-def head_rank(width: int) -> int:
-    """The rank of the low-rank head that has about as many parameters as a gate."""
-    options = {key: value for key, value in SELECTOR.items() if key not in TRAINING_OPTIONS}
-    gate = S2SentSelector(SelectorConfig.preset("default", width=width, **options))
-    return max(1, round(sum(each.numel() for each in gate.parameters()) / (2 * width)))
-
-
-def recipe_of(key: Mapping[str, Any], rank: int) -> Recipe:
-    """Distillation of the backbone's own similarities into every exit.
+    """The runs of a series: the backbone's own similarities distilled into every exit.
 
     All arms have the same data in the same order, and the same rates. A corpus of fewer texts than
     ``steps * batch_size`` is gone over again.
     """
-    arm, steps, batch_size = ARMS[key["arm"]], key["steps"], key["batch_size"]
-    project_rank = rank if "elastic" in arm.patch else 0
+    blocks, width = size_of(resolve(series.backbone))
+    steps, batch_size = series.steps or DEFAULT_STEPS, 8 if series.budget == "smoke" else 64
+    depths = [*range(2, blocks)]
+    settings = {
+        "backbone": series.backbone,
+        "depths": depths,
+        "corpus": series.corpus,
+        "batch_size": batch_size,
+        "steps": steps,
+    }
     table = {
-        "seed": key["seed"],
-        "backbone": {"name": key["backbone"]},
-        "corpus": [{"source": key["corpus"], "limit": steps * batch_size}],
-        "elastic": {
-            "depths": key["depths"],
-            "dimensions": [*DIMENSIONS],
-            "project_rank": project_rank,
-        },
+        "backbone": {"name": series.backbone},
+        "corpus": [{"source": series.corpus, "limit": steps * batch_size}],
+        "elastic": {"depths": depths, "dimensions": [*DIMENSIONS]},
         "objective": {
             "name": "distillation",
-            "teachers": [key["backbone"]],
+            "teachers": [series.backbone],
             "contrastive_weight": 0,
             "error_weight": 4,
             "dropout": False,
@@ -143,7 +105,20 @@ def recipe_of(key: Mapping[str, Any], rank: int) -> Recipe:
             "precision": "bf16",
         },
     }
-    return arm.recipe(table, "control x4")
+    low_rank = {"elastic": {"project": True, "project_rank": head_rank(width)}}
+    arms = {
+        name: Arm(arm.label, {**arm.patch, **low_rank}) if name in LOW_RANK else arm
+        for name, arm in ARMS.items()
+    }
+    file, seeds = series.folder / RESULTS_FILE, series.seeds or DEFAULT_SEEDS
+    return runs_of_arms(series, file, arms, seeds, settings, table, partial(_score, series))
+
+
+def head_rank(width: int) -> int:
+    """The rank of the low-rank head that has about as many parameters as a gate."""
+    options = {key: value for key, value in SELECTOR.items() if key not in TRAINING_OPTIONS}
+    gate = S2SentSelector(SelectorConfig.preset("default", width=width, **options))
+    return max(1, round(sum(each.numel() for each in gate.parameters()) / (2 * width)))
 
 
 def _score(series: Series, checkpoint: Path) -> dict[str, Any]:

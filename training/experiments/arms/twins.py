@@ -10,7 +10,7 @@ Everything after the towers has the same steps, batches and learning rate. A cel
 without a selector in each tower; all its encoders share both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,6 @@ from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.results.statistics import compare
 from s2sent.training.evaluation.sts import AVERAGE, TASKS, Remembered, score, with_average
 from s2sent.training.experiments.engine import (
-    DEVELOPMENT,
-    TESTS,
     Arm,
     Run,
     Series,
@@ -40,7 +38,6 @@ from s2sent.training.experiments.engine import (
     size_of,
 )
 from s2sent.training.experiments.tables import (
-    Cell,
     Runs,
     arms_of,
     arms_table,
@@ -165,7 +162,7 @@ def cells_of(series: Series) -> list[TwinCell]:
 
 
 def runs_of(series: Series) -> list[Run]:
-    """Every arm of every cell, first on development data and then on the tests."""
+    """Every arm of every cell."""
     cells = cells_of(series)
     sha256 = {  # which are the same for every cell
         run: read_corpus(
@@ -173,52 +170,44 @@ def runs_of(series: Series) -> list[Run]:
         ).sha256
         for run, recipe in cells[0].recipes().items()
     }
-    return [
-        _run(series, cell, part, arm, sha256)
-        for part in (DEVELOPMENT, TESTS)
-        for cell in cells
-        for arm in ARMS
-    ]
+    return [_run(series, cell, arm, sha256) for cell in cells for arm in ARMS]
 
 
-def _run(series: Series, cell: TwinCell, part: str, arm: str, sha256: Mapping[str, str]) -> Run:
-    key = {
-        "plan": {**cell.plan, "backbone": series.name},
-        "corpus_sha256": sha256,
-        "part": part,
-        "selector": cell.selector,
-        "seed": cell.seed,
-        "arm": arm,
-    }
+def _run(series: Series, cell: TwinCell, arm: str, sha256: Mapping[str, str]) -> Run:
     scored, recipes = ARMS[arm][1], cell.recipes()
     needed = ("tower_a", "tower_b", *(("jtcse",) if arm == "distilled" else ()), *scored)
     return Run(
         name=f"seed {cell.seed}{' with selectors' * cell.selector}: {arm}",
         file=series.folder / RESULTS_FILE,
-        key=key,
+        key={
+            "plan": {**cell.plan, "backbone": series.name},
+            "corpus_sha256": sha256,
+            "selector": cell.selector,
+            "seed": cell.seed,
+            "arm": arm,
+        },
         folder=cell.folder,
         recipes={cell.checkpoint(run): recipes[run] for run in needed},
-        score=partial(_score, cell, part, scored, series.data),
-        part=part,
+        score=partial(_score, cell, scored, series.data),
     )
 
 
-def _score(cell: TwinCell, part: str, scored: Sequence[str], data: Path) -> dict[str, Any]:
-    """Scores of an arm on development data or on the tests."""
+def _score(cell: TwinCell, scored: Sequence[str], data: Path) -> dict[str, Any]:
+    """Scores of an arm on development data and on the tests."""
     encode = Remembered(torch_encode(cell.encoder(*scored)))
     steps = [read_record(cell.checkpoint(run)).get("dev", {}).get("step") for run in scored]
-    step = None if None in steps else max(steps)
-    if part == TESTS:
-        return {"step": step, "scores": with_average(score(encode, data / "sts"))}
-    return {"step": step, "development": score_development(encode, data / "sts")}
+    return {
+        "step": None if None in steps else max(steps),
+        "development": score_development(encode, data / "sts"),
+        "scores": with_average(score(encode, data / "sts")),
+    }
 
 
-COLUMNS: dict[str, dict[str, Cell]] = {
-    DEVELOPMENT: {name: spread(get("development", name)) for name in (ALL_PAIRS, WITHOUT_OVERLAP)},
-    TESTS: {name: spread(get("scores", name)) for name in (*TASKS, AVERAGE)},
+# A table's title, the field of its scores, its columns, and the last of these, which is compared.
+TABLES = {
+    "Development data": ("development", (ALL_PAIRS, WITHOUT_OVERLAP)),
+    "The seven STS tests": ("scores", (*TASKS, AVERAGE)),
 }
-COMPARED = {DEVELOPMENT: ("development", WITHOUT_OVERLAP), TESTS: ("scores", AVERAGE)}
-TITLES = {DEVELOPMENT: "Development data", TESTS: "The seven STS tests"}
 
 
 def write_twin_tables(series: Series) -> Path:
@@ -234,21 +223,22 @@ def write_twin_tables(series: Series) -> Path:
         )
         for selector, title in ((False, "Without selectors"), (True, "A selector in each tower")):
             parts.append(f"## {title}")
-            for part, name in TITLES.items():
-                of = [x for x in lines if (x["selector"], x["part"]) == (selector, part)]
-                parts += [f"{name}:", *_tables(of, part)] if of else [f"{name}: not run."]
+            of = [line for line in lines if line["selector"] == selector]
+            parts += _tables(of) if of else ["Not run."]
     title = f"Twins on {series.name}"
     return write_page(file.with_suffix(".md"), title, series.command, parts)
 
 
-def _tables(lines: Runs, part: str) -> list[str]:
-    runs = {arm: of for arm, of in arms_of(lines, ARMS).items() if of}
-    sides = [(LABELS[arm], of, runs.get(CONTROL, ())) for arm, of in runs.items() if arm != CONTROL]
-    compared = compare(sides, get(*COMPARED[part]))
-    return [
-        arms_table(LABELS, runs, {"n": count, **COLUMNS[part]}),
-        comparisons_table(f"minus {LABELS[CONTROL]}", COMPARED[part][1], compared),
-    ]
+def _tables(lines: Runs) -> Iterator[str]:
+    for title, (field, names) in TABLES.items():
+        scored = arms_of([line for line in lines if field in line], ARMS)
+        runs = {arm: of for arm, of in scored.items() if of}
+        others = [(LABELS[arm], of, scored[CONTROL]) for arm, of in runs.items() if arm != CONTROL]
+        columns = {"n": count, **{name: spread(get(field, name)) for name in names}}
+        yield f"{title}:"
+        yield arms_table(LABELS, runs, columns)
+        compared = compare(others, get(field, names[-1]))
+        yield comparisons_table(f"minus {LABELS[CONTROL]}", names[-1], compared)
 
 
 STUDY = Study(runs_of, write_twin_tables)

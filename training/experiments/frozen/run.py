@@ -1,4 +1,4 @@
-"""Runs the arms on a frozen backbone over objectives and seeds; each run is a JSON line.
+"""Runs the arms on a frozen backbone over seeds; each run is a JSON line.
 
 The learning rate of an arm is chosen on development data, by runs of a seed of their own,
 `TUNING_SEED`, which are in the file but in no table.
@@ -6,13 +6,13 @@ The learning rate of an arm is chosen on development data, by runs of a seed of 
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from sentence_transformers import SentenceTransformer
+from torch import Tensor
 
 from s2sent.model.artifact.template import CleanUp
 from s2sent.model.network.encoder import build_plain_encoder, build_prompt_encoder
@@ -23,7 +23,7 @@ from s2sent.training.bfloat16 import has_bfloat16
 from s2sent.training.corpus import read_corpus
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.results.statistics import Line
-from s2sent.training.evaluation.sts import SentencePairs, distinct
+from s2sent.training.evaluation.sts import distinct
 from s2sent.training.experiments.engine import TESTS, Run, is_decoder, run_missing, size_of
 from s2sent.training.experiments.frozen.heads import ARMS, MOST_BLOCKS, arms_for, num_parameters
 from s2sent.training.experiments.frozen.states import BlockStates, states_of
@@ -33,6 +33,7 @@ from s2sent.training.experiments.score import correlation, read_tests, scores_on
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.recipe.recipe import CorpusPart
 
+OBJECTIVE = "contrastive"  # of the two texts of a pair
 TEMPLATE = "sfp"  # inside which a decoder reads a text
 CLEAN_UP: CleanUp = "statement"
 TRAINING_TOKENS, TOKENS = 64, 256
@@ -40,21 +41,34 @@ RATES = (1e-3, 1e-2)  # of which one is chosen for each arm
 LEFT = ("mean-3-length",)  # an arm that is not run again: it is the mean with rms
 
 
-def short_texts(pairs: int) -> list[CorpusPart]:
+def short_texts(pairs: int) -> list[dict[str, Any]]:
     """Short texts, since a decoder reads each inside a template: eight captions of ten pairs."""
     shares = {"captions": 8, "wikisplit": 1, "pan_paraphrase": 1}
-    return [CorpusPart(source=name, limit=pairs * of // 10) for name, of in shares.items()]
+    return [{"source": name, "limit": pairs * of // 10} for name, of in shares.items()]
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What runs read: states, and the pairs [P, 2] of the corpus as rows of its states."""
+
+    corpus: BlockStates
+    pairs: Tensor
+    dev: BlockStates
+    tests: BlockStates
 
 
 class FrozenBackbone:
-    """A backbone and the states of its texts, each computed when it is first asked for."""
+    """A backbone, its data, and the states of their texts, computed when a run first needs them."""
 
     def __init__(self, backbone: str, data: Path, pairs: int, test_pairs: int) -> None:
         self.name, self.data, self.test_pairs = backbone, data, test_pairs
         self.causal = is_decoder(backbone)
         self.depth, self.width = size_of(resolve(backbone))
         self.blocks = min(MOST_BLOCKS, self.depth)
-        self.corpus = read_corpus(data / "corpus", short_texts(pairs), kind="pairs")
+        parts = [CorpusPart(**part) for part in short_texts(pairs)]
+        self.corpus = read_corpus(data / "corpus", parts, kind="pairs")
+        self.dev = read_development_pairs(data / "sts").without_overlap
+        self.tests = read_tests(data, test_pairs)
 
     def describe(self) -> dict[str, Any]:
         """What of a run's line says which texts it read, and how."""
@@ -69,56 +83,29 @@ class FrozenBackbone:
         return found | {"exit": self.depth}
 
     @cached_property
-    def encoder(self) -> SentenceTransformer:
-        """Mean-pooled; a decoder inside its template, in bfloat16 where the machine has it."""
-        folder = resolve(self.name)
-        if not self.causal:
-            plain = build_plain_encoder(folder)
-            require_padding(plain.tokenizer, self.name)
-            return plain
-        encoder = build_prompt_encoder(
-            folder, None, [TEMPLATES[TEMPLATE]], pooling="rep1", clean_up=CLEAN_UP
+    def texts(self) -> Texts:
+        """Mean-pooled; of a decoder inside its template, in bfloat16 where the machine has it."""
+        if self.causal:
+            encoder = build_prompt_encoder(
+                resolve(self.name), None, [TEMPLATES[TEMPLATE]], pooling="rep1", clean_up=CLEAN_UP
+            )
+            encoder = encoder.to(torch.bfloat16) if has_bfloat16() else encoder
+        else:
+            encoder = build_plain_encoder(resolve(self.name))
+            require_padding(encoder.tokenizer, self.name)
+        preset = SelectorConfig.preset("decoder" if self.causal else "default", width=self.width)
+        states = partial(states_of, encoder, config=preset, num_blocks=self.blocks)
+        encoder.max_seq_length = TRAINING_TOKENS
+        corpus = states(self.corpus.texts())
+        row, rows = corpus.row, itertools.chain.from_iterable(self.corpus.parts.values())
+        encoder.max_seq_length = TOKENS
+        dev, *tests = ([*pairs.first, *pairs.second] for pairs in (self.dev, *self.tests.values()))
+        return Texts(
+            corpus,
+            torch.tensor([(row[each[0]], row[each[1]]) for each in rows]),
+            states(distinct(dev)),
+            states(distinct(*tests)),
         )
-        return encoder.to(torch.bfloat16) if has_bfloat16() else encoder
-
-    @cached_property
-    def training(self) -> BlockStates:
-        """The states of the corpus, with Rep2 where there is one."""
-        return self._states(self.corpus.texts(), TRAINING_TOKENS, with_second=self.causal)
-
-    @cached_property
-    def pairs(self) -> torch.Tensor:
-        """The pairs [P, 2] of the corpus, as rows of its states."""
-        row = self.training.row
-        examples = itertools.chain.from_iterable(self.corpus.parts.values())
-        return torch.tensor([(row[each[0]], row[each[1]]) for each in examples])
-
-    @cached_property
-    def dev(self) -> SentencePairs:
-        """STS-B dev without STS12 to 16."""
-        return read_development_pairs(self.data / "sts").without_overlap
-
-    @cached_property
-    def dev_states(self) -> BlockStates:
-        """The states of `dev`."""
-        return self._states(distinct(self.dev.first, self.dev.second), TOKENS)
-
-    @cached_property
-    def tests(self) -> dict[str, SentencePairs]:
-        """The seven tests."""
-        return read_tests(self.data, self.test_pairs)
-
-    @cached_property
-    def test_states(self) -> BlockStates:
-        """The states of `tests`."""
-        sides = (side for of in self.tests.values() for side in (of.first, of.second))
-        return self._states(distinct(*sides), TOKENS)
-
-    def _states(self, texts: list[str], limit: int, *, with_second: bool = False) -> BlockStates:
-        preset = "decoder" if self.causal else "default"
-        config = SelectorConfig.preset(preset, width=self.width)
-        self.encoder.max_seq_length = limit
-        return states_of(self.encoder, texts, config, self.blocks, with_second=with_second)
 
 
 def run_heads(backbone: FrozenBackbone, file: Path, steps: int, seeds: Sequence[int]) -> None:
@@ -127,14 +114,10 @@ def run_heads(backbone: FrozenBackbone, file: Path, steps: int, seeds: Sequence[
     An arm that learns nothing has one run. The tests are scored where no rate is chosen any more.
     """
     plan = Schedule(steps, 0.0, max(1, steps // 4))
-    objectives = ("contrastive", "sfp") if backbone.causal else ("contrastive",)
     arms = [name for name in arms_for(backbone.depth, causal=backbone.causal) if name not in LEFT]
     run = partial(_run, backbone, file)
     tuning = {
-        (objective, arm): [
-            run(objective, arm, TUNING_SEED, replace(plan, learning_rate=rate)) for rate in RATES
-        ]
-        for objective in objectives
+        arm: [run(arm, TUNING_SEED, replace(plan, learning_rate=rate)) for rate in RATES]
         for arm in arms
         if ARMS[arm].learns
     }
@@ -144,32 +127,23 @@ def run_heads(backbone: FrozenBackbone, file: Path, steps: int, seeds: Sequence[
         return
     lines = read_lines(file)
     schedules = {
-        cell: replace(plan, learning_rate=_best_rate(lines, of)) for cell, of in tuning.items()
+        arm: replace(plan, learning_rate=_best_rate(lines, of)) for arm, of in tuning.items()
     }
-    fixed = [
-        run(objective, arm, TUNING_SEED, replace(plan, steps=0))
-        for objective in objectives
-        for arm in arms
-        if not ARMS[arm].learns
-    ]
-    learned = [run(*cell, seed, of) for seed in seeds for cell, of in schedules.items()]
+    fixed = [run(arm, TUNING_SEED, replace(plan, steps=0)) for arm in arms if arm not in tuning]
+    learned = [run(arm, seed, of) for seed in seeds for arm, of in schedules.items()]
     run_missing([*fixed, *learned], backbone.data)
 
 
-def _run(
-    backbone: FrozenBackbone, file: Path, objective: str, arm: str, seed: int, schedule: Schedule
-) -> Run:
-    cell = {"objective": objective, "arm": arm, "seed": seed, "schedule": asdict(schedule)}
-    name = f"{objective}.{arm}.{schedule.learning_rate:g}.seed{seed}"
-    tested = counts(cell)
+def _run(backbone: FrozenBackbone, file: Path, arm: str, seed: int, schedule: Schedule) -> Run:
+    cell = {"objective": OBJECTIVE, "arm": arm, "seed": seed, "schedule": asdict(schedule)}
+    name = f"{arm}.{schedule.learning_rate:g}.seed{seed}"
     return Run(
         name=f"frozen {name}",
         file=file,
         key={**backbone.describe(), **cell},
         folder=file.with_suffix("") / name,
         recipes={},
-        score=partial(_score, backbone, cell, tested),
-        needed=(TESTS,) if tested else (),
+        score=partial(_score, backbone, cell),
     )
 
 
@@ -180,27 +154,25 @@ def _best_rate(lines: Sequence[Line], tuning: Sequence[Run]) -> float:
     return float(best["schedule"]["learning_rate"])
 
 
-def _score(backbone: FrozenBackbone, cell: Line, tested: bool) -> dict[str, Any]:
-    """Train a head and score it."""
+def _score(backbone: FrozenBackbone, cell: Line) -> dict[str, Any]:
+    """Train a head and score it, on the tests unless it chooses a rate."""
     torch.manual_seed(cell["seed"])
-    arm, schedule = ARMS[cell["arm"]], Schedule(**cell["schedule"])
-    head = arm.make(backbone.width)
-
-    def score() -> float:
-        return correlation(backbone.dev_states.encode_by(head, arm.num_blocks), backbone.dev)
-
-    def loss_of(pairs: torch.Tensor) -> torch.Tensor:
-        return batch_loss(head, backbone.training, pairs, arm.num_blocks, cell["objective"])
-
-    batches = batches_of(backbone.pairs, schedule.batch_size, cell["seed"])
-    step, best = train_head(head, loss_of, score, batches, schedule)
+    arm, schedule, texts = ARMS[cell["arm"]], Schedule(**cell["schedule"]), backbone.texts
+    head, blocks = arm.make(backbone.width), arm.num_blocks
+    step, best = train_head(
+        head,
+        lambda pairs: batch_loss(head, texts.corpus, pairs, blocks),
+        lambda: correlation(texts.dev.encode_by(head, blocks), backbone.dev),
+        batches_of(texts.pairs, schedule.batch_size, cell["seed"]),
+        schedule,
+    )
     found: dict[str, Any] = {
         "parameters": num_parameters(head),
         "step": step,
         "chosen": {WITHOUT_OVERLAP: round(best, 6)},
     }
-    if tested:
-        scores = scores_on(backbone.test_states.encode_by(head, arm.num_blocks), backbone.tests)
+    if counts(cell):
+        scores = scores_on(texts.tests.encode_by(head, blocks), backbone.tests)
         thinned_to = {PAIRS: backbone.test_pairs} if backbone.test_pairs else {}
         found[TESTS] = {**scores, **thinned_to}
     return found

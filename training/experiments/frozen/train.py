@@ -6,7 +6,6 @@ The ordinary trainer runs a whole encoder in every step, or keeps the states of 
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -16,8 +15,6 @@ from torch import Tensor, nn
 from s2sent.training.experiments.frozen.heads import Head
 from s2sent.training.experiments.frozen.states import BlockStates
 from s2sent.training.objectives.similarity import cosine
-
-Objective = Literal["contrastive", "sfp"]
 
 TEMPERATURE = 0.05
 MAX_GRADIENT_NORM = 1.0
@@ -65,17 +62,11 @@ def train_head(
     return step, best
 
 
-def batch_loss(
-    head: Head, states: BlockStates, pairs: Tensor, blocks: int, objective: Objective
-) -> Tensor:
-    """The loss of pairs [B, 2] of rows of ``states``: the full path's.
-
-    "contrastive" contrasts the two texts of a pair, "sfp" Rep2 and Rep1 of its first text.
-    """
-    first = states.batch(pairs[:, 0], blocks, second=objective == "sfp")
-    second = states.batch(pairs[:, 0 if objective == "sfp" else 1], blocks)
+def batch_loss(head: Head, states: BlockStates, pairs: Tensor, blocks: int) -> Tensor:
+    """The contrast of the two texts of pairs [B, 2], rows of ``states``: the full path's loss."""
+    views = [head(*states.batch(texts, blocks)) for texts in pairs.T]
     loss = MultipleNegativesRankingLoss(nn.Identity(), 1 / TEMPERATURE, cosine)  # type: ignore[arg-type]  # it only keeps the model
-    return loss.compute_loss_from_embeddings([head(*first), head(*second)], torch.empty(0))
+    return loss.compute_loss_from_embeddings(views, torch.empty(0))
 
 
 def batches_of(pairs: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:

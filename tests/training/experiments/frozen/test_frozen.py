@@ -37,7 +37,6 @@ from s2sent.training.experiments.frozen.states import BlockStates, states_of
 from s2sent.training.experiments.frozen.train import Schedule, batch_loss, batches_of, train_head
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.objectives.contrastive import ContrastiveLoss
-from s2sent.training.objectives.sfp import TwoStageLoss
 from tests.support.tiny import tiny_decoder
 from tests.support.tiny_data import SENTENCES, write_table
 
@@ -90,7 +89,7 @@ def test_a_selector_gives_the_same_from_the_states_of_one_token(decoder: Path, n
     encoder = prompted(decoder, config)
     head = lively(encoder, config)
     states = states_of(prompted(decoder, None), TEXTS, config, 4)
-    assert [*states.arrays] == ["pooled"]
+    assert states.coefficients is states.pooled
     np.testing.assert_allclose(found(head, states), encoder.encode(TEXTS), atol=1e-5)
 
 
@@ -103,7 +102,7 @@ def test_the_loss_is_that_of_the_full_path(backbone: Path) -> None:
     full = ContrastiveLoss(encoder, 0.05, projection=False, gather=False)
     expected = full([encoder.preprocess(texts) for texts in inputs], torch.empty(0))
     states = states_of(build_plain_encoder(backbone, max_seq_length=24), TEXTS, config, 3)
-    loss = batch_loss(head, states, PAIRS, 3, "contrastive")
+    loss = batch_loss(head, states, PAIRS, 3)
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), abs=1e-5)
     expected.backward()
     loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -112,20 +111,6 @@ def test_the_loss_is_that_of_the_full_path(backbone: Path) -> None:
         assert mine.grad is not None
         assert theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, atol=1e-4, rtol=1e-3)
-
-
-def test_the_loss_of_sfp_is_that_of_the_full_path(decoder: Path) -> None:
-    """The first texts of the pairs, each read twice."""
-    config = SelectorConfig.preset("decoder", width=WIDTH)
-    encoder = prompted(decoder, config)
-    head = lively(encoder, config)
-    transformer: Any = encoder[0]
-    expected = TwoStageLoss(encoder)(
-        [transformer.preprocess(TEXTS[:4], task="view_1")], torch.empty(0)
-    )
-    states = states_of(prompted(decoder, None), TEXTS, config, 4, with_second=True)
-    loss = batch_loss(head, states, PAIRS, 3, "sfp")
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-4)
 
 
 def test_the_controls_start_where_they_are_said_to() -> None:
@@ -247,7 +232,6 @@ def test_a_decoder_of_few_blocks_is_read_inside_its_template(
     frozen, file = FrozenBackbone(str(decoder), folder, 20, 20), tmp_path / "sfp.jsonl"
     run_heads(frozen, file, 2, (1,))
     lines = read_lines(file)
-    assert {line["objective"] for line in lines} == {"contrastive", "sfp"}
     assert {line["reading"]["num_blocks"] for line in lines} == {4}
     assert {line["arm"] for line in lines} >= {"last", "mean-4-rms", "s2sent-3-rms"}
     assert max(ARMS[line["arm"]].num_blocks for line in lines) == 4
