@@ -12,25 +12,12 @@ traceback.
 """
 
 import signal
-import sys
 
-from s2sent.model.artifact.errors import ArtifactError
-
-# Errors of the model package for the user, by modules that take seconds to import.
-MODEL_ERRORS = {
-    "s2sent.model.network.checkpoint": "CheckpointError",
-    "s2sent.model.network.template": "TemplateError",
-    "s2sent.model.export.graph": "GraphError",
-    "s2sent.model.export.options": "ExportError",
-    "s2sent.model.export.parity": "ParityError",
-    "s2sent.model.export.int8.conversion": "ConversionError",
-    "s2sent.model.export.restore": "RestoreError",
-    "s2sent.model.runtime.input_errors": "UnusableInput",
-}
+from s2sent.model.artifact.errors import UserError
 
 
-class TrainingError(Exception):
-    """An error that the user can correct."""
+class TrainingError(UserError):
+    """An error of training that the user can correct."""
 
 
 class ConfigError(TrainingError):
@@ -57,18 +44,8 @@ def failure(error: Exception) -> tuple[str, int] | None:
     """The sentence and the exit status for an error of the user or the system; None for a bug."""
     if isinstance(error, Interrupted):
         return str(error), 128 + error.number
-    if isinstance(error, _errors_of_the_user()):
+    if isinstance(error, UserError):
         return str(error), 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be read or written: {error.strerror or error}.", 1
     return None
-
-
-def _errors_of_the_user() -> tuple[type[Exception], ...]:
-    """The errors that a user can correct; those of modules that are not loaded were not raised."""
-    loaded = (
-        getattr(sys.modules[module], name)
-        for module, name in MODEL_ERRORS.items()
-        if module in sys.modules
-    )
-    return TrainingError, ArtifactError, *loaded

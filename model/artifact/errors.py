@@ -12,7 +12,11 @@ REEXPORT = "Export the checkpoint again with s2sent-train export."
 RESTORE = "Restore its checkpoint with s2sent-train restore, and name that."
 
 
-class ArtifactError(Exception):
+class UserError(Exception):
+    """An error that the user can correct; the message is one sentence with the cure."""
+
+
+class ArtifactError(UserError):
     """A folder that cannot be used as an artifact; the message names the file and the cure."""
 
 

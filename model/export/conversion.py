@@ -10,7 +10,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-from s2sent.model.artifact.errors import ArtifactError
+from s2sent.model.artifact.errors import ArtifactError, UserError
 from s2sent.model.artifact.manifest import PARAMETERS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
@@ -18,7 +18,7 @@ from s2sent.model.export.parity import ParityError, ParityReport, check_parity, 
 from s2sent.model.runtime.encoder import OnnxEncoder
 
 
-class ConversionError(Exception):
+class ConversionError(UserError):
     """The artifact cannot be converted; the message says why and what to do."""
 
 

@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_by_fusion
 
+from s2sent.model.artifact.errors import UserError
 from s2sent.model.artifact.weights_file import WEIGHTS_LOCATION
 
 OPSET = 18
@@ -24,7 +25,7 @@ POOLING = "pooling/"  # what the names of the pooling's own tensors begin with
 _ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
 
 
-class GraphError(Exception):
+class GraphError(UserError):
     """The traced graph does not have the shape an artifact must have."""
 
 

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from s2sent.model.artifact.errors import UserError
+
 Precision = Literal["fp32", "fp16", "weight-int8", "int8"]
 STORED_AS_INT8: frozenset[Precision] = frozenset(("weight-int8", "int8"))
 
 
-class ExportError(Exception):
+class ExportError(UserError):
     """The checkpoint cannot be exported as asked; the message says why and what to change."""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from s2sent.model.artifact.errors import UserError
 from s2sent.model.runtime.encoder import OnnxEncoder
 
 Embeddings = NDArray[np.float32]  # [n, dim], L2-normalised
@@ -32,7 +33,7 @@ _CHOOSE = (
 )
 
 
-class ParityError(Exception):
+class ParityError(UserError):
     """The graph does not give torch's vectors, or nothing shows it; nothing is written."""
 
 

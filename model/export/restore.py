@@ -15,6 +15,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
+from s2sent.model.artifact.errors import UserError
 from s2sent.model.artifact.manifest import MODEL, PARAMETERS, parse_object
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import staged
@@ -29,7 +30,7 @@ from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 
 
-class RestoreError(Exception):
+class RestoreError(UserError):
     """The artifact's checkpoint cannot be restored; the message says why and what to do."""
 
 

@@ -15,7 +15,7 @@ from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Normalize, Pooling
 from torch.nn.modules import activation
 
-from s2sent.model.artifact.errors import RESTORE
+from s2sent.model.artifact.errors import RESTORE, UserError
 from s2sent.model.artifact.manifest import MANIFEST
 from s2sent.model.network.bare import MODULES_FILE, told_of_bare
 from s2sent.model.network.selector import S2SentSelector
@@ -41,7 +41,7 @@ LONGEST = 240  # of a library's error
 WITH_ARGUMENTS = ("MultiheadAttention", "Threshold")  # which no configuration gives
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError, ValueError):
     """A folder that is not a checkpoint of an encoder this project can train, export or serve."""
 
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
+from s2sent.model.artifact.errors import UserError
 from s2sent.model.artifact.template import CleanUp, Template
 
 SENTENCE, MASK, REP1 = "{}", "[MASK]", "[REP1]"
@@ -29,7 +30,7 @@ TEMPLATES = {
 }
 
 
-class TemplateError(ValueError):
+class TemplateError(UserError, ValueError):
     """A template that cannot be used, or a backbone without what the template needs."""
 
 

@@ -2,8 +2,10 @@
 
 from typing import Self
 
+from s2sent.model.artifact.errors import UserError
 
-class UnusableInput(ValueError):
+
+class UnusableInput(UserError, ValueError):
     """A text that cannot be tokenised as asked; ``index`` is its position in the call.
 
     ``complaint`` is the rest of the sentence that begins with "input 3".
