@@ -6,17 +6,15 @@ Shapes: B texts, L tokens.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 TEXTS_PER_CALL = 1024  # that are tokenised together before training
 # Two texts of different lengths, whose features show how an encoder pads.
 PROBES = ["a", "one longer text"]
 
 Preprocess = Callable[..., dict[str, Any]]
-Row = NDArray[np.int64]  # [keys, tokens of one text], or [keys, 1] of what a text has one of
 
 
 class TokenisedTexts:
@@ -60,16 +58,20 @@ class _TaskTexts:
 
     def __init__(self, preprocess: Preprocess, task: str | None, probe: dict[str, Any]) -> None:
         self._preprocess, self._task = preprocess, task
-        self._rows: dict[str, tuple[Row, Row]] = {}
+        # Of each text: its tokens [L, features], and the features that it has one value of.
+        self._rows: dict[str, tuple[Tensor, list[Tensor]]] = {}
         mask = probe["attention_mask"]
         short = int(mask.sum(1).argmin())
-        self._left = not mask[short, 0]  # where the padding is
+        self._side = "right" if mask[short, 0] else "left"  # where the padding is
+        padding = -1 if mask[short, 0] else 0
         tensors = {name: value for name, value in probe.items() if isinstance(value, Tensor)}
-        self._of_tokens = [name for name, value in tensors.items() if value.shape == mask.shape]
-        self._of_texts = [name for name in tensors if name not in self._of_tokens]
+        self._padding = {
+            name: int(value[short, padding])
+            for name, value in tensors.items()
+            if value.shape == mask.shape
+        }
+        self._of_texts = [name for name in tensors if name not in self._padding]
         self._others = {name: value for name, value in probe.items() if name not in tensors}
-        padding = 0 if self._left else -1
-        self._padding = [int(probe[name][short, padding]) for name in self._of_tokens]
 
     def add(self, texts: Sequence[str]) -> None:
         """Tokenise the texts that are not known yet."""
@@ -77,26 +79,18 @@ class _TaskTexts:
         if not new:
             return
         features = self._preprocess(new, prompt=None, task=self._task)
-        mask = features["attention_mask"].numpy().astype(bool)
-        tokens = np.stack([features[name].numpy() for name in self._of_tokens], axis=1)
-        single = [features[name].numpy() for name in self._of_texts]
+        mask = features["attention_mask"].bool()
+        tokens = torch.stack([features[name] for name in self._padding], dim=2).int()
         for place, text in enumerate(new):
-            own = np.array([values[place] for values in single])
-            self._rows[text] = tokens[place][:, mask[place]].astype(np.int32), own
+            own = [features[name][place] for name in self._of_texts]
+            self._rows[text] = tokens[place, mask[place]], own
 
     def batch(self, texts: Sequence[str]) -> dict[str, Any]:
         """The padded features [B, L] of known texts, those [B] of each text, and others."""
-        rows, single = zip(*(self._rows[text] for text in texts), strict=True)
-        lengths = np.array([row.shape[1] for row in rows])
-        places = np.arange(lengths.max())
-        first = (lengths.max() - lengths)[:, None] if self._left else 0
-        read = (places >= first) & (places < first + lengths[:, None])
-        joined = np.concatenate(rows, axis=1)
-        features: dict[str, Any] = {}
-        for name, values, padding in zip(self._of_tokens, joined, self._padding, strict=True):
-            padded = np.full(read.shape, padding, dtype=np.int64)
-            padded[read] = values
-            features[name] = torch.from_numpy(padded)
-        for name, values in zip(self._of_texts, np.array(single).T, strict=True):
-            features[name] = torch.from_numpy(values.copy())
-        return features | self._others
+        rows, own = zip(*(self._rows[text] for text in texts), strict=True)
+        padded = pad_sequence([*rows], batch_first=True, padding_side=self._side).long()
+        features = dict(zip(self._padding, padded.unbind(2), strict=True))
+        read = features["attention_mask"].bool()
+        features = {name: features[name].where(read, self._padding[name]) for name in features}
+        single = zip(self._of_texts, zip(*own, strict=True), strict=True)
+        return features | {name: torch.stack(each) for name, each in single} | self._others
