@@ -143,7 +143,7 @@ def export(
     overwrite: Annotated[bool, typer.Option(help="Replace an artifact that is there.")] = False,
 ) -> None:
     """Export a checkpoint to ONNX, and refuse to finish unless ONNX equals torch."""
-    from s2sent.training.files.tables import read_sentences
+    from s2sent.training.files.sentences import read_sentences
 
     lines = read_sentences(sentences) if sentences else ()
     if told := told_of_bare(Path(checkpoint)):
@@ -187,7 +187,7 @@ def convert(
 ) -> None:
     """Give an artifact products of int8, and refuse to finish unless it stays near."""
     from s2sent.model.export.int8.conversion import convert_to_int8
-    from s2sent.training.files.tables import read_sentences
+    from s2sent.training.files.sentences import read_sentences
 
     lines = read_sentences(sentences) if sentences else ()
     opened = Artifact.open(source)

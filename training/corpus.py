@@ -26,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from s2sent.training.errors import DataError
-from s2sent.training.files.missing import not_a_file
+from s2sent.training.files.sentences import not_a_file
 from s2sent.training.recipe.objectives import ExampleKind
 from s2sent.training.recipe.recipe import CorpusPart, TooLong
 

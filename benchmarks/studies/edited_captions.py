@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.evaluation.sts import Encode, cosines, spearman
-from s2sent.training.files.tables import Pair
+from s2sent.training.files.sentences import Pair
 from s2sent.training.sources.caption_edits import make_pairs, split_pictures
 
 

@@ -8,8 +8,6 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -69,20 +67,10 @@ def read_record(folder: Path) -> dict[str, Any]:
 def write_json(file: Path, content: Any) -> None:
     """Write a JSON file whole or not at all; folders are made as needed."""
     text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    with written_whole(file) as scratch:
-        scratch.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def written_whole(file: Path) -> Iterator[Path]:
-    """Within the block a file of this process alone, which takes the place of ``file`` after it.
-
-    It is gone if the block fails. It ends as ``file`` does, whose folder is made as needed.
-    """
     file.parent.mkdir(parents=True, exist_ok=True)
-    scratch = file.with_name(f"{file.stem}.{os.getpid()}.partial{file.suffix}")
+    scratch = file.with_name(f"{file.name}.{os.getpid()}.partial")
     try:
-        yield scratch
+        scratch.write_text(text, encoding="utf-8")
         scratch.replace(file)
     finally:
         scratch.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from s2sent.training.corpus import SOURCES, Lines, read_table
 from s2sent.training.errors import DataError
 from s2sent.training.evaluation.sts import read_sentence_pairs
-from s2sent.training.files.tables import Pair
+from s2sent.training.files.sentences import Pair
 from s2sent.training.sources.edits import edit
 
 log = logging.getLogger(__name__)
