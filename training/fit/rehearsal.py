@@ -4,15 +4,14 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from s2sent.training.fit.preparation import Prepared, partial_of, prepare, require_trackers
+from s2sent.training.fit.preparation import partial_of, prepare, require_trackers
 from s2sent.training.loop.unfinished import require_free
 from s2sent.training.recipe.phases import PHASE, Phase, with_encoders
 from s2sent.training.recipe.recipe import Recipe
@@ -56,49 +55,14 @@ class FirstSteps(TrainerCallback):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a run would take, from its first steps."""
+    """What a run would do and take, from its first steps."""
 
-    recipe: Recipe
-    prepared: Prepared
-    first: FirstSteps
-
-    @property
-    def steps(self) -> int:
-        """The steps of the whole run."""
-        return int(self.prepared.trainer.state.max_steps)
-
-    @property
-    def scores(self) -> int:
-        """How often dev is scored: also at the start, and of what is saved."""
-        return -(-self.steps // self.recipe.training.eval_every) + 2
-
-    @property
-    def seconds(self) -> float:
-        """Of training and scoring dev."""
-        return self.steps * self.first.step + self.scores * self.first.dev
-
-    @property
-    def checkpoint(self) -> int:
-        """Bytes of the checkpoint."""
-        return self._bytes(self.prepared.encoder.parameters())
-
-    @property
-    def unfinished(self) -> int:
-        """The most bytes on disk until the run is done: two states."""
-        trained = (each for each in self.prepared.encoder.parameters() if each.requires_grad)
-        return 2 * COPIES_IN_A_STATE * self._bytes(trained)
-
-    def _bytes(self, weights: Iterable[Tensor]) -> int:
-        return sum(each.numel() * each.element_size() for each in weights)
-
-    @property
-    def pace(self) -> str:
-        """The seconds of a step, and of a score of dev."""
-        return (
-            f"{self.first.step:.3g} s a step, the median of the first {len(self.first.times) - 1},"
-            f" and {self.first.dev:.3g} s for each of {self.scores:,} scores of"
-            f" {len(self.prepared.dev.gold):,} pairs of STS-B dev"
-        )
+    what: str  # is trained, and on what
+    steps: int  # of the whole run
+    seconds: float  # of training and scoring dev
+    pace: str  # the seconds of a step, and of a score of dev
+    checkpoint: int  # bytes
+    unfinished: int  # bytes at most on disk until the run is done: two states
 
 
 def take_first_steps(
@@ -113,7 +77,25 @@ def take_first_steps(
         first = FirstSteps()
         ready.trainer.add_callback(first)  # type: ignore[no-untyped-call]  # transformers is partly typed
         ready.trainer.train()
-    return Rehearsal(recipe, ready, first)
+    steps = int(ready.trainer.state.max_steps)
+    scores = -(-steps // recipe.training.eval_every) + 2  # also at the start, and of what is saved
+    weights = [*ready.encoder.parameters()]
+    trained = [each for each in weights if each.requires_grad]
+    counts = [sum(each.numel() for each in some) for some in (trained, weights)]
+    sizes = [sum(each.nbytes for each in some) for some in (trained, weights)]
+    rows = ", ".join(f"{count:,} of {source}" for source, count in ready.corpus.counts.items())
+    return Rehearsal(
+        what=f"trains {counts[0]:,} of {counts[1]:,} parameters of {recipe.backbone.name} with the"
+        f" objective {recipe.objective.name}\n"
+        f"on {rows}: {steps:,} steps of {recipe.training.batch_size} rows",
+        steps=steps,
+        seconds=steps * first.step + scores * first.dev,
+        pace=f"{first.step:.3g} s a step, the median of the first {len(first.times) - 1}, and"
+        f" {first.dev:.3g} s for each of {scores:,} scores of {len(ready.dev.gold):,} pairs of"
+        " STS-B dev",
+        checkpoint=sizes[1],
+        unfinished=2 * COPIES_IN_A_STATE * sizes[0],
+    )
 
 
 def rehearse(
@@ -133,7 +115,7 @@ def rehearse(
     require_trackers(report_to)
     found = take_first_steps(recipe, data, output.name, cache=cache)
     return (
-        f"{_what(found)}\nabout {found.seconds / 60:,.1f} min: {found.pace}\n"
+        f"{found.what}\nabout {found.seconds / 60:,.1f} min: {found.pace}\n"
         f"{found.checkpoint / 1e6:,.1f} MB for {output}, and at most"
         f" {found.unfinished / 1e6:,.1f} MB for {partial_of(output)} until it is done;"
         f" {free_megabytes(output)} MB are free"
@@ -153,15 +135,3 @@ def free_megabytes(path: Path) -> str:
     """The free space of the disk on which a file or folder would be."""
     folder = next(each for each in path.absolute().parents if each.is_dir())
     return f"{shutil.disk_usage(folder).free / 1e6:,.0f}"
-
-
-def _what(found: Rehearsal) -> str:
-    recipe, ready = found.recipe, found.prepared
-    every = [*ready.encoder.parameters()]
-    trained = sum(each.numel() for each in every if each.requires_grad)
-    rows = ", ".join(f"{count:,} of {source}" for source, count in ready.corpus.counts.items())
-    return (
-        f"trains {trained:,} of {sum(each.numel() for each in every):,} parameters of"
-        f" {recipe.backbone.name} with the objective {recipe.objective.name}\n"
-        f"on {rows}: {found.steps:,} steps of {recipe.training.batch_size} rows"
-    )
