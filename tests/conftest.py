@@ -47,7 +47,7 @@ def _sessions_of_one_thread() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=["one-process", "http-processes"])
+@pytest.fixture(scope="module", params=[1, 2], ids=["one-process", "http-processes"])
 def each_form(request: pytest.FixtureRequest) -> Iterator[None]:
     """Servers of `tests.support.server_process` run in one process, then in several.
 
