@@ -19,8 +19,6 @@ class Untrained:
     Its call number ``interrupt_at`` is interrupted, and a signal ``stopped`` each in its last step.
     """
 
-    seconds = 1.0
-
     def __init__(self, interrupt_at: int = 0, stopped: signal.Signals | None = None) -> None:
         self.recipes: list[Recipe] = []
         self.folders: list[Path] = []

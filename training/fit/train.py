@@ -11,7 +11,6 @@ import logging
 import math
 import shutil
 import statistics
-import time
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -59,7 +58,6 @@ class Outcome:
     dev: float
     step: int
     curve: list[tuple[int, float]]  # (step, Spearman x 100), from step 0
-    seconds: float  # of training and scoring dev
     record: dict[str, Any]
     stopped: int | None = None  # the signal that came in the last step: start no other run
 
@@ -98,11 +96,10 @@ def train(
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
     with claimed(output, partial, recipe, corpus):
         state = newest_state(partial, trainer.state_files()) if resume else None
-        started = time.monotonic()
         with _cached_backbone(encoder, recipe, cache):
             stopped = _run(trainer, state)
         _require_score(trainer, partial)
-        outcome = _outcome(recipe, corpus, trainer, time.monotonic() - started, stopped=stopped)
+        outcome = _outcome(recipe, corpus, trainer, stopped=stopped)
         if phase is not None:
             outcome.record.update(recipe=phase.recipe.as_table(), phase=phase.name)
         if trainer.is_world_process_zero():
@@ -161,9 +158,7 @@ def _require_score(trainer: Trainer, partial: Path) -> None:
     )
 
 
-def _outcome(
-    recipe: Recipe, corpus: Corpus, trainer: Trainer, seconds: float, *, stopped: int | None
-) -> Outcome:
+def _outcome(recipe: Recipe, corpus: Corpus, trainer: Trainer, *, stopped: int | None) -> Outcome:
     """The result of a run, read from the trainer's state."""
     state, every = trainer.state, recipe.training.eval_every
     scores: dict[int, float] = {
@@ -191,7 +186,7 @@ def _outcome(
             ],
         },
     }
-    return Outcome(scores[step], step, curve, seconds, record, stopped)
+    return Outcome(scores[step], step, curve, record, stopped)
 
 
 def _warn_of_better_start(outcome: Outcome) -> None:

@@ -34,7 +34,7 @@ class Untrained:
         self.outputs.append(output)
         output.mkdir(parents=True)
         write_record(output, {"recipe": recipe.as_table()})
-        return SimpleNamespace(stopped=None, seconds=2.0)
+        return SimpleNamespace(stopped=None)
 
 
 def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_signal_in_the_last_step_ends_the_series_by_its_number(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     def train(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(stopped=signal.SIGTERM, seconds=2.0)
+        return SimpleNamespace(stopped=signal.SIGTERM)
 
     with pytest.raises(Interrupted) as ended:
         ensure_checkpoint(tmp_path / "run", recipe, tmp_path, train)

@@ -123,11 +123,6 @@ def p_value(p: float | None) -> str:
     return "no test" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def p_equation(p: float | None) -> str:
-    """A p value as sentences have it: ``p = 0.012``, ``p < 0.001``, or ``no test``."""
-    return p_value(p) if p is None else f"p {p_value(p)}" if p < 0.001 else f"p = {p_value(p)}"
-
-
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """The p values adjusted by Holm's step-down method; None stays None and is not counted.
 

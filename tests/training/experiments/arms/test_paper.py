@@ -46,7 +46,7 @@ class StandIn:
         dev = {"score": 80.0, "step": 2, "curve": [[0, 79.0], [2, 80.0]]}
         record = {"recipe": recipe.as_table(), "corpus": {"sha256": self.corpus}, "dev": dev}
         write_json(output / "training.json", record)
-        return SimpleNamespace(seconds=1.5, stopped=None)
+        return SimpleNamespace(stopped=None)
 
 
 @pytest.fixture(scope="module")
