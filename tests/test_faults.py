@@ -23,7 +23,7 @@ from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.server import listen
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
-from tests.support.server_process import running_server
+from tests.support.server_process import LOCAL, running_server
 from tests.support.wrapped_encoder import WrappedEncoder
 
 Rows = NDArray[np.float32]
@@ -89,7 +89,7 @@ class Stage:
         self.port = self.listener.getsockname()[1]
         self.client = httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{self.port}",
-            trust_env=False,
+            **LOCAL,
             timeout=30,
             limits=httpx.Limits(max_connections=200),
         )
@@ -272,7 +272,7 @@ def test_sigterm_under_load_answers_everything_that_was_accepted(
     answered: list[int] = []
 
     def ask(url: str) -> None:
-        with httpx.Client(base_url=url, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=url, **LOCAL, timeout=30) as client:
             while True:
                 try:
                     answered.append(client.post("/embed", json={"inputs": [KNOWN] * 5}).status_code)

@@ -20,7 +20,7 @@ import pytest
 
 from s2sent.model.artifact.reader import Artifact
 from s2sent.service.api.exposition import FRESH_SECONDS
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import LOCAL, ServerProcess, running_server
 
 PATIENCE_SECONDS = 60  # a test that waits this long has failed
 SEVERAL = ("--http-processes", "2")
@@ -62,7 +62,7 @@ def said(server: ServerProcess, words: str) -> int:
 def is_ready(server: ServerProcess) -> bool:
     """Whether every part is there, asked on a connection of its own."""
     try:
-        return httpx.get(f"{server.url}/ready", trust_env=False).status_code == 200
+        return httpx.get(f"{server.url}/ready", **LOCAL).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -89,7 +89,7 @@ class Load:
             thread.join(PATIENCE_SECONDS)
 
     def _ask(self) -> None:
-        with httpx.Client(base_url=self._url, trust_env=False, timeout=PATIENCE_SECONDS) as client:
+        with httpx.Client(base_url=self._url, **LOCAL, timeout=PATIENCE_SECONDS) as client:
             while not self._stopped.is_set():
                 inputs = [f"text {next(self._numbers)}" for _ in range(self._texts)]
                 try:
@@ -140,7 +140,7 @@ def test_every_route_answers_as_one_process_does(
 
 def ask(url: str, path: str, body: Any) -> tuple[int, bytes]:
     method = "GET" if body is None else "POST"
-    answer = httpx.request(method, f"{url}{path}", json=body, trust_env=False)
+    answer = httpx.request(method, f"{url}{path}", json=body, **LOCAL)
     return answer.status_code, answer.content
 
 
@@ -148,8 +148,7 @@ def test_connections_are_spread(server: ServerProcess) -> None:
     """Of 128 connections that stay open neither of two processes has more than three quarters."""
     with ExitStack() as stack:
         clients = [
-            stack.enter_context(httpx.Client(base_url=server.url, trust_env=False))
-            for _ in range(128)
+            stack.enter_context(httpx.Client(base_url=server.url, **LOCAL)) for _ in range(128)
         ]
         before = by_process(server)
         for client in clients:
@@ -204,7 +203,7 @@ def sent_with_a_key(
     began = time.monotonic()
     headers = {"Authorization": f"Bearer {key}"}
     answers = [
-        httpx.post(f"{server.url}/embed", json={"inputs": texts}, headers=headers, trust_env=False)
+        httpx.post(f"{server.url}/embed", json={"inputs": texts}, headers=headers, **LOCAL)
         for _ in range(count)
     ]
     return answers, (time.monotonic() - began) / 60
@@ -305,7 +304,7 @@ def test_counters_stay_when_their_process_ends(server: ServerProcess) -> None:
         for child in children(server):
             child.kill()
         server.client.close()
-        server.client = httpx.Client(base_url=server.url, trust_env=False, timeout=60)
+        server.client = httpx.Client(base_url=server.url, **LOCAL, timeout=60)
         until(lambda: said(server, "started again") == restarts)  # noqa: B023  used at once
         until(lambda: is_ready(server))
     let_age()
@@ -314,7 +313,7 @@ def test_counters_stay_when_their_process_ends(server: ServerProcess) -> None:
 
 
 def test_ready_is_red_while_a_process_is_missing(server: ServerProcess) -> None:
-    clients = [httpx.Client(base_url=server.url, trust_env=False) for _ in range(16)]
+    clients = [httpx.Client(base_url=server.url, **LOCAL) for _ in range(16)]
     for client in clients:
         assert client.get("/ready").status_code == 200
     children(server)[0].kill()
@@ -375,7 +374,7 @@ def test_a_stopped_http_process_is_replaced_and_the_others_are_served(
 ) -> None:
     flags = ("--http-processes", "3", *QUIET, "--stall-timeout-seconds", "3")
     with running_server(tiny_artifact.path, *flags) as server:
-        clients = [httpx.Client(base_url=server.url, trust_env=False, timeout=9) for _ in range(24)]
+        clients = [httpx.Client(base_url=server.url, **LOCAL, timeout=9) for _ in range(24)]
         for client in clients:
             client.get("/health")
         stopped = children(server)[0]
@@ -450,7 +449,7 @@ def test_kills_leave_no_descriptor_and_no_memory(tiny_artifact: Artifact) -> Non
         until(lambda: engine.num_fds() <= descriptors)
         assert engine.memory_info().rss - memory < 5e6
         server.client.close()
-        server.client = httpx.Client(base_url=server.url, trust_env=False, timeout=60)
+        server.client = httpx.Client(base_url=server.url, **LOCAL, timeout=60)
         assert value(server, "http_restarts_total") == 10
         assert server.stop() == 0
 

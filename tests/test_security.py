@@ -13,7 +13,7 @@ from s2sent.model.artifact.manifest import CANARY, CONFIG, MANIFEST, MODEL, TOKE
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.service.access.api_keys import digest_of, key_line
-from tests.support.server_process import ServerProcess, running_server
+from tests.support.server_process import LOCAL, ServerProcess, running_server
 
 OLD, NEW, PLAIN = "s2s_the-old-key", "s2s_the-new-key", "s2s_the-plain-key"
 WRONG = "s2s_a-wrong-key"
@@ -98,7 +98,7 @@ class Clients:
             thread.start()
 
     def _ask(self, key: str) -> None:
-        with httpx.Client(base_url=self._url, trust_env=False, timeout=30) as client:
+        with httpx.Client(base_url=self._url, **LOCAL, timeout=30) as client:
             while not self._ended.is_set():
                 self.statuses.append(embed(client, key))
                 if key != self.key:

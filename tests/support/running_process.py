@@ -8,6 +8,7 @@ import httpx
 from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.server import Process, listen
 from s2sent.service.settings import Settings
+from tests.support.server_process import LOCAL
 
 
 class Running:
@@ -17,7 +18,7 @@ class Running:
         listener = listen("127.0.0.1", 0)
         self.process = Process(Settings(**settings), engine=engine)
         self.port: int = listener.getsockname()[1]
-        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", trust_env=False)
+        self.client = httpx.AsyncClient(base_url=f"http://127.0.0.1:{self.port}", **LOCAL)
         self.task = asyncio.ensure_future(self.process.run(listener))
 
     async def stopped(self) -> int:

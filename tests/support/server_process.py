@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -15,6 +16,8 @@ import httpx
 
 START_TIMEOUT_SECONDS = 120
 STOP_TIMEOUT_SECONDS = 120
+# For clients of a server on this machine: no proxy, nor certificates, which take 20 ms to read.
+LOCAL: dict[str, Any] = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)}
 
 
 class ServerProcess:
@@ -57,7 +60,7 @@ class ServerProcess:
         ports = [line["port"] for line in self.log if line["message"] == "listening"]
         assert ports, self.log
         self.url = f"http://127.0.0.1:{ports[0]}"
-        self.client = httpx.Client(base_url=self.url, trust_env=False, timeout=60)
+        self.client = httpx.Client(base_url=self.url, **LOCAL, timeout=60)
 
     def _read_log(self, listening: threading.Event) -> None:
         assert self.process.stdout is not None
