@@ -148,8 +148,9 @@ class Batcher:
                     return False
             for queue, part, positions, _ in places:
                 queue.push(part, positions)
-            wakes_already, self._wakes_soon = self._wakes_soon, True
-        if not wakes_already:
+            wakes = bool(self._idle) and not self._wakes_soon
+            self._wakes_soon |= wakes
+        if wakes:
             self._call_soon(self._wake_soon)
         return True
 

@@ -51,15 +51,14 @@ class PendingRequest:
     the errors of single texts by position; where it is None, a text that fails fails the request.
     ``keep`` is called with it once it is embedded.
 
-    Threads: an inference thread writes ``embeddings`` and ``errors``. ``waiting_*``, ``started``
-    and ``dropped`` change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event
-    loop.
+    Threads: an inference thread writes ``embeddings`` and ``errors``. ``started`` and ``dropped``
+    change under the batcher's lock, ``unanswered`` and ``*_seconds`` on the event loop.
     """
 
     __slots__ = (
-        *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "waiting_texts"),
-        *("waiting_tokens", "started", "dropped", "unanswered"),
-        *("queue_seconds", "inference_seconds", "depth", "weights", "errors", "lane", "keep"),
+        *("sequences", "positions", "embeddings", "future", "arrival", "tokens", "started"),
+        *("dropped", "unanswered", "queue_seconds", "inference_seconds", "depth", "weights"),
+        *("errors", "lane", "keep"),
     )
 
     def __init__(
@@ -86,7 +85,6 @@ class PendingRequest:
         self.arrival = arrival
         self.keep: Callable[[PendingRequest], None] | None = None
         self.tokens = sum([len(sequences[position]) for position in self.positions])
-        self.waiting_texts = self.waiting_tokens = 0
         self.started = False  # a text of it has been handed to the encoder
         self.dropped = False  # nobody waits for it any more
         self.unanswered = len(self.positions)
@@ -125,10 +123,7 @@ class QueuedText(NamedTuple):
     number: int
     request: PendingRequest
     position: int
-
-    @property
-    def sequence(self) -> Sequence[int]:
-        return self.request.sequences[self.position]
+    sequence: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -183,9 +178,10 @@ class FairQueue:
         """Queue the texts of a request at these positions."""
         tag, tokens = self._virtual_time, 0
         for position in positions:
-            length = len(request.sequences[position])
+            sequence = request.sequences[position]
+            length = len(sequence)
             heap = self._heaps.setdefault(_shape(request, length), [])
-            heapq.heappush(heap, QueuedText(tag, self._numbers, request, position))
+            heapq.heappush(heap, QueuedText(tag, self._numbers, request, position, sequence))
             self._numbers += 1
             tag += length
             tokens += length
@@ -255,8 +251,6 @@ class FairQueue:
 
     def _count(self, request: PendingRequest, texts: int, tokens: int) -> None:
         """Count so many more texts and tokens of a request as waiting."""
-        request.waiting_texts += texts
-        request.waiting_tokens += tokens
         self.texts += texts
         self.tokens += tokens
         self._waiting[request] += texts

@@ -7,7 +7,7 @@ rare payloads are JSON.
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from itertools import chain
 from struct import Struct
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from s2sent.service import errors
 from s2sent.service.engine.inference.fair_queue import PendingRequest
 from s2sent.service.errors import ServiceError
-from s2sent.service.lanes import LANES, Lane
+from s2sent.service.lanes import LANES
 
 HEADER = Struct("=IIQ")  # bytes of the payload, kind, number
 _RESULT = Struct("=ddI")  # seconds waited and run, summed over the sequences; sequences that failed
@@ -44,17 +44,6 @@ class Kind(IntEnum):
     STOP = 13  # to an HTTP process: finish what was accepted, and end
 
 
-class Part(NamedTuple):
-    """The texts of a request that run to one depth, as they cross to the engine process."""
-
-    sequences: list[list[int]]
-    row_length: int
-    lane: Lane
-    depth: int | None
-    weights: bool
-    partial: bool  # whether texts fail alone
-
-
 class Result(NamedTuple):
     """What the engine process gives for a part: rows [sequences, row length], and its times."""
 
@@ -72,7 +61,7 @@ class FrameConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._unsent: list[bytes | memoryview] = []
+        self._unsent: list[bytes] = []
         self._chunks: list[bytes] = []
         self._have, self._need = 0, HEADER.size
 
@@ -94,14 +83,13 @@ class FrameConnection(asyncio.Protocol):
         if self._transport:
             self._transport.abort()
 
-    def send(self, kind: Kind, number: int = 0, *payload: bytes | memoryview) -> None:
+    def send(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         """Send a frame at the end of this turn of the event loop."""
         if self._transport is None:
             return
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._unsent.append(HEADER.pack(sum(map(len, payload)), kind, number))
-        self._unsent += payload
+        self._unsent += HEADER.pack(len(payload), kind, number), payload
 
     def send_json(self, kind: Kind, number: int, value: Any) -> None:
         """Send a frame whose payload is ``value`` as JSON."""
@@ -153,33 +141,30 @@ def request_payload(parts: Sequence[PendingRequest]) -> bytes:
     return numbers.tobytes()
 
 
-def parts_of(payload: memoryview) -> list[Part]:
-    """What `request_payload` was made of."""
-    numbers = payload.cast("i").tolist()
+def parts_of(payload: memoryview) -> Iterator[dict[str, Any]]:
+    """The parts that `request_payload` was made of, as arguments of `PendingRequest`."""
+    numbers = tuple(payload.cast("i").tolist())
     lane, weights, partial = numbers[:3]
-    parts, at = [], 3
+    at = 3
     while at < len(numbers):
         depth, row_length, count = numbers[at : (at := at + 3)]
         lengths = numbers[at : (at := at + count)]
         sequences = [numbers[at : (at := at + length)] for length in lengths]
-        parts.append(
-            Part(
-                sequences,
-                row_length,
-                LANES[lane],
-                None if depth < 0 else depth,
-                bool(weights),
-                bool(partial),
-            )
-        )
-    return parts
+        yield {
+            "sequences": sequences,
+            "dim": row_length,
+            "lane": LANES[lane],
+            "depth": None if depth < 0 else depth,
+            "weights": bool(weights),
+            "errors": {} if partial else None,
+        }
 
 
-def result_payload(request: PendingRequest) -> tuple[bytes, bytes]:
+def result_payload(request: PendingRequest) -> bytes:
     """The result of a part, as ROWS has it."""
     failed = array("i", sorted(request.errors)).tobytes() if request.errors else b""
     head = _RESULT.pack(request.queue_seconds, request.inference_seconds, len(failed) // 4)
-    return head + failed, request.embeddings.tobytes()
+    return b"".join((head, failed, request.embeddings.data))
 
 
 def result_of(payload: memoryview, row_length: int) -> Result:

@@ -18,7 +18,6 @@ from s2sent.service.engine.link.board import Board
 from s2sent.service.engine.link.frames import (
     FrameConnection,
     Kind,
-    Part,
     error_payload,
     parts_of,
     result_payload,
@@ -112,18 +111,13 @@ class _LinkedRequest(PendingRequest):
     __slots__ = ("_connection", "_number")
 
     def __init__(
-        self, connection: "HttpProcessConnection", number: int, part: Part, arrival: float
+        self, connection: "HttpProcessConnection", number: int, part: dict[str, Any]
     ) -> None:
         self._connection, self._number = connection, number
         super().__init__(
-            part.sequences,
-            part.row_length,
-            None,  # type: ignore[arg-type]  # the future, which only its `_answer` reads
-            lane=part.lane,
-            depth=part.depth,
-            weights=part.weights,
-            arrival=arrival,
-            errors={} if part.partial else None,
+            future=None,  # type: ignore[arg-type]  # which only its `_answer` reads
+            arrival=connection.heard,
+            **part,
         )
 
     @property
@@ -202,15 +196,14 @@ class HttpProcessConnection(FrameConnection):
             call.cancel()
 
     def _submit(self, number: int, payload: memoryview) -> None:
-        requests = [
-            _LinkedRequest(self, at, part, self.heard)
-            for at, part in enumerate(parts_of(payload), number)
-        ]
-        self._pending.update(enumerate(requests, number))
+        requests = {
+            at: _LinkedRequest(self, at, part) for at, part in enumerate(parts_of(payload), number)
+        }
+        self._pending.update(requests)
         try:
-            self._owner.engine.enqueue(requests)
+            self._owner.engine.enqueue([*requests.values()])
         except ServiceError as error:
-            for at, request in enumerate(requests, number):
+            for at, request in requests.items():
                 self.answer(at, request, error)
         self._owner.publish_soon()
 
@@ -222,7 +215,7 @@ class HttpProcessConnection(FrameConnection):
             self._owner.engine.drop(request)  # its other texts may wait
             self.send(Kind.FAILED, number, error_payload(error))
         else:
-            self.send(Kind.ROWS, number, *result_payload(request))
+            self.send(Kind.ROWS, number, result_payload(request))
         self._owner.publish_soon()
         return True
 

@@ -38,6 +38,13 @@ def take(rows: Batcher) -> list[QueuedText]:
     return batch.texts
 
 
+def waiting(rows: Batcher, *requests: PendingRequest) -> list[int]:
+    """The lengths of the texts of these requests that wait."""
+    heaps = [heap for lane in rows._lanes.values() for heap in lane._heaps.values()]
+    texts = [text for heap in heaps for text in heap]
+    return [len(text.sequence) for text in texts if text.request in requests]
+
+
 def texts_before(request: PendingRequest, rows: Batcher) -> int:
     """Texts of the batches until the first that has a text of the request."""
     before, batch = 0, take(rows)
@@ -97,13 +104,13 @@ def test_dropped_rows_are_not_handed_out_and_give_their_room_back(
     while rows.texts:
         if data.draw(st.booleans()):
             gone = left.pop(data.draw(st.integers(0, len(left) - 1)))
-            before = rows.tokens, gone.waiting_tokens
+            before = rows.tokens, sum(waiting(rows, gone))
             rows.drop(gone)
             assert rows.tokens == before[0] - before[1]
         else:
             assert {row.request for row in take(rows)} <= set(left)
-        assert rows.tokens == sum(one.waiting_tokens for one in left)
-        assert rows.texts == sum(one.waiting_texts for one in left)
+        assert rows.tokens == sum(waiting(rows, *left))
+        assert rows.texts == len(waiting(rows, *left))
     assert all(rows.oldest_seconds(lane) == 0 for lane in LANES)
 
 
@@ -177,15 +184,15 @@ def test_long_request_has_its_share_beside_a_flood_of_texts_it_cannot_share_batc
     """As if the nine that wait at any time were served side by side."""
     rows = batcher(run_cost_tokens=0)
     rows.submit(bulk := request(*[30] * 20))
-    waiting: set[PendingRequest] = set()
+    others: set[PendingRequest] = set()
     tokens = 0
-    while bulk.waiting_texts:
+    while waiting(rows, bulk):
         for depth in [None, 2] * 4:
-            if len(waiting) < 8:
+            if len(others) < 8:
                 rows.submit(other := request(8, depth=depth))
-                waiting.add(other)
+                others.add(other)
         batch = take(rows)
-        waiting -= {row.request for row in batch}
+        others -= {row.request for row in batch}
         tokens += sum(lengths_of(batch))
         assert tokens <= (8 + 1) * bulk.tokens
 
@@ -205,7 +212,7 @@ def test_two_long_requests_share_the_engine(length: int, depth: int | None) -> N
     rows.submit(other := request(*[length] * 100, depth=depth))
     for _ in range(10):
         take(rows)
-    assert abs(one.waiting_tokens - other.waiting_tokens) <= 150
+    assert abs(sum(waiting(rows, one)) - sum(waiting(rows, other))) <= 150
 
 
 def test_queue_is_bounded_in_tokens_and_refuses_a_request_whole() -> None:
@@ -309,10 +316,10 @@ def test_texts_of_one_turn_of_the_event_loop_run_together() -> None:
     (wake,) = turn
     wake()
     batches = takers.until_taken(1)
-    takers.end()
     assert [lengths_of(batch.texts) for batch in batches] == [[5, 6]]
     rows.submit(request(7))
     assert len(turn) == 2  # the next turn's
+    takers.end()
 
 
 def test_little_work_is_not_shared_and_runs_alone() -> None:

@@ -75,9 +75,9 @@ def test_a_bulk_request_ends_under_a_flood_of_interactive_ones(
     lengths: list[int], share: float
 ) -> None:
     rows = batcher(share)
-    rows.submit(bulk := request("bulk", *lengths))
+    rows.submit(request("bulk", *lengths))
     interactive = 0
-    while bulk.waiting_texts:
+    while rows.texts_in("bulk"):
         rows.submit(request("interactive", *[8] * 16))
         lane, tokens = take(rows)
         interactive += tokens if lane == "interactive" else 0
