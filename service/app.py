@@ -25,7 +25,7 @@ from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
 from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.errors import ServiceError
 from s2sent.service.http.body import BodyReader
-from s2sent.service.http.connection import METRICS_STATE
+from s2sent.service.http.connection.protocol import METRICS_STATE
 from s2sent.service.http.error_responses import (
     on_client_disconnect,
     on_http_exception,

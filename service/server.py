@@ -26,7 +26,7 @@ from s2sent.service.api.embedding import Service
 from s2sent.service.app import create_app, log_ready
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.types import EmbeddingEngine
-from s2sent.service.http.connection import HttpConnection
+from s2sent.service.http.connection.protocol import HttpConnection
 from s2sent.service.process import stopped_by, tune_garbage_collector
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics

@@ -14,7 +14,7 @@ import typer
 
 import s2sent
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.network.bare import told_of_bare
+from s2sent.model.network.loading.bare import told_of_bare
 from s2sent.training.commands.depths import depths
 from s2sent.training.commands.fit import fit
 from s2sent.training.commands.options import Data, whole_numbers

@@ -112,9 +112,9 @@ def refuse_missing(name: str) -> None:
 
 
 def _checked_folder(name: str) -> Path:
-    from s2sent.model.network.backbone_settings import refuse_kernels
-    from s2sent.model.network.checkpoint import CheckpointError
-    from s2sent.model.network.hub import local_folder
+    from s2sent.model.network.loading.backbone_settings import refuse_kernels
+    from s2sent.model.network.loading.checkpoint import CheckpointError
+    from s2sent.model.network.loading.hub import local_folder
 
     refuse_missing(name)
     try:
@@ -182,8 +182,8 @@ def width_of(source: str) -> int:
     Raises `EncoderError` for a folder that does not exist or has no config.json, and for an
     artifact.
     """
-    from s2sent.model.network.backbone_settings import read_config
-    from s2sent.model.network.checkpoint import CheckpointError
+    from s2sent.model.network.loading.backbone_settings import read_config
+    from s2sent.model.network.loading.checkpoint import CheckpointError
 
     folder = Path(resolve(source))
     if (folder / MANIFEST).is_file():

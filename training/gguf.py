@@ -60,7 +60,7 @@ def _write(file: Path, folder: Path) -> None:
     import torch
     from transformers import AutoModel, AutoTokenizer
 
-    from s2sent.model.network.backbone import require_weights
+    from s2sent.model.network.loading.backbone import require_weights
 
     source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     model, report = AutoModel.from_pretrained(

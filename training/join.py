@@ -4,8 +4,8 @@ from pathlib import Path
 
 from sentence_transformers import SentenceTransformer
 
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import load_encoder
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.twins import join_towers
 from s2sent.training.backbones import resolve
 from s2sent.training.errors import ConfigError, EncoderError

@@ -46,7 +46,7 @@ from s2sent.model.network.encoder import (
     load_encoder,
     pooling_modes,
 )
-from s2sent.model.network.hub import local_folder
+from s2sent.model.network.loading.hub import local_folder
 from s2sent.model.network.pooled import stopped_at
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder

@@ -22,10 +22,10 @@ from s2sent.model.artifact.writer import staged
 from s2sent.model.export.checkpoint import TRAINING_RECORD, encode
 from s2sent.model.export.parameters import weights_of
 from s2sent.model.export.parity import MAX_ABS_DIFF, SAME_AS_TORCH, parity_sentences
-from s2sent.model.network.backbone_settings import read_config
-from s2sent.model.network.bare import MODULES_FILE
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, build_plain_encoder, load_encoder
+from s2sent.model.network.loading.backbone_settings import read_config
+from s2sent.model.network.loading.bare import MODULES_FILE
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 

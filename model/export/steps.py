@@ -7,7 +7,7 @@ from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from s2sent.model.export.options import ExportError
-from s2sent.model.network.checkpoint import in_one_line
+from s2sent.model.network.loading.checkpoint import in_one_line
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from torch import nn
 
 from s2sent.model.artifact.template import CleanUp, Template
-from s2sent.model.network.backbone import load_transformer, loading
-from s2sent.model.network.checkpoint import (
+from s2sent.model.network.loading.backbone import load_transformer, loading
+from s2sent.model.network.loading.checkpoint import (
     SETTINGS_FILE,
     CheckpointError,
     first_line,
@@ -23,9 +23,9 @@ from s2sent.model.network.checkpoint import (
     require_length,
     require_matching_tokenizer,
 )
-from s2sent.model.network.hub import local_folder
+from s2sent.model.network.loading.hub import local_folder
+from s2sent.model.network.loading.probe import embed_probe, require_vectors
 from s2sent.model.network.positions import num_positions
-from s2sent.model.network.probe import embed_probe, require_vectors
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.template import Read, require_padding
@@ -123,9 +123,10 @@ def load_encoder(
     """Load the encoder that ``encoder.save(checkpoint)`` wrote, with a selector or without.
 
     None of the checkpoint's code is run: the classes are this project's or the library's own.
-    Raises CheckpointError for a folder that holds other modules (`model.network.checkpoint`), a
-    selector with a pooling other than mean, cls or a token, a tokenizer that cannot be served, or
-    parts that give no vector of finite numbers, and for files that are missing or damaged.
+    Raises CheckpointError for a folder that holds other modules
+    (`model.network.loading.checkpoint`), a selector with a pooling other than mean, cls or a token,
+    a tokenizer that cannot be served, or parts that give no vector of finite numbers, and for files
+    that are missing or damaged.
     """
     checkpoint = local_folder(checkpoint)
     (kind, subfolder), *others = read_modules(checkpoint)

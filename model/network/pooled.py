@@ -12,7 +12,6 @@ from sentence_transformers.sentence_transformer.modules import Normalize
 from torch import Tensor, nn
 
 from s2sent.model.artifact.manifest import POOLING_MASK
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import (
     find_head,
     find_selector,
@@ -21,6 +20,7 @@ from s2sent.model.network.encoder import (
     pooling_mode,
     pooling_modes,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.pooling import MAX, pool_states
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_states import normed, pool_tokens

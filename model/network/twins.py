@@ -20,7 +20,6 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from s2sent.model.network.checkpoint import CheckpointError, module_entries, names_module
 from s2sent.model.network.encoder import (
     assemble,
     find_selector,
@@ -29,6 +28,7 @@ from s2sent.model.network.encoder import (
     load_encoder,
     pooling_mode,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError, module_entries, names_module
 from s2sent.model.network.twin_encoder import TOWERS, TwinEncoder
 
 

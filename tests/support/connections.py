@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from s2sent.service.http.connection import HttpConnection
+from s2sent.service.http.connection.protocol import HttpConnection
 from s2sent.service.server import listen
 
 KEEP_ALIVE_SECONDS = 0.2

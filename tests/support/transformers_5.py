@@ -1,8 +1,8 @@
 """Folders as transformers 5 saves them, and the vectors that it gives.
 
 `python -m tests.support.transformers_5`, in an environment that holds transformers 5, prints the
-expected numbers of `tests/model/network/test_transformers_5.py`. Weights are drawn by their names,
-so that every release makes the same ones.
+expected numbers of `tests/model/network/loading/test_transformers_5.py`. Weights are drawn by their
+names, so that every release makes the same ones.
 """
 
 import json

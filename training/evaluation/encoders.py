@@ -106,8 +106,8 @@ def open_torch(name: str) -> "SentenceTransformer":
 
     A backbone is mean-pooled. Raises `EncoderError` for what is neither.
     """
-    from s2sent.model.network.checkpoint import CheckpointError
     from s2sent.model.network.encoder import build_plain_encoder
+    from s2sent.model.network.loading.checkpoint import CheckpointError
     from s2sent.model.network.template import PaddingError, require_padding
 
     path = Path(resolve(name))

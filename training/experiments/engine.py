@@ -230,7 +230,9 @@ def size_of(backbone: str) -> tuple[int, int]:
 
 def model_config(backbone: str) -> Any:
     """The library's configuration of a backbone's model."""
-    from s2sent.model.network.backbone_settings import read_config  # takes seconds to import
+    from s2sent.model.network.loading.backbone_settings import (
+        read_config,  # takes seconds to import
+    )
 
     return read_config(Path(backbone))
 

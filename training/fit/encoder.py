@@ -8,7 +8,6 @@ from typing import Any, cast
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from s2sent.model.network.checkpoint import CheckpointError, has_selector
 from s2sent.model.network.encoder import (
     build_encoder,
     build_plain_encoder,
@@ -18,8 +17,9 @@ from s2sent.model.network.encoder import (
     load_encoder,
     pooling_mode,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError, has_selector
+from s2sent.model.network.loading.probe import embed_probe
 from s2sent.model.network.pooled import require_exits
-from s2sent.model.network.probe import embed_probe
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.template import (

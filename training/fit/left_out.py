@@ -10,9 +10,9 @@ from typing import Any
 from sentence_transformers.base.modules.module import Module
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
-from s2sent.model.network.backbone_settings import SETTINGS_FILES
-from s2sent.model.network.bare import MODULES_FILE
-from s2sent.model.network.checkpoint import (
+from s2sent.model.network.loading.backbone_settings import SETTINGS_FILES
+from s2sent.model.network.loading.bare import MODULES_FILE
+from s2sent.model.network.loading.checkpoint import (
     HEAD,
     CheckpointError,
     read_json,

@@ -19,8 +19,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportError
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, load_encoder, pooling_mode
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.pooled import PooledEncoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder

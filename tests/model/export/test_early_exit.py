@@ -23,8 +23,8 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
 from s2sent.model.export.parity import parity_sentences
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, find_selector, get_selector, load_encoder
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.pooled import stopped_at
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder

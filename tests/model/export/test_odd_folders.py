@@ -20,8 +20,8 @@ from transformers import AutoModel
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportError, ExportOptions
 from s2sent.model.export.parity import parity_sentences, sentences_for
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import load_encoder
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.plain_checkpoint import saved
 from tests.support.tiny import tiny_backbone

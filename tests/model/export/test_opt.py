@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
 from s2sent.model.export.parity import parity_sentences
-from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.plain_checkpoint import saved
 

@@ -23,8 +23,8 @@ from s2sent.model.export.gpu.conversion import convert_for_gpu
 from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.parity import ParityError
 from s2sent.model.export.restore import restore_checkpoint
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_encoder, load_encoder
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 from s2sent.model.runtime.input_errors import UnusableInput

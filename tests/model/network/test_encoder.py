@@ -18,7 +18,6 @@ from sentence_transformers.sentence_transformer.losses import (
 from torch import Tensor
 
 from s2sent.model.network import encoder as network_encoder
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import (
     build_encoder,
     build_plain_encoder,
@@ -26,6 +25,7 @@ from s2sent.model.network.encoder import (
     get_selector,
     load_encoder,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.pooled import PooledEncoder
 from s2sent.model.network.selector import MODULE_FILE, S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig

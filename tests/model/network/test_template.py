@@ -13,13 +13,13 @@ from sentence_transformers.base.modules import Transformer
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from s2sent.model.network.checkpoint import CheckpointError, has_template
 from s2sent.model.network.encoder import (
     build_encoder,
     build_prompt_encoder,
     find_template,
     load_encoder,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError, has_template
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.template import TemplateError, parse_template
 from s2sent.model.network.transformer import TemplateTransformer, view_tasks

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import (
     build_encoder,
     build_plain_encoder,
     load_encoder,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.twin_encoder import TOWERS
 from s2sent.model.network.twins import (

@@ -10,7 +10,7 @@ from starlette.types import Message
 
 from s2sent.service.api.embedding import Service
 from s2sent.service.app import create_app
-from s2sent.service.http.connection import METRICS_STATE
+from s2sent.service.http.connection.protocol import METRICS_STATE
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 from tests.support.fake_engine import FakeEngine, client_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import get_selector, load_encoder
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.training.errors import ConfigError, EncoderError
 from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.fit.encoder import new_encoder

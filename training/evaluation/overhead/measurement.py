@@ -75,8 +75,8 @@ def _with_selector(
     backbone: str, options: Mapping[str, Any], protocol: Protocol
 ) -> "SentenceTransformer":
     """A new encoder with a selector that reads the protocol's lengths. Raises `ConfigError`."""
-    from s2sent.model.network.checkpoint import CheckpointError
     from s2sent.model.network.encoder import build_encoder, max_positions
+    from s2sent.model.network.loading.checkpoint import CheckpointError
     from s2sent.model.network.selector_config import SelectorConfig
     from s2sent.model.network.template import PaddingError
     from s2sent.training.backbones import resolve, width_of

@@ -11,16 +11,16 @@ import torch
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.base.modules.module import Module
 
-from s2sent.model.network.backbone_settings import (
+from s2sent.model.network.loading.backbone_settings import (
     OF_TEMPLATES,
     require_backbone,
     require_blocks,
     require_torch_attention,
 )
-from s2sent.model.network.checkpoint import CheckpointError, in_one_line
-from s2sent.model.network.hub import local_folder
+from s2sent.model.network.loading.checkpoint import CheckpointError, in_one_line
+from s2sent.model.network.loading.hub import local_folder
+from s2sent.model.network.loading.transformers_5 import readable
 from s2sent.model.network.template import TemplateError
-from s2sent.model.network.transformers_5 import readable
 
 POOLER = "pooler"  # no pooling here reads it, and many checkpoints have none
 NAMED = 3  # of the weights that are missing
@@ -39,7 +39,8 @@ def load_transformer(
     """The backbone in float32 and its tokenizer, set to return the hidden states of every block.
 
     ``source`` is a folder or a hub id. Raises `CheckpointError` for settings that would run code
-    (`model.network.backbone_settings`) and for weights that the backbone needs and the files lack.
+    (`model.network.loading.backbone_settings`) and for weights that the backbone needs and the
+    files lack.
     """
     folder = local_folder(source)
     require_backbone(folder / subfolder)

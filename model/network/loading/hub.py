@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentence_transformers.util.misc import ORIGINAL_TRANSFORMER_MODELS
 
-from s2sent.model.network.checkpoint import CheckpointError, first_line
+from s2sent.model.network.loading.checkpoint import CheckpointError, first_line
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 # Weights, configurations and vocabularies: no code, and nothing of other runtimes.

@@ -17,7 +17,7 @@ from torch.nn.modules import activation
 
 from s2sent.model.artifact.errors import RESTORE, UserError
 from s2sent.model.artifact.manifest import MANIFEST
-from s2sent.model.network.bare import MODULES_FILE, told_of_bare
+from s2sent.model.network.loading.bare import MODULES_FILE, told_of_bare
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.transformer import TemplateTransformer, TokenPooling
 from s2sent.model.network.twin_encoder import TwinEncoder

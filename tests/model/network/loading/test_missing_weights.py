@@ -15,13 +15,13 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Transformer
 from sentence_transformers.sentence_transformer.modules import LayerNorm, Pooling
 
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import (
     build_encoder,
     build_plain_encoder,
     build_prompt_encoder,
     load_encoder,
 )
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from s2sent.model.network.selector_config import SelectorConfig
 from tests.support.tiny import tiny_backbone, tiny_decoder
 

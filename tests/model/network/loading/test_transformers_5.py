@@ -13,9 +13,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from s2sent.model.export.checkpoint import export_checkpoint
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_plain_encoder, load_encoder
-from s2sent.model.network.transformers_5 import readable
+from s2sent.model.network.loading.checkpoint import CheckpointError
+from s2sent.model.network.loading.transformers_5 import readable
 from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.few import FEW
 from tests.support.transformers_5 import DECODER, FOLDERS, TEXT, a_folder, both, kinds, rope

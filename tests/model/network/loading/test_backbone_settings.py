@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from s2sent.model.network import backbone_settings
-from s2sent.model.network.checkpoint import CheckpointError
 from s2sent.model.network.encoder import build_plain_encoder, load_encoder
+from s2sent.model.network.loading import backbone_settings
+from s2sent.model.network.loading.checkpoint import CheckpointError
 from tests.support.hostile_checkpoint import edit_json, plain_checkpoint, with_pickle
 
 SETTINGS = "sentence_bert_config.json"

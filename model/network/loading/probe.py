@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 
-from s2sent.model.network.checkpoint import CheckpointError, first_line
+from s2sent.model.network.loading.checkpoint import CheckpointError, first_line
 
 
 def require_vectors(checkpoint: Path, encoder: SentenceTransformer) -> None:

@@ -22,11 +22,9 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from s2sent.service.errors import InternalError, ServiceError
-from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
-from s2sent.service.http.error_responses import error_response
-from s2sent.service.http.flow import OrderedFlow
-from s2sent.service.http.lingering import LingeringConnection
-from s2sent.service.http.malformed import (
+from s2sent.service.http.connection.flow import OrderedFlow
+from s2sent.service.http.connection.lingering import LingeringConnection
+from s2sent.service.http.connection.malformed import (
     MAX_HEAD_BYTES,
     check_head,
     head_too_large,
@@ -34,6 +32,8 @@ from s2sent.service.http.malformed import (
     reason_of,
     surplus_too_large,
 )
+from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
+from s2sent.service.http.error_responses import error_response
 from s2sent.service.http.middleware import REQUEST_ID_FIELD, request_id_of
 from s2sent.service.telemetry.metrics import Metrics
 

@@ -15,7 +15,7 @@ from typing import Any
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers import __version__ as TRANSFORMERS
 
-from s2sent.model.network.checkpoint import (
+from s2sent.model.network.loading.checkpoint import (
     ADAPTER_FILE,
     CheckpointError,
     adapter_alone,

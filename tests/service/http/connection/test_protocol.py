@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from s2sent.service.http.lingering import LINGER_SECONDS
+from s2sent.service.http.connection.lingering import LINGER_SECONDS
 from tests.support.connections import KEEP_ALIVE_SECONDS, all_of, served, serving_app
 from tests.support.wire import request
 
@@ -73,7 +73,9 @@ async def test_a_long_keep_alive_gives_a_head_and_a_reader_no_more_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only an idle connection has it, as a load balancer keeps one."""
-    monkeypatch.setattr("s2sent.service.http.connection.PATIENCE_SECONDS", KEEP_ALIVE_SECONDS)
+    monkeypatch.setattr(
+        "s2sent.service.http.connection.protocol.PATIENCE_SECONDS", KEEP_ALIVE_SECONDS
+    )
     async with served(app, keep_alive_seconds=600) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
@@ -212,7 +214,7 @@ async def test_a_client_that_still_sends_its_body_gets_its_answer(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no reset, which would throw the answer away; its connection ends with the body."""
-    monkeypatch.setattr("s2sent.service.http.lingering.LINGER_SECONDS", 600)
+    monkeypatch.setattr("s2sent.service.http.connection.lingering.LINGER_SECONDS", 600)
     path, options = CLOSING[kind]
     sent = request(b"a" * 300_000, path, **options)
     sent = GET + sent if kind == "behind another" else sent
@@ -256,7 +258,9 @@ async def test_what_follows_an_answer_that_closes_is_not_begun() -> None:
 async def test_a_body_that_does_not_end_is_not_awaited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("s2sent.service.http.lingering.LINGER_SECONDS", KEEP_ALIVE_SECONDS)
+    monkeypatch.setattr(
+        "s2sent.service.http.connection.lingering.LINGER_SECONDS", KEEP_ALIVE_SECONDS
+    )
     async with serving_app(early, keep_alive_seconds=600) as (port, connections):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(b"", b"/close", length=1_000))

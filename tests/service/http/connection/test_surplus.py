@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from s2sent.service.http.malformed import MAX_HEAD_BYTES
+from s2sent.service.http.connection.malformed import MAX_HEAD_BYTES
 from tests.support.connections import all_of, served
 from tests.support.wire import request
 
@@ -126,7 +126,7 @@ async def test_a_fault_of_the_parsing_is_not_told_as_the_clients(
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("s2sent.service.http.connection.check_head", broken)
+    monkeypatch.setattr("s2sent.service.http.connection.protocol.check_head", broken)
     async with served(echo) as port:
         said = await all_of(port, request(path=b"/", fields=b"X-Request-Id: mine\r\n"))
     assert said.startswith(b"HTTP/1.1 500 ")

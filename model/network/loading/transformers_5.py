@@ -21,7 +21,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
-from s2sent.model.network.checkpoint import CheckpointError
+from s2sent.model.network.loading.checkpoint import CheckpointError
 
 IS_4 = transformers.__version__.partition(".")[0] == "4"  # the release that runs here
 CONFIG_FILE = "config.json"
