@@ -21,11 +21,14 @@ from s2sent.model.artifact.reader import Artifact
 settings.register_profile("slow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("slow")
 
+gc.disable()  # what is imported stays: garbage is looked for when all is
+
 
 def pytest_collection_finish() -> None:
-    """Exports collect garbage; what is imported by then stays, and is not looked through again."""
+    """Exports collect garbage; what is imported by then is not looked through again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
