@@ -1,4 +1,4 @@
-"""Lock files: opened so that nothing else is ever written to in their place.
+"""Opens lock files; a link, a device or a pipe in their place is refused.
 
 Imports the standard library only.
 """

@@ -26,6 +26,7 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
+from s2sent.model.export.library_errors import step
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from s2sent.model.export.parameters import write_parameters
 from s2sent.model.export.parity import (
@@ -35,7 +36,6 @@ from s2sent.model.export.parity import (
     checked_prompt_name,
     parity_by_depth,
 )
-from s2sent.model.export.steps import step
 from s2sent.model.export.tracing import by_optimum
 from s2sent.model.export.tracing.trace import backbone_config
 from s2sent.model.export.written_graph import WrittenGraph, write_graph

@@ -1,4 +1,4 @@
-"""How many tokens an exported encoder reads, and what its backbone does otherwise beyond a length.
+"""How many tokens an exported encoder reads at most, and which backbones change beyond a length.
 
 A trace keeps what the backbone does with a short text. Where it would do something else with a
 longer one, the encoder is refused beyond that length.

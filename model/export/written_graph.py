@@ -26,11 +26,11 @@ from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_token
 from s2sent.model.export.int8.products import multiply_as_int8
 from s2sent.model.export.int8.storage import store_int8
 from s2sent.model.export.lengths import max_seq_length, require_one_branch
+from s2sent.model.export.library_errors import step
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from s2sent.model.export.packed.families import has_packed_form, is_only_packed
 from s2sent.model.export.packed.read_early import read_early
 from s2sent.model.export.parity import parity_sentences
-from s2sent.model.export.steps import step
 from s2sent.model.export.tracing.trace import TracedEncoder, backbone_config, trace_encoder
 from s2sent.model.export.tracing.traceable import require_traceable
 from s2sent.model.network.encoder import find_selector, find_template

@@ -1,4 +1,4 @@
-"""Requantizing an artifact: an int8 artifact from a float one, without its checkpoint or torch.
+"""Converting an artifact to int8, without its checkpoint or torch.
 
     matrices in float32 again, tables rounded -> measured on sentences -> int8 products, also within
         the branches of early exits, and int8 tables -> compared with the source, at every depth

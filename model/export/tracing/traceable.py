@@ -1,4 +1,4 @@
-"""Which settings of a backbone no graph of it can have, whatever the length of a text."""
+"""Refuses backbones of which a graph would be another function, whatever the length of a text."""
 
 from typing import Any
 

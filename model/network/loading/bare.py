@@ -1,4 +1,4 @@
-"""A folder that holds a backbone alone, which is no encoder: told without loading a library."""
+"""Tells a folder that holds a backbone alone, which is no encoder, without loading a library."""
 
 import json
 from contextlib import suppress
