@@ -16,13 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import get_args
 
 import numpy as np
 
 from s2sent.model.artifact.manifest import MANIFEST
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.export.options import ExportOptions, Precision
+from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.parity import parity_sentences
 from s2sent.model.runtime.encoder import OnnxEncoder
 
@@ -36,9 +35,6 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument(
         "--wide", type=Path, metavar="FOLDER", help="make wide models and time them"
-    )
-    parser.add_argument(
-        "--precision", choices=get_args(Precision), default="fp32", help="of --wide"
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 16])
@@ -71,7 +67,7 @@ def print_ratios(options: argparse.Namespace, cases: Sequence[tuple[int, int]]) 
     """A row for each wide model, a column for each number of tokens and texts."""
     heads = " | ".join(f"{count} x {tokens}" for tokens, count in cases)
     print(f"| texts x tokens | {heads} |\n|---|{'---:|' * len(cases)}")
-    for name, folders in wide_models(options.wide, options.precision):
+    for name, folders in wide_models(options.wide):
         runs = [open_encoder(folder, options.threads) for folder in folders]
         cells = []
         for tokens, count in cases:
@@ -81,20 +77,18 @@ def print_ratios(options: argparse.Namespace, cases: Sequence[tuple[int, int]]) 
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-def wide_models(folder: Path, precision: Precision) -> Iterator[tuple[str, tuple[Path, Path]]]:
+def wide_models(folder: Path) -> Iterator[tuple[str, tuple[Path, Path]]]:
     """The names, and the artifacts and checkpoints, of wide random models; made where missing."""
     from s2sent.model.export.checkpoint import export_checkpoint
     from tests.support.models_of_2026 import WIDE, save_model
 
     for name in WIDE:
-        checkpoint, artifact = folder / name / "checkpoint", folder / name / precision
+        checkpoint, artifact = folder / name / "checkpoint", folder / name / "artifact"
         if not checkpoint.exists():
             save_model(checkpoint, name, wide=True)
         if not artifact.exists():
             sentences = parity_sentences()[:12]
-            export_checkpoint(
-                checkpoint, artifact, ExportOptions(precision=precision, sentences=sentences)
-            )
+            export_checkpoint(checkpoint, artifact, ExportOptions(sentences=sentences))
         yield name, (artifact, checkpoint)
 
 

@@ -86,7 +86,7 @@ def test_wide_models_are_made_once_and_timed_beside_the_library(
         assert lines[0] == "| texts x tokens | 1 x 5 | 3 x 5 |"
         assert re.fullmatch(r"\| mdbr-leaf \| \d+\.\d\d \| \d+\.\d\d \|", lines[-1])
         monkeypatch.setattr(models_of_2026, "save_model", None)
-    assert Artifact.open(tmp_path / "mdbr-leaf" / "fp32").manifest.dim == 64  # of its Dense
+    assert Artifact.open(tmp_path / "mdbr-leaf" / "artifact").manifest.dim == 64  # of its Dense
 
 
 @pytest.mark.parametrize(
