@@ -12,9 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 ATTENTION_OPERATOR = "com.microsoft::MultiHeadAttention"
 MASKED = torch.finfo(torch.float32).min  # what hides a token, added to its score
+# ONNX Runtime sums the products of a head wider than this in another order where fewer tokens than
+# these are seen (MLAS, MlasSgemmOperation: the depth of its blocks depends on their width).
+WIDEST_HEAD, FEWEST_SEEN = 128, 65
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,11 @@ def attend(
     ``bias`` [1 or B, 1 or heads, L, S] is added to the scores; tokens whose ``mask`` [B, S] is 0
     are not seen. With ``fused`` it is one operator of ONNX Runtime when it is traced.
     """
+    if fused and int(query.shape[-1]) // heads > WIDEST_HEAD:
+        lacking: Any = (FEWEST_SEEN - torch.ones_like(key[0, :, 0]).long().sum()).clamp(min=0)
+        key, value = (pad(part, (0, 0, 0, lacking)) for part in (key, value))
+        bias = None if bias is None else pad(bias, (0, lacking), value=MASKED)
+        mask = None if mask is None else pad(mask, (0, lacking))
     attention = _FusedAttention.apply if fused else _attention
     result: Tensor = attention(query, key, value, bias, mask, heads, scale)
     return result

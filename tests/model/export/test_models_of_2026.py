@@ -10,6 +10,7 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.options import ExportOptions, Precision
 from s2sent.model.export.parity import parity_sentences
 from s2sent.model.runtime.encoder import OnnxEncoder
+from tests.support import models_of_2026
 from tests.support.models_of_2026 import MODELS, save_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
@@ -47,3 +48,16 @@ def test_it_gives_the_librarys_vectors_in_any_batch_with_each_prompt(
         np.testing.assert_allclose(served.encode(texts[:2]), alone[:2], atol=1e-5)
         worst = (together * expected).sum(1).min()
         assert worst > (0.98 if precision == "int8" else 1 - 1e-5)  # int8 of random weights
+
+
+def test_a_wide_head_gives_the_same_bits_beside_a_longer_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its scores are sums of more products than ONNX Runtime adds in one block."""
+    monkeypatch.setattr(models_of_2026, "WIDE", {"harrier 270m": {"head_dim": 256}})
+    saved = save_model(tmp_path / "saved", "harrier 270m", wide=True)
+    served = OnnxEncoder(export_checkpoint(saved, tmp_path / "artifact"))
+    choose = np.random.default_rng(0)
+    longer, *texts = ([int(i) for i in choose.integers(5, 99, n)] for n in (100, 3, 31, 64, 65))
+    for text in texts:
+        np.testing.assert_array_equal(served.run([text, longer])[0], served.run([text])[0])
