@@ -29,7 +29,6 @@ COMMANDS = {
     "report": "report NAME --data DATA --output OUT.html",
     "join": "join PLAIN NAME OUT",
     "depths": "depths NAME --data DATA --dev-only",
-    "frozen": "frozen --backbone NAME --data DATA --output OUT.jsonl --cache CACHE --depths 1",
     "overhead": "overhead --backbone NAME --output OUT.json",
     **dict.fromkeys(RECIPES, "fit RECIPE --data DATA --output OUT"),
 }
@@ -93,7 +92,7 @@ def test_no_command_runs_a_checkpoint_s_code(
     use_cache(tmp_path / "hub", monkeypatch)
     monkeypatch.setattr("sys.stdin", None)  # nothing is asked
     name = put_into_cache(tmp_path / "hub", "someone/model", hostile) if from_hub else str(hostile)
-    backbone_alone = ("fit", "fit a template", "frozen", "overhead")
+    backbone_alone = ("fit", "fit a template", "overhead")
     for command, line in COMMANDS.items():
         if command in RECIPES:
             write_recipe(tmp_path / "recipe.toml", *RECIPES[command], name=name, plain=plain)
@@ -105,9 +104,8 @@ def test_no_command_runs_a_checkpoint_s_code(
             "DATA": str(data),
             "OUT": str(tmp_path / "out"),
             "RECIPE": str(tmp_path / "recipe.toml"),
-            "CACHE": str(tmp_path / "cache"),
         }
-        stem = {f"OUT.{end}": f"{tmp_path / 'out'}.{end}" for end in ("json", "jsonl", "html")}
+        stem = {f"OUT.{end}": f"{tmp_path / 'out'}.{end}" for end in ("json", "html")}
         said = refusal(*((words | stem).get(word, word) for word in line.split()))
         told = [part for part in said.splitlines() if part.startswith("s2sent-train: ")]
         assert len(told) == 1, (command, said)
