@@ -15,6 +15,8 @@ import signal
 
 from s2sent.model.artifact.errors import UserError
 
+TEMPLATE = "s2sent.model.network.template"  # takes seconds to import; its errors are the user's
+
 
 class TrainingError(UserError):
     """An error of training that the user can correct."""
@@ -44,7 +46,7 @@ def failure(error: Exception) -> tuple[str, int] | None:
     """The sentence and the exit status for an error of the user or the system; None for a bug."""
     if isinstance(error, Interrupted):
         return str(error), 128 + error.number
-    if isinstance(error, UserError):
+    if isinstance(error, UserError) or type(error).__module__ == TEMPLATE:
         return str(error), 2
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename} cannot be read or written: {error.strerror or error}.", 1

@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 from transformers import PreTrainedTokenizerBase
 
-from s2sent.model.artifact.errors import UserError
 from s2sent.model.artifact.template import CleanUp, Template
 
 SENTENCE, MASK, REP1 = "{}", "[MASK]", "[REP1]"
@@ -30,8 +29,11 @@ TEMPLATES = {
 }
 
 
-class TemplateError(UserError, ValueError):
-    """A template that cannot be used, or a backbone without what the template needs."""
+class TemplateError(ValueError):
+    """A template that cannot be used, or a backbone without what the template needs.
+
+    No `UserError`, because checkpoints carry a copy of this file, and none of the errors' module.
+    """
 
 
 class PaddingError(TemplateError):
