@@ -160,6 +160,7 @@ async def test_bodies_above_the_limit_are_refused_until_others_end(connect: Conn
         head = await refused.head()
         assert head.startswith(b"HTTP/1.1 429 ")
         assert b"retry-after: 1\r\n" in head.lower()
+        refused.writer.close()
         short = await connect(server, SHORT)
         assert (await short.head()).startswith(b"HTTP/1.1 200 ")
         begun[0].writer.close()
@@ -215,6 +216,7 @@ async def test_a_body_is_not_waited_for_where_the_engine_says_no_already(
     async with running(FakeEngine(refusal=error)) as server:
         client = await connect(server, request(b'{"inputs": "', path, length=1_000_000))
         assert (await client.head()).startswith(b"HTTP/1.1 %d " % status)
+        client.writer.close()  # the server reads on until then, or for some seconds
 
 
 # --- answers ---
