@@ -105,7 +105,7 @@ def test_prompts_are_attended_to_and_left_out_of_both_poolings(
         tower.set_pooling_include_prompt(False)
     folder = tmp_path / "twins"
     twins.save(str(folder), create_model_card=False)
-    made = export_twins(folder, tmp_path / "artifact", ExportOptions(precision=precision))
+    made = export_twins(folder, tmp_path / "artifact", replace(FEW, precision=precision))
     served, least = OnnxEncoder(made), 0.99 if precision == "int8" else 1 - 1e-6
     library: SentenceTransformer = SentenceTransformer(
         str(folder), trust_remote_code=True, device="cpu"
@@ -142,7 +142,7 @@ def test_the_graph_has_the_contract_of_every_other(artifact: Artifact) -> None:
 @pytest.mark.parametrize("precision", ["weight-int8", "int8"])
 def test_twins_are_exported_in_int8(checkpoint: Path, tmp_path: Path, precision: str) -> None:
     """Each tower and the sum pass the check that an export in this precision has to pass."""
-    options = ExportOptions(precision=precision)  # type: ignore[arg-type]  # parametrized
+    options = replace(FEW, precision=precision)  # type: ignore[arg-type]  # parametrized
     rounded = export_twins(checkpoint, tmp_path / "rounded", options)
     reports = [rounded.manifest.parity, *(t["parity"] for t in rounded.manifest.towers)]
     assert all(report["batch_max_abs_diff"] <= 1e-5 for report in reports)
@@ -165,7 +165,7 @@ def test_twins_without_normalize_give_the_sum_itself(checkpoint: Path, tmp_path:
     twins = load_twin_encoder(checkpoint)
     del twins[1]
     twins.save(str(tmp_path / "plain"), create_model_card=False)
-    made = export_twins(tmp_path / "plain", tmp_path / "artifact", ExportOptions())
+    made = export_twins(tmp_path / "plain", tmp_path / "artifact", FEW)
     assert not made.manifest.normalize
     assert not any(node.op_type == "ReduceL2" for node in onnx.load(made.path / MODEL).graph.node)
 
