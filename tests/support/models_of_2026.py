@@ -116,7 +116,7 @@ def save_model(folder: Path, name: str, *, wide: bool = False) -> Path:
     """Save a random model of `MODELS` to ``folder``; ``wide`` ones have the settings of `WIDE`."""
     kind, settings, mode, head, prompts = MODELS[name]
     settings = {**settings, **(WIDE[name] if wide else {})}
-    width, std = settings["hidden_size"], 0.03 if wide else 0.2
+    width, std = settings["hidden_size"], 0.03 if wide else 0.15
     backbone = folder.with_name("backbone")
     if "num_key_value_heads" in settings:
         tokenizer = _byte_level_tokenizer(TOKENS)
