@@ -201,12 +201,8 @@ async def embed(
     service, context = service_of(request), context_of(request)
     settings, truncate = service.settings, options.truncate
     count = len(texts) + (len(others.texts) if others else 0)
-    lane = lane_of(
-        request.headers.get(PRIORITY),
-        count,
-        key=context.key_lane,
-        interactive_texts=settings.interactive_texts,
-    )
+    most, said = settings.interactive_texts, request.headers.get(PRIORITY)
+    lane = lane_of(said, count, key=context.key_lane, interactive_texts=most)
     asked = EmbedRequest(
         texts,
         prompt_of(service.manifest, options) if prompt is None else prompt,

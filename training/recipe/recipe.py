@@ -156,25 +156,8 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require(bool(self.corpus), "corpus must name at least one source")
-        taken = {option.name for option in fields(SelectorConfig)} - {
-            "width",
-            "pooling",
-            "exits",
-            "project_exits",
-            "project_blocks",
-        }
-        unknown = sorted(set(self.selector or {}) - taken - {"preset", *TRAINING_OPTIONS})
-        require(not unknown, f"selector has no option {', '.join(unknown)}")
-        bias, static = self.initial_bias, self.static
-        require(
-            type(bias) in (int, float) and abs(bias) <= MAX_BIAS,
-            f"selector has initial_bias = {bias!r}: write a number from -{MAX_BIAS} to {MAX_BIAS}",
-        )
         require(0 <= self.seed < 2**32, f"seed = {self.seed} is outside 0 to {2**32 - 1}")
-        require(
-            static in (None, "blocks", "features"),
-            f"selector has static = {static!r}: choose blocks or features",
-        )
+        self._check_selector()
         masked, prompted = self.backbone.pooling == "mask", isinstance(self.objective, PromptBERT)
         require(
             not masked or prompted,
@@ -206,6 +189,26 @@ class Recipe:
             " supervised only: leave it out, or drop the projection or [elastic]",
         )
         self._check_elastic()
+
+    def _check_selector(self) -> None:
+        taken = {option.name for option in fields(SelectorConfig)} - {
+            "width",
+            "pooling",
+            "exits",
+            "project_exits",
+            "project_blocks",
+        }
+        unknown = sorted(set(self.selector or {}) - taken - {"preset", *TRAINING_OPTIONS})
+        require(not unknown, f"selector has no option {', '.join(unknown)}")
+        bias, static = self.initial_bias, self.static
+        require(
+            type(bias) in (int, float) and abs(bias) <= MAX_BIAS,
+            f"selector has initial_bias = {bias!r}: write a number from -{MAX_BIAS} to {MAX_BIAS}",
+        )
+        require(
+            static in (None, "blocks", "features"),
+            f"selector has static = {static!r}: choose blocks or features",
+        )
 
     def _check_elastic(self) -> None:
         if self.elastic is None:
