@@ -79,6 +79,7 @@ def test_wide_models_are_made_once_and_timed_beside_the_library(
     small = {"vocab_size": 2048, "hidden_size": 32, "num_hidden_layers": 1}
     monkeypatch.setattr(models_of_2026, "WIDE", {"mdbr-leaf": small})
     options = ["--wide", str(tmp_path), "--tokens", "5", "--batch", "1", "3", "--rounds", "1"]
+    options += ["--threads", "1"]  # of torch in this process, for the tests that follow too
     monkeypatch.setattr(sys, "argv", ["encoders", *options])
     for _ in range(2):
         encoders.main()
