@@ -90,14 +90,14 @@ def _serve(settings: Settings) -> None:
     try:
         processes = http_processes(settings)
     except SettingsError as error:
-        end_process(_say(*error.problems, code=2))
+        end_process(_print_errors(*error.problems, code=2))
     name = "engine" if processes > 1 else None
     # The threads that open the model log too.
     try:
         with logging_to(sys.stdout, settings.log_level, process=name):
             code = _open_and_serve(settings, processes)
     except NoMoreThreads as error:
-        code = _say(str(error), code=1)
+        code = _print_errors(str(error), code=1)
     end_process(code)
 
 
@@ -130,9 +130,9 @@ def _open_and_serve(settings: Settings, processes: int) -> int:
 
         return serve_processes(settings, processes, model)
     except CannotListen as error:
-        return _say(str(error), code=1)
+        return _print_errors(str(error), code=1)
     except SettingsError as error:
-        return _say(*error.problems, code=2)
+        return _print_errors(*error.problems, code=2)
 
 
 @app.callback(invoke_without_command=True)
@@ -234,14 +234,14 @@ def healthcheck(
     typer.echo(body)
 
 
-def _say(*sentences: str, code: int) -> int:
+def _print_errors(*sentences: str, code: int) -> int:
     for sentence in sentences:
         typer.echo(sentence, err=True)
     return code
 
 
 def _stop(*sentences: str, code: int) -> NoReturn:
-    raise typer.Exit(_say(*sentences, code=code))
+    raise typer.Exit(_print_errors(*sentences, code=code))
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -161,7 +161,7 @@ def embed(
         from s2sent.service.bulk.input.files import find_inputs
 
         job = Job(
-            tuple(find_inputs(inputs, tell=_say)),
+            tuple(find_inputs(inputs, tell=_tell)),
             output,
             artifact,
             options,
@@ -181,7 +181,7 @@ def _errors_as_sentences(progress: "Progress") -> Iterator[StopSignals]:
         with StopSignals() as signals:
             yield signals
     except Stopped as stopped:
-        _say(f"Stopped. {progress.kept()} Go on with: {_resuming_command()}")
+        _tell(f"Stopped. {progress.kept()} Go on with: {_resuming_command()}")
         raise typer.Exit(128 + stopped.number) from None
     except BulkError as error:
         _stop(str(error))
@@ -258,7 +258,7 @@ class _Run:
     def _remote(self, server: str, key_file: Path | None) -> "Embedder":
         from s2sent.service.bulk.embedders.remote import RemoteEmbedder
 
-        return RemoteEmbedder(server, self._job.options, key=read_key(key_file), tell=_say)
+        return RemoteEmbedder(server, self._job.options, key=read_key(key_file), tell=_tell)
 
     def _local(self) -> "Embedder":
         from s2sent.service.bulk.embedders.local import LocalEmbedder
@@ -281,16 +281,16 @@ def _resuming_command() -> str:
 def _report(output: "OutputFolder") -> None:
     if output.is_complete:
         failed = f", {output.failed} of them without an embedding" if output.failed else ""
-        _say(f"{output.path} is complete: {output.rows} rows in {output.parts} parts{failed}.")
+        _tell(f"{output.path} is complete: {output.rows} rows in {output.parts} parts{failed}.")
     else:
         done = len(output.committed())
-        _say(f"{output.path} has {done} of {output.parts} parts; the other shards write the rest.")
+        _tell(f"{output.path} has {done} of {output.parts} parts; the other shards write the rest.")
 
 
-def _say(sentence: str) -> None:
+def _tell(sentence: str) -> None:
     typer.echo(sentence, err=True)
 
 
 def _stop(sentence: str) -> NoReturn:
-    _say(sentence)
+    _tell(sentence)
     raise typer.Exit(1)

@@ -58,7 +58,7 @@ def new_encoder(recipe: Recipe) -> SentenceTransformer:
     except ValueError as error:
         raise ConfigError(f"[selector] does not fit {recipe.backbone.name}: {error}") from error
     selector = find_selector(encoder)
-    goes_on = selector is not None and _go_on(selector, recipe, folder)
+    goes_on = selector is not None and _continues(selector, recipe, folder)
     if selector is not None and not goes_on:
         _start_gates(selector, recipe)
     if missing := left_out(Path(folder), recipe, selector_goes_on=goes_on):
@@ -186,7 +186,7 @@ def _round_matrices(encoder: SentenceTransformer) -> None:
         parameter.requires_grad = False
 
 
-def _go_on(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
+def _continues(selector: S2SentSelector, recipe: Recipe, folder: str) -> bool:
     """Whether the selector took the weights of one like it, which the backbone's checkpoint has.
 
     A recipe that says how the gate starts gets a new one, and one that adds matrices, or blocks to

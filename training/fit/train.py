@@ -35,7 +35,7 @@ from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, reading
 from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.loop.low_rank import has_updates, merge_updates
 from s2sent.training.loop.trainer import Trainer
-from s2sent.training.loop.unfinished import claimed, newest_state, require_free, saving
+from s2sent.training.loop.unfinished import newest_state, require_free, reserved, saving
 from s2sent.training.recipe.objectives import (
     JTCSE,
     SFP,
@@ -94,7 +94,7 @@ def train(
         start = block_weights(encoder, dev.first)
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
-    with claimed(output, partial, recipe, corpus):
+    with reserved(output, partial, recipe, corpus):
         state = newest_state(partial, trainer.state_files()) if resume else None
         with _cached_backbone(encoder, recipe, cache):
             stopped = _run(trainer, state)

@@ -42,7 +42,7 @@ def require_free(output: Path, partial: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def claimed(output: Path, partial: Path, recipe: Recipe, corpus: Corpus) -> Iterator[None]:
+def reserved(output: Path, partial: Path, recipe: Recipe, corpus: Corpus) -> Iterator[None]:
     """Within the block ``partial`` is this run's alone, and says what is trained there.
 
     Raises `ConfigError` where another process trains there or has finished ``output``, where
@@ -59,11 +59,11 @@ def claimed(output: Path, partial: Path, recipe: Recipe, corpus: Corpus) -> Iter
                 f"{partial} is in use by another process, which trains there: wait for its end, or"
                 " name another --output."
             )
-        _say(partial, recipe, corpus)
+        _write_or_check(partial, recipe, corpus)
         yield
 
 
-def _say(partial: Path, recipe: Recipe, corpus: Corpus) -> None:
+def _write_or_check(partial: Path, recipe: Recipe, corpus: Corpus) -> None:
     """Write into ``partial`` what is trained there, or check it against what is resumed."""
     file = partial / RECIPE_FILE
     own: dict[str, Any] = {"recipe": recipe.as_table(), "corpus": corpus.sha256}

@@ -1,4 +1,4 @@
-"""What an edit does to a caption: negates it, exchanges or moves its words, or rephrases a part.
+"""What an edit does to a caption: negates it, replaces or moves its words, or rephrases a part.
 
 Both texts share most words, and differ in meaning by little or by much.
 """
@@ -118,7 +118,7 @@ def move_place(caption: str, _: Random) -> str | None:
     return f"{subject}, who {verb} {place[0].strip()}, {verb} {doing}{rest[: place.start()]}"
 
 
-def exchange_determiner(caption: str, draw: Random) -> str | None:
+def replace_determiner(caption: str, draw: Random) -> str | None:
     """A man: The man, or One man."""
     found = DETERMINER.match(caption)
     if not found:
@@ -126,7 +126,7 @@ def exchange_determiner(caption: str, draw: Random) -> str | None:
     return f"{draw.choice(DETERMINERS[found[1].lower()])} {caption[found.end() :]}"
 
 
-def exchange_word(caption: str, draw: Random, *, count: int = 1) -> str | None:
+def replace_word(caption: str, draw: Random, *, count: int = 1) -> str | None:
     """A man in red: A woman in red; a word becomes another one of its family."""
     words = caption.split(" ")
     spots = [spot for spot, word in enumerate(words) if _bare(word) in FAMILY]
@@ -139,9 +139,9 @@ def exchange_word(caption: str, draw: Random, *, count: int = 1) -> str | None:
     return " ".join(words)
 
 
-def exchange_two_words(caption: str, draw: Random) -> str | None:
+def replace_two_words(caption: str, draw: Random) -> str | None:
     """A man in red: A woman in blue."""
-    return exchange_word(caption, draw, count=2)
+    return replace_word(caption, draw, count=2)
 
 
 def swap_nouns(caption: str, draw: Random) -> str | None:
@@ -196,9 +196,9 @@ def cut(caption: str, draw: Random) -> str | None:
 EDITS: dict[Edit, int] = {
     negate: 4,
     state_existence: 2,
-    exchange_determiner: 2,
-    exchange_word: 4,
-    exchange_two_words: 2,
+    replace_determiner: 2,
+    replace_word: 4,
+    replace_two_words: 2,
     drop_description: 2,
     add_description: 1,
     cut: 3,

@@ -41,14 +41,14 @@ CAPTION = "A young man is riding a bike near the river"
             "A boy is eating rice in the park",
             {"A boy, who is in the park, is eating rice"},
         ),
-        ("exchange_determiner", "An old man sleeps", {"The old man sleeps", "One old man sleeps"}),
+        ("replace_determiner", "An old man sleeps", {"The old man sleeps", "One old man sleeps"}),
         (
-            "exchange_word",
+            "replace_word",
             "Boats on a Lake",
             {f"Boats on a {word}" for word in ("Water", "River", "Pool", "Ocean", "Sea")}
             | {f"Boats {word} a Lake" for word in ("under", "near", "behind", "in", "over")},
         ),
-        ("exchange_two_words", "piano, drum and boat", None),
+        ("replace_two_words", "piano, drum and boat", None),
         ("swap_nouns", "A man walks a dog.", {"A dog walks a man."}),
         ("drop_description", "young man, tall tree", {"Man, tall tree", "young man, tree"}),
         ("add_description", "The dogs", {f"The {word} dogs" for word in ADDED}),
