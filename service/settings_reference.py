@@ -55,14 +55,11 @@ def describe_fields() -> list[FieldDescription]:
 
 
 def settings_table() -> str:
-    """The settings as a Markdown table."""
-    lines = ["| variable | flag | default | bounds | what |", "| --- | --- | --- | --- | --- |"]
+    """The settings as a Markdown table; the flags follow from the variables."""
+    lines = ["| variable | default | bounds | what |", "| --- | --- | --- | --- |"]
     for field in describe_fields():
         default = f"`{field.default}`" if field.default else ""
-        flags = ", ".join(f"`{flag}`" for flag in (field.flag, field.opposite_flag) if flag)
-        lines.append(
-            f"| `{field.variable}` | {flags} | {default} | {field.bounds} | {field.description} |"
-        )
+        lines.append(f"| `{field.variable}` | {default} | {field.bounds} | {field.description} |")
     return "\n".join(lines)
 
 

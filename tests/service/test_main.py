@@ -99,11 +99,6 @@ def test_what_is_logged_while_the_model_is_opened_is_a_line_of_json(tmp_path: Pa
     ]
 
 
-def test_the_table_has_both_flags_of_a_switch() -> None:
-    (line,) = (line for line in settings_table().splitlines() if "S2SENT_LOG_REQUESTS" in line)
-    assert "| `--log-requests`, `--no-log-requests` |" in line
-
-
 def test_info_tells_what_an_artifact_is() -> None:
     lines = run(app, ["info", "artifacts/default"]).output.splitlines()
     told = dict(line.split(maxsplit=1) for line in lines if len(line.split()) > 1)
