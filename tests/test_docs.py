@@ -275,8 +275,8 @@ def test_the_readme_is_short_and_begins_with_what_a_newcomer_needs() -> None:
     text = text_of("README.md")
     assert len(text.split()) <= 900
     order = [
-        *("It is for engineers", "git clone --depth 1", "make serve", "playground.png"),
-        *("serve --model", "```python", "docker compose up service"),
+        *("It is for engineers", "git clone --depth 1", "make serve", "make test", "serve --model"),
+        *("playground.png", "```python", "docker compose up service"),
         *("## How fast", "## How good"),
     ]
     places = [text.index(part) for part in order]
