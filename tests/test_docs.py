@@ -147,7 +147,7 @@ def test_the_overlays_that_are_shown_build(block: str, tmp_path: Path) -> None:
     assert "name: s2sent" in run.stdout
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/artifact.md", "docs/selector.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/selector.md"])
 def test_the_scores_of_the_default_model_are_those_of_its_manifest(page: str) -> None:
     (row, *_) = re.findall(r"^\| \**`artifacts/default`.*$", text_of(page), flags=re.MULTILINE)
     printed = [float(number) for number in re.findall(r"\d\d\.\d\d", row)]
