@@ -155,7 +155,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("folder", LAYERS)
 def test_imports_lead_downwards_only(folder: str) -> None:
-    """The layers that docs/architecture.md draws."""
+    """The layers above, of which CONTRIBUTING.md tells."""
     level = {part: depth for depth, layer in enumerate(LAYERS[folder]) for part in layer}
     for path in (ROOT / folder).rglob("*.py"):
         part = path.relative_to(ROOT / folder).parts[0].removesuffix(".py")
