@@ -23,7 +23,7 @@ def client(url: str) -> Iterator[OpenAI]:
         yield client
 
 
-@pytest.mark.parametrize("snippet", ["openai", "openai-async", "raw"])
+@pytest.mark.parametrize("snippet", ["openai", "raw"])
 def test_the_pages_snippet_gives_the_vectors(
     snippet: str, run_snippet: Callable[[str], dict[str, Any]], assert_known: Callable[..., None]
 ) -> None:
