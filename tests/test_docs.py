@@ -5,7 +5,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +25,9 @@ from s2sent.training.__main__ import main
 from s2sent.training.evaluation.depths.by_depth import by_depth_table
 from s2sent.training.experiments.arms.exits import area, at_depth
 from s2sent.training.files.jsonl import read_lines
+from s2sent.training.recipe.elastic import Elastic
 from s2sent.training.recipe.phases import read_phases
+from s2sent.training.recipe.recipe import BackboneConfig, CorpusPart, TrainingConfig, recipe_from
 
 ROOT = Path(__file__).parents[1]
 RUNBOOK = "docs/operations.md"
@@ -200,6 +204,18 @@ def test_the_default_model_is_made_by_its_recipe() -> None:
             assert record["source_sha256"]
         records = [each for each in records if each]
     assert found == {each.name: json.loads(json.dumps(each.recipe.as_table())) for each in phases}
+
+
+def test_the_recipe_on_the_page_has_every_key_with_its_default() -> None:
+    page = text_of("docs/training.md")
+    blocks = re.findall(r"^<!-- (?:recipe|elastic) -->\n```toml\n(.*?)^```$", page, MARKS)
+    recipe, elastic = map(tomllib.loads, blocks)
+    recipe_from({**recipe, **elastic}, "the page")
+    assert recipe["backbone"] == asdict(BackboneConfig(name=recipe["backbone"]["name"]))
+    assert recipe["corpus"] == [asdict(CorpusPart(source=recipe["corpus"][0]["source"]))]
+    assert recipe["training"] == asdict(TrainingConfig())
+    sizes = {key: elastic["elastic"][key] for key in ("depths", "dimensions")}
+    assert elastic["elastic"] == asdict(Elastic(**sizes))
 
 
 @pytest.fixture(scope="module")
