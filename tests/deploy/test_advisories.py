@@ -1,6 +1,5 @@
 """Known advisories: what is locked is not affected, or it is said why that cannot be reached."""
 
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,6 @@ PINS = {
     name: pins(ROOT / name)
     for name in ("constraints.txt", "deploy/requirements-cpu.txt", "deploy/requirements-gpu.txt")
 }
-ANSWERED = [advisory for advisory in ADVISORIES if "answer" in advisory]
-PAGE = (ROOT / "docs/security.md").read_text(encoding="utf-8")
-
-
-def row(advisory: dict[str, Any]) -> str:
-    """The row of the page; the versions are those of every file that pins the package."""
-    package = advisory["package"]
-    versions = sorted({locked[package] for locked in PINS.values() if package in locked})
-    cells = (
-        *(f"`{package}`", ", ".join(advisory["ids"]), advisory["fixed"], ", ".join(versions)),
-        advisory["answer"],
-    )
-    return f"| {' | '.join(cells)} |"
 
 
 @pytest.mark.parametrize("advisory", ADVISORIES, ids=lambda advisory: advisory["ids"][0])
@@ -41,16 +27,6 @@ def test_what_is_locked_is_fixed_or_it_is_said_why_it_cannot_be_reached(
     assert any(versions), f"{advisory['package']} is not locked any more: remove its advisories"
     affected = [one for one in versions if one and Version(one) < Version(advisory["fixed"])]
     assert not affected or advisory.get("answer"), f"{advisory['ids']} affects {affected}"
-
-
-@pytest.mark.parametrize("advisory", ANSWERED, ids=lambda advisory: advisory["ids"][0])
-def test_the_page_shows_each_that_has_an_answer_as_it_is_locked(advisory: dict[str, Any]) -> None:
-    assert row(advisory) in PAGE, f"docs/security.md needs the line {row(advisory)}"
-
-
-def test_the_page_shows_no_other() -> None:
-    listed = {one for advisory in ANSWERED for one in advisory["ids"]}
-    assert set(re.findall(r"CVE-\d+-\d+", PAGE)) == listed
 
 
 def test_what_an_answer_rests_on_exists() -> None:
