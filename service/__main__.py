@@ -106,9 +106,9 @@ def _open_and_serve(settings: Settings, processes: int) -> int:
     # and the model opened in threads while the rest is imported.
     from s2sent.model.artifact.reader import Artifact
     from s2sent.model.runtime.malloc import return_freed_memory
-    from s2sent.service.engine.background import in_background
     from s2sent.service.engine.inference.served_artifact import open_artifact
     from s2sent.service.engine.inference.served_model import artifact_of
+    from s2sent.service.threads import in_background
 
     def opened() -> Artifact:
         made = {"artifact": artifact_of(settings.model)} if settings.model else {}

@@ -1,22 +1,5 @@
 """Every error a client can receive, with its status and name in each dialect.
 
-ServiceError                            status  error_type   | OpenAI status, type
-├── MalformedRequest                       400  Malformed    | 400 invalid_request_error
-├── EmptyInput                             400  Empty        | 400 invalid_request_error
-├── Unauthorized                           401  Unauthorized | 401 authentication_error
-├── NotFound                               404  NotFound     | 404 invalid_request_error
-├── MethodNotAllowed                       405  MethodNotAllowed | 405 invalid_request_error
-├── PayloadTooLarge                        413  PayloadTooLarge  | 413 invalid_request_error
-├── UnsupportedMediaType                   415  UnsupportedMediaType | 415 invalid_request_error
-├── InvalidInput                           422  Validation   | 400 invalid_request_error
-├── HeadTooLarge                           431  HeadTooLarge | 431 invalid_request_error
-├── InferenceFailed                        424  Backend      | 500 server_error
-├── Overloaded                             429  Overloaded   | 429 rate_limit_error   (Retry-After)
-│   └── QuotaExceeded                      429  QuotaExceeded | 429 rate_limit_error  (Retry-After)
-├── InternalError                          500  Internal     | 500 server_error
-├── NotReady                               503  Unhealthy    | 503 server_error       (Retry-After)
-└── DeadlineExceeded                       504  Timeout      | 504 server_error
-
 The native names and statuses are those of text-embeddings-inference where it has them (notably 424
 for a failed inference, and capitalised types). The message is one sentence for the caller: the
 value, the limit and the cure. The text of another library's exception never becomes a message.
@@ -146,14 +129,6 @@ class DeadlineExceeded(ServiceError):
 
     status, error_type = 504, "Timeout"
     openai_status = 504
-
-
-def check_text_count(count: int, limit: int) -> None:
-    """Raise PayloadTooLarge when a request has more texts than ``limit``."""
-    if count > limit:
-        raise PayloadTooLarge(
-            f"The request has {count} texts; the limit is {limit}. Send them in several requests."
-        )
 
 
 def failed_text(position: int) -> InferenceFailed:

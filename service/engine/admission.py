@@ -1,20 +1,13 @@
 """Admission control: the limits checked before work is spent on a request, and the refusals."""
 
 import math
-from collections.abc import Callable, Collection, Sequence, Sized
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Collection, Sequence, Sized
 from typing import Literal, Protocol
 
 from s2sent.model.runtime.tokenizer import TokenizedText
 from s2sent.service.engine.deadlines import InFlightRequests
 from s2sent.service.engine.inference.fair_queue import PendingRequest
-from s2sent.service.errors import (
-    EmptyInput,
-    NotReady,
-    Overloaded,
-    PayloadTooLarge,
-    check_text_count,
-)
+from s2sent.service.errors import EmptyInput, NotReady, Overloaded, PayloadTooLarge
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -37,8 +30,6 @@ MAX_CHARACTERS = 262_144
 class TextQueue(Protocol):
     """Where texts wait for a batch; `service.engine.inference.batcher.Batcher` has the meaning."""
 
-    @property
-    def tokens(self) -> int: ...
     def tokens_in(self, lane: Lane) -> int: ...
     def is_full(self, lane: Lane) -> bool: ...
     def submit(self, *parts: PendingRequest) -> bool: ...
@@ -53,7 +44,7 @@ class SecondsToEmpty(Protocol):
 
 
 class Admission:
-    """The state of the engine, its limits, and the requests that were admitted.
+    """The state of the engine and its limits.
 
     Refusals for lack of room or time are counted and have a Retry-After: ``seconds_to_empty`` tells
     how long the waiting tokens take, and so many more after them.
@@ -71,42 +62,14 @@ class Admission:
         self._metrics = metrics
         self._queue = queue
         self._seconds_to_empty = seconds_to_empty
+        self._in_flight = in_flight
         self.state: State = "starting"
-        self.in_flight = in_flight
-
-    def track(
-        self, timeout_seconds: float | None, *, stage: Callable[[], str] = lambda: "tokenize"
-    ) -> AbstractAsyncContextManager[None]:
-        """Count a request as in flight while it is worked on; see `InFlightRequests.track`.
-
-        None stands for the setting ``request_timeout_seconds``.
-        """
-        if timeout_seconds is None:
-            timeout_seconds = self._settings.request_timeout_seconds
-        return self.in_flight.track(timeout_seconds, stage=stage)
-
-    def check_texts(self, texts: Sequence[Sized], *, allow_empty: bool = False) -> None:
-        """Raises PayloadTooLarge, or EmptyInput for no texts or, by default, an empty one."""
-        if not texts:
-            raise EmptyInput("There is nothing to embed. Send at least one text.")
-        check_text_count(len(texts), self._settings.max_client_batch_size)
-        if not allow_empty:
-            refuse_empty(texts)
-
-    def check_embedding(
-        self, texts: Sequence[Sized], lane: Lane, *, allow_empty: bool = False
-    ) -> None:
-        """The checks of a request to embed; raises what `check_texts` and the others raise."""
-        self.check_texts(texts, allow_empty=allow_empty)
-        self.check_state()
-        self.check_queue(lane)
 
     def check_tokenizing(self, items: Sequence[Sized]) -> None:
         """The checks of a request for token spans or decoding, which does not enter the queue.
 
-        Raises EmptyInput, PayloadTooLarge above MAX_CHARACTERS, NotReady or Overloaded.
+        Raises PayloadTooLarge above MAX_CHARACTERS, NotReady or Overloaded.
         """
-        self.check_texts(items)
         characters = sum(map(len, items))
         if characters > MAX_CHARACTERS:
             raise PayloadTooLarge(
@@ -132,24 +95,19 @@ class Admission:
             self._metrics.rejected.labels(reason).inc()
             raise not_ready(self.state)
         limit = self._settings.max_concurrent_requests
-        if len(self.in_flight) >= limit:
+        if len(self._in_flight) >= limit:
             wait = self._seconds_to_empty()
             raise self._overloaded("concurrency", wait, f"{limit} requests are being worked on")
 
     def check_room(self, lanes: Collection[Lane]) -> None:
-        """What refuses a request to a route whatever it says; ``lanes`` are those it may be in.
+        """Raises what `check_state` raises, and Overloaded where every one of the lanes is full.
 
-        Raises what `check_state` raises, and Overloaded where every one of the lanes is full.
+        ``lanes`` are those that a request may wait in; none for one that does not wait.
         """
         self.check_state()
         refusals = [self._refusal(lane) for lane in lanes]
         if lanes and all(refusals):
             raise self._overloaded("queue_full", *min(filter(None, refusals)))
-
-    def check_queue(self, lane: Lane) -> None:
-        """Raises Overloaded when the lane is full already, before anything is tokenised."""
-        if refusal := self._refusal(lane):
-            raise self._overloaded("queue_full", *refusal)
 
     def submit(self, parts: Sequence[PendingRequest]) -> None:
         """Queue all tokens of a request's parts.
@@ -202,16 +160,6 @@ def _asked(tokens: int) -> str:
 def not_ready(state: State) -> NotReady:
     """The error of a request while the engine does not serve."""
     return NotReady(REFUSALS[state], retry_after_seconds=1)
-
-
-def refuse_empty(items: Sequence[Sized], *, first: int = 0, tokenized: bool = False) -> None:
-    """Raises EmptyInput when a text has no characters, or ``tokenized`` no tokens to pool.
-
-    ``first`` is the position of the first item in its request.
-    """
-    if not all(items):
-        index = next(index for index, item in enumerate(items, first) if not item)
-        raise empty_input(index, tokenized=tokenized)
 
 
 def empty_input(index: int, *, tokenized: bool) -> EmptyInput:

@@ -8,28 +8,23 @@ ends it at its deadline, and when the engine aborts, also while a thread hangs.
 """
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TypeVar
 
 from s2sent.model.artifact.reader import Artifact
-from s2sent.model.runtime.token_spans import TokenSpan
 from s2sent.service.engine.admission import Admission, SecondsToEmpty, TextQueue, not_ready
 from s2sent.service.engine.deadlines import InFlightRequests
 from s2sent.service.engine.inference.parallelism import Parallelism
-from s2sent.service.engine.submission import Part, Submission
-from s2sent.service.engine.tokenization import (
-    MAX_TOKENIZER_THREADS,
-    TokenizationThreads,
-    Tokenized,
-    decoded,
-)
-from s2sent.service.engine.types import EmbedRequest, EmbedResult, ServedModel
+from s2sent.service.engine.parts import Part, joined, part_of, result_of
+from s2sent.service.engine.tokenization import MAX_TOKENIZER_THREADS, TokenizationThreads, Tokenized
+from s2sent.service.engine.types import EmbedRequest, EmbedResult, ServedModel, TextTokenizer
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
+Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")
 
 STOP_TIMEOUT_SECONDS = 1.0  # for the threads to end when a run outlives the drain
@@ -58,8 +53,9 @@ class BaseEngine:
         self._tokenization = TokenizationThreads(self.tokenizer_threads, clock)
         if in_flight is None:
             in_flight = InFlightRequests(metrics, settings.request_timeout_seconds)
+        self._in_flight = in_flight
+        self._queue = queue
         self._admission = Admission(settings, metrics, queue, seconds_to_empty, in_flight)
-        self._submission = Submission(self._admission, queue, metrics)
 
     @property
     def artifact(self) -> Artifact:
@@ -107,28 +103,19 @@ class BaseEngine:
         Raises EmptyInput, InvalidInput, PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded or
         InferenceFailed.
         """
-        self._admission.check_embedding(
-            request.all_texts(), request.lane, allow_empty=request.skip_failed
-        )
+        self._admission.check_room([request.lane])
         parts: list[Part] = []
         try:
-            async with self._admission.track(
-                request.timeout_seconds, stage=lambda: self._submission.stage_of(parts)
-            ):
-                at_depths = await self._tokenized(request)
-                row_length = partial(self._loaded.row_length, weights=request.weights)
-                parts = self._submission.submit(
-                    at_depths,
-                    row_length,
-                    lane=request.lane,
-                    weights=request.weights,
-                    now=self._clock(),
-                )
+            async with self.track(request.timeout_seconds, stage=lambda: self._stage_of(parts)):
+                parts = self._submit(request, await self._tokenized(request))
                 for part in parts:
                     await part.pending.future
         finally:
-            self._submission.drop(parts)
-        return self._submission.finish(parts, counted=request.windows is not None)
+            self._drop(parts)
+        results = [result_of(part, counted=request.windows is not None) for part in parts]
+        for result in results:
+            self._metrics.deferred.add(self._observe, result, request.lane)
+        return joined(results)
 
     async def _tokenized(self, request: EmbedRequest) -> list[tuple[Tokenized, int | None]]:
         """The texts as tokens, and the others after them, each with its depth."""
@@ -148,62 +135,66 @@ class BaseEngine:
             at_depths.append((rows, others.depth))
         return at_depths
 
-    async def tokenize(
+    def _submit(
+        self, request: EmbedRequest, at_depths: Sequence[tuple[Tokenized, int | None]]
+    ) -> list[Part]:
+        """Queue all texts of a request or none; raises PayloadTooLarge or Overloaded."""
+        self._admission.check_windows([row for tokens, _ in at_depths for row in tokens.rows])
+        row_length, now = partial(self._loaded.row_length, weights=request.weights), self._clock()
+        parts = [part_of(tokens, request, at, row_length(at), now) for tokens, at in at_depths]
+        self._admission.submit([part.pending for part in parts])
+        return parts
+
+    def _stage_of(self, parts: Sequence[Part]) -> str:
+        """How far a request is that ends now; without parts, its texts are being tokenised."""
+        if not parts:
+            return "tokenize"
+        started = any(self._queue.has_started(part.pending) for part in parts)
+        return "inference" if started else "queue"
+
+    def _drop(self, parts: Sequence[Part]) -> None:
+        """Remove the texts of the parts that wait: nobody waits for their futures any more."""
+        for _, pending in parts:
+            self._queue.drop(pending)
+            if not pending.future.cancel() and not pending.future.cancelled():
+                pending.future.exception()  # read, also where another part failed first
+
+    def _observe(self, result: EmbedResult, lane: Lane) -> None:
+        self._metrics.tokenize_duration.observe(result.tokenize_seconds)
+        self._metrics.queue_duration[lane].observe(result.queue_seconds)
+        self._metrics.inference_duration.observe(result.inference_seconds)
+        if any(result.truncated):
+            self._metrics.truncated_texts.inc(sum(result.truncated))
+
+    async def apply_tokenizer(
         self,
-        texts: Sequence[str],
-        convert: Callable[[list[TokenSpan]], Result],
+        function: Callable[[TextTokenizer, Item], Result],
+        items: Sequence[Item],
         *,
-        add_special_tokens: bool = True,
-        prompt: str = "",
         timeout_seconds: float | None = None,
+        admitted: bool = False,
     ) -> list[Result]:
-        """Split each text into tokens, however long it is; places count ``prompt``.
+        """``function`` of the tokenizer and each of the texts, or lists of token ids, in a thread.
 
-        ``convert`` is called in a thread with the spans of each text, and what it returns is the
-        answer, so that the spans of many texts are never in memory at one time.
-        Raises EmptyInput, PayloadTooLarge, Overloaded, NotReady or DeadlineExceeded.
+        What it returns is the answer, so that the spans of many texts are never in memory at one
+        time. ``admitted`` says that this is a part of a request that was admitted before. Raises
+        PayloadTooLarge, Overloaded, NotReady, DeadlineExceeded and what the function raises.
         """
-        prompted = [prompt + text for text in texts] if prompt else texts
-        self._admission.check_tokenizing(prompted)
-        tokenizer = self._loaded.tokenizer
-
-        def tokens_of(text: str) -> Result:
-            return convert(tokenizer.token_spans(text, add_special_tokens=add_special_tokens))
-
-        async with self._admission.track(timeout_seconds):
-            return await self._tokenization.in_slices(prompted, tokens_of)
-
-    async def decode(
-        self,
-        ids: Sequence[Sequence[int]],
-        *,
-        skip_special_tokens: bool = True,
-        timeout_seconds: float | None = None,
-    ) -> list[str]:
-        """The text of each list of token ids.
-
-        Raises InvalidInput for an id outside the vocabulary, and what `tokenize` raises.
-        """
-        self._admission.check_tokenizing(ids)
-        function = partial(decoded, self._loaded.tokenizer, skip_special_tokens=skip_special_tokens)
-        async with self._admission.track(timeout_seconds):
-            return await self._tokenization.in_slices(ids, function)
-
-    async def tokens(
-        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
-    ) -> list[list[str]]:
-        """The tokens of each list of ids of this vocabulary, as the vocabulary spells them."""
-        async with self._admission.track(timeout_seconds):
-            return await self._tokenization.in_slices(ids, self._loaded.tokenizer.tokens)
+        if not admitted:
+            self._admission.check_tokenizing(items)
+        work = partial(function, self._loaded.tokenizer)
+        async with self.track(timeout_seconds, stage=lambda: "tokenize"):
+            return await self._tokenization.in_slices(items, work)
 
     def track(
-        self, timeout_seconds: float, *, stage: Callable[[], str]
+        self, timeout_seconds: float | None, *, stage: Callable[[], str]
     ) -> AbstractAsyncContextManager[None]:
-        """Count what is done with a result as a request in flight, which a drain waits for.
+        """Count what is done meanwhile as a request in flight, which a drain waits for.
 
-        Raises DeadlineExceeded after ``timeout_seconds``, and NotReady when the engine aborts.
+        Raises DeadlineExceeded after ``timeout_seconds``, by default the setting
+        ``request_timeout_seconds``, and NotReady when the engine aborts.
         """
-        return self._admission.track(timeout_seconds, stage=stage)
+        return self._in_flight.track(timeout_seconds, stage=stage)
 
     async def _settled(self, timeout_seconds: float) -> bool:
         """Refuse new work and wait for what was accepted; returns whether everything was finished.
@@ -212,15 +203,14 @@ class BaseEngine:
         """
         if self._admission.state != "failed":
             self._admission.state = "draining"
-        in_flight = self._admission.in_flight
-        finished = await in_flight.is_idle_within(timeout_seconds)
+        finished = await self._in_flight.is_idle_within(timeout_seconds)
         if not finished:
             self._abort_in_flight()
-            await in_flight.is_idle_within(STOP_TIMEOUT_SECONDS)
+            await self._in_flight.is_idle_within(STOP_TIMEOUT_SECONDS)
         return finished
 
     def _abort_in_flight(self) -> None:
-        self._admission.in_flight.abort(lambda: not_ready(self._admission.state))
+        self._in_flight.abort(lambda: not_ready(self._admission.state))
 
     @property
     def _loaded(self) -> ServedModel:

@@ -27,14 +27,17 @@ class InFlightRequests:
     def __len__(self) -> int:
         return len(self._scopes)
 
-    def track(self, timeout_seconds: float, *, stage: Callable[[], str]) -> "_TrackedRequest":
-        """Count the body of an ``async with`` as a request in flight.
+    def track(
+        self, timeout_seconds: float | None, *, stage: Callable[[], str]
+    ) -> "_TrackedRequest":
+        """Count the body of an ``async with`` as a request in flight; by default to the limit.
 
         Raises DeadlineExceeded when its time is over, and the error of `abort` after that was
         called. ``stage`` names the stage the request is in: ``tokenize``, ``queue``,
         ``inference`` or ``serialize``.
         """
-        return _TrackedRequest(self, asyncio.timeout(timeout_seconds), stage)
+        seconds = self._limit_seconds if timeout_seconds is None else timeout_seconds
+        return _TrackedRequest(self, asyncio.timeout(seconds), stage)
 
     def add(self, scope: asyncio.Timeout) -> None:
         """Count a request, by the scope that ends it."""
@@ -45,10 +48,6 @@ class InFlightRequests:
         self._scopes.discard(scope)
         if not self._scopes:
             self._idle.set()
-
-    def count_cancelled(self, stage: str) -> None:
-        """Count a request that its caller gave up."""
-        self._metrics.cancelled.labels(stage).inc()
 
     def abort(self, error: Callable[[], ServiceError]) -> None:
         """End every request in flight now; each raises an ``error`` of its own."""
@@ -69,6 +68,10 @@ class InFlightRequests:
                     self._idle.clear()
                     await self._idle.wait()
         return not self._scopes
+
+    def given_up(self, stage: str) -> None:
+        """A request's caller waits no more."""
+        self._metrics.cancelled.labels(stage).inc()
 
     def out_of_time(self, stage: str) -> ServiceError:
         """The error of a request whose scope has ended."""
@@ -110,4 +113,4 @@ class _TrackedRequest:
         except TimeoutError:
             raise self._requests.out_of_time(self._stage()) from None
         if kind is asyncio.CancelledError:
-            self._requests.count_cancelled(self._stage())
+            self._requests.given_up(self._stage())

@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from functools import partial
 
 from s2sent.service.engine.admission import TextQueue, not_ready
-from s2sent.service.engine.background import in_background
 from s2sent.service.engine.base import STOP_TIMEOUT_SECONDS, BaseEngine
 from s2sent.service.engine.cache import CachingBatcher, EmbeddingCache
 from s2sent.service.engine.inference.batcher import Batcher
@@ -26,6 +25,7 @@ from s2sent.service.engine.types import Readiness, ServedModel
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.threads import in_background
 
 
 class Engine(BaseEngine):

@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 
 from s2sent.model.runtime.input_errors import UnusableInput
 from s2sent.model.runtime.tokenizer import TokenizedText
-from s2sent.service.engine.admission import empty_input, refuse_empty
-from s2sent.service.engine.panics import Panic, PanicsAsErrors
+from s2sent.service.engine.admission import empty_input
 from s2sent.service.engine.types import TextTokenizer
 from s2sent.service.errors import InvalidInput, ServiceError
-from s2sent.service.threads import no_more_threads, pool_of
+from s2sent.service.threads import Panic, contain_panics, no_more_threads, pool_of
 
 Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")
@@ -78,7 +77,8 @@ class TokenizationThreads:
             rows = await _run(self._token_ids, texts, work)
         except UnusableInput as error:
             raise InvalidInput(str(type(error)(first + error.index, error.complaint))) from None
-        refuse_empty(rows, first=first, tokenized=True)
+        if not all(rows):
+            raise empty_input(first + [*map(bool, rows)].index(False), tokenized=True)
         return Tokenized(rows, None, self._clock() - started)
 
     async def in_slices(
@@ -105,24 +105,11 @@ def start_threads_of(tokenizer: TextTokenizer) -> None:
     It starts them with the first such texts, for the whole process. Raises NoMoreThreads.
     """
     try:
-        with PanicsAsErrors():
-            tokenizer.tokenize(["a", "b"])
+        contain_panics(partial(tokenizer.tokenize, ["a", "b"]))
     except Panic as error:
         if "ThreadPoolBuildError" not in str(error):
             raise
         raise no_more_threads("tokenizers") from None
-
-
-def decoded(tokenizer: TextTokenizer, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-    """The text of token ids. Raises InvalidInput for an id outside the vocabulary."""
-    size = tokenizer.vocab_size
-    if max(ids) >= size:
-        raise InvalidInput(
-            f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}. Send ids that /tokenize"
-            " answers with.",
-            param="ids",
-        )
-    return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
 def _tokenize_each(
@@ -154,14 +141,9 @@ async def _run(
     pool: ThreadPoolExecutor, items: Sequence[Sized], work: Callable[[], Result]
 ) -> Result:
     """What ``work`` returns; raises Panic where the tokenizer panics."""
-
-    def contained() -> Result:
-        with PanicsAsErrors():
-            return work()
-
     if sum(map(len, items)) <= INLINE_CHARACTERS:
-        return contained()
-    return await asyncio.get_running_loop().run_in_executor(pool, contained)
+        return contain_panics(work)
+    return await asyncio.get_running_loop().run_in_executor(pool, contain_panics, work)
 
 
 def _slices(items: Sequence[Item]) -> Iterator[Sequence[Item]]:

@@ -1,6 +1,6 @@
 """The types the embedding engine is built from and answers with."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
@@ -15,6 +15,7 @@ from s2sent.model.runtime.windows import Windows
 from s2sent.service.errors import ServiceError
 from s2sent.service.lanes import Lane
 
+Item = TypeVar("Item", bound=Sized)
 Result = TypeVar("Result")
 
 
@@ -103,27 +104,14 @@ class EmbeddingEngine(Protocol):
 
     async def embed(self, request: EmbedRequest) -> EmbedResult: ...
 
-    async def tokenize(
+    async def apply_tokenizer(
         self,
-        texts: Sequence[str],
-        convert: Callable[[list[TokenSpan]], Result],
+        function: "Callable[[TextTokenizer, Item], Result]",
+        items: Sequence[Item],
         *,
-        add_special_tokens: bool = True,
-        prompt: str = "",
         timeout_seconds: float | None = None,
+        admitted: bool = False,
     ) -> list[Result]: ...
-
-    async def decode(
-        self,
-        ids: Sequence[Sequence[int]],
-        *,
-        skip_special_tokens: bool = True,
-        timeout_seconds: float | None = None,
-    ) -> list[str]: ...
-
-    async def tokens(
-        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
-    ) -> list[list[str]]: ...
 
     def track(
         self, timeout_seconds: float, *, stage: Callable[[], str]
@@ -168,20 +156,6 @@ class TokenEncoder(Protocol):
 
     def return_memory(self) -> None:
         """Give back the memory that runs keep for the next one."""
-        ...
-
-
-class Run(Protocol):
-    """`TokenEncoder.run`, or a function that wraps it."""
-
-    def __call__(
-        self,
-        sequences: Sequence[Sequence[int]],
-        *,
-        exclusive: bool = True,
-        depth: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Return one embedding [dim] per sequence."""
         ...
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import numpy as np
@@ -17,17 +17,42 @@ from numpy.typing import NDArray
 from s2sent.model.artifact.manifest import Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.token_spans import TokenSpan
+from s2sent.model.runtime.tokenizer import TokenizedText
 from s2sent.service.app import create_app
-from s2sent.service.engine.types import EmbedRequest, EmbedResult, Readiness
+from s2sent.service.engine.types import (
+    EmbedRequest,
+    EmbedResult,
+    Item,
+    Readiness,
+    Result,
+    TextTokenizer,
+)
 from s2sent.service.errors import NotReady, ServiceError
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
-Result = TypeVar("Result")
-
 DIM = 8
 MAX_TOKENS = 128  # a text with more counts as cut
+
+
+class OneToken:
+    """A text is one token; ids are the tokens themselves."""
+
+    vocab_size = 2**63
+    unknown_id: int | None = None
+
+    def tokenize(self, texts: Sequence[str | Sequence[int]], **options: Any) -> list[TokenizedText]:
+        raise NotImplementedError
+
+    def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
+        return [TokenSpan(1, text, False, 0, len(text.encode()))]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        return str(ids)
+
+    def tokens(self, ids: Sequence[int]) -> list[str]:
+        return [*map(str, ids)]
 
 
 @dataclass
@@ -100,37 +125,18 @@ class FakeEngine:
         split = [1] * len(texts) if request.windows else None
         return EmbedResult(rows, tokens, truncated, 0.002, 0.003, 0.004, errors, ids, split)
 
-    async def tokenize(
+    async def apply_tokenizer(
         self,
-        texts: Sequence[str],
-        convert: Callable[[list[TokenSpan]], Result],
+        function: Callable[[TextTokenizer, Item], Result],
+        items: Sequence[Item],
         *,
-        add_special_tokens: bool = True,
-        prompt: str = "",
         timeout_seconds: float | None = None,
+        admitted: bool = False,
     ) -> list[Result]:
-        """One token per text, which is all of it."""
+        """What the function makes of a tokenizer for which a text is one token."""
         if self.error:
             raise self.error
-        return [convert([TokenSpan(1, text, False, 0, len(text.encode()))]) for text in texts]
-
-    async def decode(
-        self,
-        ids: Sequence[Sequence[int]],
-        *,
-        skip_special_tokens: bool = True,
-        timeout_seconds: float | None = None,
-    ) -> list[str]:
-        """The ids themselves, as text."""
-        if self.error:
-            raise self.error
-        return [str(row) for row in ids]
-
-    async def tokens(
-        self, ids: Sequence[Sequence[int]], *, timeout_seconds: float | None = None
-    ) -> list[list[str]]:
-        """The ids themselves, as tokens."""
-        return [[*map(str, row)] for row in ids]
+        return [function(OneToken(), item) for item in items]
 
     @asynccontextmanager
     async def track(

@@ -231,6 +231,16 @@ class Harness:
     async def embed(self, texts: Sequence[str | Sequence[int]], **options: Any) -> EmbedResult:
         return await self.engine.embed(EmbedRequest(texts, **options))
 
+    async def tokenize(
+        self, texts: Sequence[str], *, add_special_tokens: bool = True, **options: Any
+    ) -> list[int]:
+        """How many tokens each text has."""
+
+        def count(tokenizer: TextTokenizer, text: str) -> int:
+            return len(tokenizer.token_spans(text, add_special_tokens=add_special_tokens))
+
+        return await self.engine.apply_tokenizer(count, texts, **options)
+
     def send(self, *texts: str, **options: Any) -> asyncio.Task[EmbedResult]:
         return asyncio.create_task(self.embed(texts, **options))
 

@@ -79,7 +79,12 @@ async def explain_texts(request: Request) -> Response:
     numbers = len(body.inputs) * blocks * service.manifest.dim
     hold_answer(request, numbers * (WEIGHT_BYTES + body.features * FEATURE_BYTES))
     result = await embed(request, body.inputs, body, weights=True)
-    work = service.engine.tokens(result.token_ids, timeout_seconds=remaining_seconds(request))
+    work = service.engine.apply_tokenizer(
+        lambda tokenizer, ids: tokenizer.tokens(ids),
+        result.token_ids,
+        timeout_seconds=remaining_seconds(request),
+        admitted=True,
+    )
     tokens = await unless_disconnected(request, work)
     since = time.perf_counter()
     depth = context_of(request).depth

@@ -1,6 +1,7 @@
 """The routes /tokenize and /decode, compatible with text-embeddings-inference."""
 
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
+from functools import partial
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -15,6 +16,8 @@ from s2sent.service.api.responses import JSON, array_of, list_as_json
 from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import DecodeBody, TokenizeBody
 from s2sent.service.engine.admission import MAX_CHARACTERS
+from s2sent.service.engine.types import Item, Result, TextTokenizer
+from s2sent.service.errors import InvalidInput
 from s2sent.service.http.body import unless_disconnected
 
 TOKENIZING_ERRORS = tuple(kind for kind in EMBEDDING_ERRORS if kind is not errors.InferenceFailed)
@@ -39,14 +42,13 @@ async def tokenize_texts(request: Request) -> Response:
     service = service_of(request)
     body = await read_body(request, TokenizeBody, queued=False)
     _hold_answer_to(request, body.inputs, TOKEN_BYTES)
-    work = service.engine.tokenize(
-        body.inputs,
-        orjson.dumps,
-        add_special_tokens=body.add_special_tokens,
-        prompt=named_prompt(service.manifest, body.prompt_name),
-        timeout_seconds=remaining_seconds(request),
-    )
-    tokens = await unless_disconnected(request, work)
+    prompt = named_prompt(service.manifest, body.prompt_name)
+    texts = [prompt + text for text in body.inputs]
+
+    def tokens_of(tokenizer: TextTokenizer, text: str) -> bytes:
+        return orjson.dumps(tokenizer.token_spans(text, add_special_tokens=body.add_special_tokens))
+
+    tokens = await _applied(request, tokens_of, texts)
     return answer_of(request, await array_of(request, tokens), media_type=JSON)
 
 
@@ -58,16 +60,31 @@ async def tokenize_texts(request: Request) -> Response:
 )
 async def decode_ids(request: Request) -> Response:
     """The text of each list of token ids, which is not quite the text they came from."""
-    service = service_of(request)
     body = await read_body(request, DecodeBody, queued=False)
     _hold_answer_to(request, body.ids, DECODED_BYTES)
-    work = service.engine.decode(
-        body.ids,
-        skip_special_tokens=body.skip_special_tokens,
-        timeout_seconds=remaining_seconds(request),
-    )
-    texts = await unless_disconnected(request, work)
+    decode = partial(_decoded, skip_special_tokens=body.skip_special_tokens)
+    texts = await _applied(request, decode, body.ids)
     return answer_of(request, await list_as_json(request, texts), media_type=JSON)
+
+
+async def _applied(
+    request: Request, function: Callable[[TextTokenizer, Item], Result], items: Sequence[Item]
+) -> list[Result]:
+    seconds = remaining_seconds(request)
+    work = service_of(request).engine.apply_tokenizer(function, items, timeout_seconds=seconds)
+    return await unless_disconnected(request, work)
+
+
+def _decoded(tokenizer: TextTokenizer, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """The text of token ids. Raises InvalidInput for an id outside the vocabulary."""
+    size = tokenizer.vocab_size
+    if max(ids) >= size:
+        raise InvalidInput(
+            f"ids has {max(ids)}; this vocabulary has ids 0 to {size - 1}. Send ids that /tokenize"
+            " answers with.",
+            param="ids",
+        )
+    return tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
 
 def _hold_answer_to(request: Request, items: Sequence[Sized], each: int) -> None:

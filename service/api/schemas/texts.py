@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from s2sent.service.errors import EmptyInput, InvalidInput, check_text_count
+from s2sent.service.errors import EmptyInput, InvalidInput, PayloadTooLarge
 from s2sent.service.http.validation_errors import exact_integer, in_json_terms
 
 Text = str | list[int]  # a text, or the token ids of one
@@ -77,7 +77,11 @@ def check_count(count: int, info: ValidationInfo) -> None:
 
     Called before the texts are validated: a body within its size limit may hold a million of them.
     """
-    check_text_count(count, (info.context or {}).get("max_texts", count))
+    limit = (info.context or {}).get("max_texts", count)
+    if count > limit:
+        raise PayloadTooLarge(
+            f"The request has {count} texts; the limit is {limit}. Send them in several requests."
+        )
 
 
 def checked_text(text: str, path: str, *, cure: str = "Leave it out") -> str:

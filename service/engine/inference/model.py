@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.runtime.providers import ProviderUnavailable
-from s2sent.service.engine.background import in_background
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.served_artifact import int8_obstacle, open_artifact
-from s2sent.service.engine.panics import PanicsAsErrors
-from s2sent.service.engine.types import Run, TextTokenizer, TokenEncoder
+from s2sent.service.engine.types import TextTokenizer, TokenEncoder
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.threads import contain_panics, in_background
 
 if TYPE_CHECKING:
     from s2sent.model.runtime.encoder import OnnxEncoder
@@ -181,7 +180,7 @@ class LoadedModel:
             return self.encoder.dim
         return self.encoder.dim * len(self.artifact.manifest.fused_blocks(depth))
 
-    def check_canary(self, run: Run) -> None:
+    def check_canary(self, run: Callable[[list[list[int]]], NDArray[np.float32]]) -> None:
         """Raise EngineStartFailed unless the canary text has the embedding it had at export."""
         if self.artifact is None:
             return
@@ -199,8 +198,7 @@ class LoadedModel:
 
     def _trial_tokens(self, text: str) -> list[int]:
         try:
-            with PanicsAsErrors():
-                return self.tokenizer.tokenize([text])[0].input_ids
+            return contain_panics(partial(self.tokenizer.tokenize, [text]))[0].input_ids
         except Exception as error:  # the tokenizer may raise anything
             raise EngineStartFailed(
                 f"the tokenizer failed on {text!r}: {error}. Export the checkpoint again."
@@ -240,8 +238,7 @@ def open_encoder(artifact: Artifact, **options: Any) -> "OnnxEncoder":
     from s2sent.model.runtime.encoder import OnnxEncoder
 
     try:
-        with PanicsAsErrors():
-            return OnnxEncoder(artifact, **options)
+        return contain_panics(partial(OnnxEncoder, artifact, **options))
     except (ArtifactError, ProviderUnavailable):
         raise
     except Exception as error:  # ONNX Runtime and tokenizers raise classes of their own

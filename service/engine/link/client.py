@@ -99,11 +99,6 @@ class EngineConnection(FrameConnection):
 
     # --- as `service.engine.admission.TextQueue` ---
 
-    @property
-    def tokens(self) -> int:
-        """Tokens that wait, in both lanes."""
-        return self.tokens_in("interactive") + self.tokens_in("bulk")
-
     def tokens_in(self, lane: Lane) -> int:
         """Tokens that wait in a lane."""
         return self._board.tokens_in(lane)

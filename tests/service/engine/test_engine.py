@@ -23,7 +23,6 @@ from s2sent.service.engine.inference import workers as worker
 from s2sent.service.engine.inference.fair_queue import PendingRequest
 from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
 from s2sent.service.engine.inference.start_step import start_step
-from s2sent.service.engine.panics import Panic
 from s2sent.service.engine.tokenization import INLINE_CHARACTERS, SLICE_CHARACTERS
 from s2sent.service.engine.types import EmbedResult, OtherTexts
 from s2sent.service.errors import (
@@ -33,11 +32,11 @@ from s2sent.service.errors import (
     InvalidInput,
     NotReady,
     Overloaded,
-    PayloadTooLarge,
     ServiceError,
 )
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
+from s2sent.service.threads import Panic
 from tests.support.fake_model import (
     DIM,
     FOREVER_SECONDS,
@@ -130,18 +129,21 @@ LONG = "x" * SLICE_CHARACTERS
 async def test_tokens_and_texts_come_in_order_over_several_slices() -> None:
     async with serving() as harness:
         texts = [LONG, "a", LONG + "b", "c"]
-        spans = await harness.engine.tokenize(texts, len, add_special_tokens=False, prompt="?")
-        assert spans == [len(text) + 1 for text in texts]
+        spans = await harness.tokenize(texts, add_special_tokens=False)
+        assert spans == [len(text) for text in texts]
         ids = [[ord("a")] * SLICE_CHARACTERS, [0, ord("b")]]
-        assert await harness.engine.decode(ids) == ["a" * SLICE_CHARACTERS, "b"]
+        decoded = await harness.engine.apply_tokenizer(
+            lambda tokenizer, each: tokenizer.decode(each, skip_special_tokens=True), ids
+        )
+        assert decoded == ["a" * SLICE_CHARACTERS, "b"]
 
 
 async def test_long_texts_are_split_in_one_thread_of_their_own() -> None:
     """Their work holds Python's lock; no text to embed waits behind it."""
     async with serving() as harness:
         harness.tokenizer.threads.clear()
-        await asyncio.gather(*(harness.engine.tokenize([LONG], len) for _ in range(3)))
-        await harness.engine.decode([[1] * SLICE_CHARACTERS])
+        await asyncio.gather(*(harness.tokenize([LONG]) for _ in range(3)))
+        await harness.engine.apply_tokenizer(lambda _, ids: len(ids), [[1] * SLICE_CHARACTERS])
         assert harness.tokenizer.threads == {"token-spans_0"}
 
 
@@ -149,7 +151,7 @@ async def test_long_work_leaves_the_loop_free() -> None:
     """The loop itself lets the work go on; on the loop, the work would wait for ever."""
     async with serving() as harness:
         harness.tokenizer.gate.clear()
-        running = asyncio.create_task(harness.engine.tokenize([LONG], len))
+        running = asyncio.create_task(harness.tokenize([LONG]))
         await harness.until(lambda: harness.tokenizer.calls == 1)
         harness.tokenizer.gate.set()
         assert await running == [len(LONG) + 1]
@@ -158,16 +160,16 @@ async def test_long_work_leaves_the_loop_free() -> None:
 async def test_requests_for_tokens_share_the_limit_of_requests_in_flight() -> None:
     async with serving(max_concurrent_requests=1) as harness:
         harness.tokenizer.gate.clear()
-        running = asyncio.create_task(harness.engine.tokenize([LONG], len))
+        running = asyncio.create_task(harness.tokenize([LONG]))
         await harness.until(lambda: harness.tokenizer.calls == 1)
-        for work in (harness.engine.tokenize(["a"], len), harness.embed(["a"])):
+        for work in (harness.tokenize(["a"]), harness.embed(["a"])):
             with pytest.raises(Overloaded) as refusal:
                 await work
             assert refusal.value.retry_after_seconds == 1
         harness.tokenizer.gate.set()
         await running
         assert harness.value("requests_rejected_total", reason="concurrency") == 2
-        assert await harness.engine.tokenize(["a"], len) == [2]
+        assert await harness.tokenize(["a"]) == [2]
 
 
 async def test_a_full_queue_keeps_nobody_from_tokens() -> None:
@@ -176,7 +178,7 @@ async def test_a_full_queue_keeps_nobody_from_tokens() -> None:
         held = await harness.hold()
         waiting = harness.send(*["x" * 30] * 50)
         await harness.queued(50)
-        assert await harness.engine.tokenize(["ab"], len) == [3]
+        assert await harness.tokenize(["ab"]) == [3]
         harness.encoder.gate.set()
         await asyncio.gather(held, waiting)
 
@@ -185,33 +187,22 @@ async def test_the_deadline_holds_for_tokens() -> None:
     async with serving() as harness:
         harness.tokenizer.gate.clear()
         with pytest.raises(DeadlineExceeded):
-            await harness.engine.tokenize([LONG], len, timeout_seconds=0.01)
+            await harness.tokenize([LONG], timeout_seconds=0.01)
         assert harness.value("requests_timed_out_total", stage="tokenize") == 1
 
 
 async def test_a_caller_that_leaves_ends_the_work_with_its_slice() -> None:
     async with serving() as harness:
         harness.tokenizer.gate.clear()
-        running = asyncio.create_task(harness.engine.tokenize([LONG] * 3, len))
+        running = asyncio.create_task(harness.tokenize([LONG] * 3))
         await harness.until(lambda: harness.tokenizer.calls == 1)
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running
         harness.tokenizer.gate.set()
-        assert await harness.engine.tokenize(["a"], len) == [2]
+        assert await harness.tokenize(["a"]) == [2]
         assert harness.tokenizer.calls == 2
         assert harness.value("requests_cancelled_total", stage="tokenize") == 1
-
-
-@pytest.mark.parametrize(
-    ("texts", "error"), [([], EmptyInput), (["a", ""], EmptyInput), (["a"] * 9, PayloadTooLarge)]
-)
-async def test_texts_that_cannot_be_split_are_refused(
-    texts: list[str], error: type[ServiceError]
-) -> None:
-    async with serving(max_client_batch_size=8) as harness:
-        with pytest.raises(error):
-            await harness.engine.tokenize(texts, len)
 
 
 # --- refusals ---
@@ -220,10 +211,8 @@ async def test_texts_that_cannot_be_split_are_refused(
 @pytest.mark.parametrize(
     ("texts", "options", "error"),
     [
-        ([], {}, EmptyInput),
         (["a", ""], {}, EmptyInput),
         ([[]], {}, EmptyInput),
-        (["a"] * 9, {}, PayloadTooLarge),
         (["a" * 33], {"truncate": False}, InvalidInput),
     ],
 )
@@ -488,7 +477,7 @@ async def test_a_panic_of_the_tokenizer_is_an_error_of_its_own_request(text: str
         with pytest.raises(Panic):
             await harness.embed([text])
         with pytest.raises(Panic):
-            await harness.engine.tokenize([text], len)
+            await harness.tokenize([text])
         assert (await harness.embed(["alive"])).tokens == [5]
 
 
@@ -840,11 +829,11 @@ async def test_drain_finishes_the_texts_being_split_and_refuses_the_rest() -> No
     text = "x" * (INLINE_CHARACTERS + 1)
     async with serving() as harness:
         harness.tokenizer.gate.clear()
-        accepted = asyncio.create_task(harness.engine.tokenize([text], len))
+        accepted = asyncio.create_task(harness.tokenize([text]))
         await harness.until(lambda: harness.tokenizer.calls == 1)
         draining = asyncio.create_task(harness.engine.drain(PATIENCE_SECONDS))
         await asyncio.sleep(0)
-        for late in (harness.engine.tokenize(["a"], len), harness.engine.decode([[1]])):
+        for late in (harness.tokenize(["a"]), harness.embed(["a"])):
             assert isinstance(await outcome(asyncio.create_task(late)), NotReady)
         assert not draining.done()
         harness.tokenizer.gate.set()
@@ -857,9 +846,9 @@ async def test_drain_that_takes_too_long_answers_those_who_wait_for_tokens_too()
     async with serving() as harness:
         harness.tokenizer.gate.clear()
         texts = ["x" * (INLINE_CHARACTERS + 1)]
-        held = asyncio.create_task(harness.engine.tokenize(texts, len))
+        held = asyncio.create_task(harness.tokenize(texts))
         await harness.until(lambda: harness.tokenizer.calls == 1)
-        behind = asyncio.create_task(harness.engine.tokenize(texts, len))
+        behind = asyncio.create_task(harness.tokenize(texts))
         await asyncio.sleep(0)
         assert not await harness.engine.drain(0.01)
         assert [type(await outcome(task)) for task in (held, behind)] == [NotReady, NotReady]
@@ -954,7 +943,7 @@ async def play(plan: list[tuple[str, Any]], **settings: Any) -> None:
                 assert answer.embeddings.tolist() == [vector(text, depth) for text in texts]
         await harness.until(lambda: harness.value("queue_tokens") == 0)
         assert harness.value("queue_texts") == 0
-        assert len(harness.engine._admission.in_flight) == 0
+        assert len(harness.engine._in_flight) == 0
 
 
 @hypothesis_settings(max_examples=100)

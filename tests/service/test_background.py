@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from s2sent.service.engine.background import in_background
-from s2sent.service.engine.panics import Panic
+from s2sent.service.threads import Panic, in_background
 
 
 def test_the_result_comes_from_a_thread_of_that_name() -> None:
@@ -38,7 +37,7 @@ def test_nobody_waits_for_a_thread_that_panicked_or_was_told_to_exit(
 
 def test_a_process_ends_while_its_work_hangs() -> None:
     program = (
-        "import threading; from s2sent.service.engine.background import in_background;"
+        "import threading; from s2sent.service.threads import in_background;"
         "in_background(threading.Event().wait, name='hangs')"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
