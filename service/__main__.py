@@ -105,7 +105,6 @@ def _open_and_serve(settings: Settings, processes: int) -> int:
     # Imported here, so that --help is instant, and in this order, so that the artifact is verified
     # and the model opened in threads while the rest is imported.
     from s2sent.model.artifact.reader import Artifact
-    from s2sent.model.runtime.malloc import return_freed_memory
     from s2sent.service.engine.inference.served_artifact import open_artifact
     from s2sent.service.engine.inference.served_model import artifact_of
     from s2sent.service.threads import in_background
@@ -118,9 +117,7 @@ def _open_and_serve(settings: Settings, processes: int) -> int:
     import s2sent.model.runtime.encoder  # noqa: F401  # ONNX Runtime, while the artifact is read
     from s2sent.service.engine.inference.model import LoadedModel
 
-    model = LoadedModel.open_in_background(
-        settings, artifact, return_freed_memory=return_freed_memory
-    )
+    model = LoadedModel.open_in_background(settings, artifact)
     from s2sent.service.server import CannotListen, serve
 
     try:

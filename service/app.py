@@ -160,7 +160,7 @@ def _lifespan(
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Metrics]]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Metrics]]:
-        starting = asyncio.create_task(_start(engine, on_ready, on_fatal))
+        starting = asyncio.create_task(start_engine(engine, on_ready, on_fatal))
         try:
             with suppress(asyncio.CancelledError):  # a second signal: the loop ends without telling
                 yield {METRICS_STATE: metrics}
@@ -176,7 +176,8 @@ def _lifespan(
     return lifespan
 
 
-async def _start(engine: EmbeddingEngine, on_ready: OnReady, on_fatal: OnFatal) -> None:
+async def start_engine(engine: EmbeddingEngine, on_ready: OnReady, on_fatal: OnFatal) -> None:
+    """Start the engine and call ``on_ready``, or ``on_fatal`` with the reason why it cannot."""
     try:
         await engine.start()
         on_ready()

@@ -87,10 +87,10 @@ async def _serve(
     server = Process(settings, engine=engine, metrics=metrics, limiter=limiter, on_ready=on_ready)
     connection.on_stop, engine.on_fatal = server.stop, server.fail
 
-    async def gathered() -> Merged:
+    async def gather() -> Merged:
         return Merged(await connection.call(["metrics"]))
 
-    metrics.gather_from(gathered)
+    metrics.gather = gather
     with socket.socket(fileno=link) as end:
         await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=end)
         await server.serve(socket.socket(fileno=listener))

@@ -24,13 +24,12 @@ import uvloop
 from pydantic import SecretStr
 
 import s2sent
-from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.service.access.auth import ApiKeys
 from s2sent.service.access.rate_limits import RateLimiter, key_of
+from s2sent.service.app import start_engine
 from s2sent.service.engine.base import STOP_TIMEOUT_SECONDS
 from s2sent.service.engine.engine import Engine
-from s2sent.service.engine.inference.model import EngineStartFailed, LoadedModel
+from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.link.board import Board
 from s2sent.service.engine.link.client import BEAT_SECONDS
 from s2sent.service.engine.link.server import HttpProcessConnection, LinkServer, model_payload
@@ -41,7 +40,6 @@ from s2sent.service.server import SEND_TIMEOUT_SECONDS, greet, listen_together, 
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 from s2sent.service.telemetry.processes import Reports, name_of
-from s2sent.service.threads import NoMoreThreads
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +83,8 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         log_start(self._settings, listeners[0])
         tending = [loop.create_task(self._tend(*each)) for each in enumerate(listeners)]
-        others = [loop.create_task(self._start()), loop.create_task(self._watch())]
+        starting = start_engine(self._engine, self._on_engine_ready, self._fail)
+        others = [loop.create_task(starting), loop.create_task(self._watch())]
         await self._ending.wait()
         for listener in listeners:  # an HTTP process closes the port when it has finished
             listener.close()
@@ -101,17 +100,9 @@ class Supervisor:
         await self._engine.drain(0)
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
-    async def _start(self) -> None:
-        try:
-            await self._engine.start()
-        except (ArtifactError, ProviderUnavailable, EngineStartFailed, NoMoreThreads) as error:
-            self._fail(f"The engine cannot start: {error}")
-        except Exception:  # the edge of a task that nobody awaits
-            logger.exception("the engine failed to start")
-            self._fail("The engine cannot start, for the reason logged above.")
-        else:
-            self._link.describe(model_payload(self._engine.model))
-            tune_garbage_collector()
+    def _on_engine_ready(self) -> None:
+        self._link.describe(model_payload(self._engine.model))
+        tune_garbage_collector()
 
     # --- HTTP processes ---
 

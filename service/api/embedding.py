@@ -1,11 +1,11 @@
 """Where routes meet the engine: their shared state, and request options -> engine -> result."""
 
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -29,7 +29,6 @@ from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 
 Body = TypeVar("Body", bound=BaseModel)
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -148,22 +147,11 @@ def remaining_seconds(request: Request) -> float:
     return max(0.001, limit - context_of(request).elapsed_seconds())
 
 
-async def within_timeout(request: Request, writing: Coroutine[Any, Any, Result]) -> Result:
-    """What ``writing`` an answer gives, within the request's timeout; a drain waits for it.
-
-    Raises DeadlineExceeded, NotReady when the drain's time is over, and ClientDisconnect.
-    """
-    track = serializing(request)
-
-    async def tracked() -> Result:
-        async with track:
-            return await writing
-
-    return await unless_disconnected(request, tracked())
-
-
 def serializing(request: Request) -> AbstractAsyncContextManager[None]:
-    """A scope in which the answer to a request is in flight; see `EmbeddingEngine.track`."""
+    """A scope in which the answer to a request is in flight, within the request's timeout.
+
+    A drain waits for it. Raises DeadlineExceeded, and NotReady when the drain's time is over.
+    """
     return service_of(request).engine.track(remaining_seconds(request), stage=lambda: "serialize")
 
 

@@ -35,7 +35,8 @@ class Exposition:
         async with self._encoding:
             made, text = self._latest.get(content_type, (-FRESH_SECONDS, b""))
             if (now := self._clock()) - made >= FRESH_SECONDS:
-                registry = await self._metrics.gathered()
+                gather = self._metrics.gather
+                registry = await gather() if gather else self._metrics.registry
                 text = await asyncio.get_running_loop().run_in_executor(
                     self._pool, encode, registry
                 )

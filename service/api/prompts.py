@@ -1,12 +1,11 @@
 """Which prompt stands before a request's texts: that of its name, of its role, or the default."""
 
 from collections.abc import Mapping
-from typing import Literal, Protocol
 
 from s2sent.model.artifact.manifest import Manifest, Role
+from s2sent.service.api.schemas.options import EmbedOptions, InputType
 from s2sent.service.errors import InvalidInput
 
-InputType = Literal["query", "document", "passage", "search_query", "search_document"]
 ROLES: Mapping[InputType, Role] = {
     "query": "query",
     "search_query": "query",
@@ -16,17 +15,7 @@ ROLES: Mapping[InputType, Role] = {
 }
 
 
-class PromptOptions(Protocol):
-    """What a request says of its prompt."""
-
-    @property
-    def prompt_name(self) -> str | None: ...
-
-    @property
-    def input_type(self) -> InputType | None: ...
-
-
-def prompt_of(manifest: Manifest, options: PromptOptions, *, role: Role | None = None) -> str:
+def prompt_of(manifest: Manifest, options: EmbedOptions, *, role: Role | None = None) -> str:
     """The text put before the texts of a request; ``role`` is theirs where it says nothing.
 
     A role for which the model has no prompt takes the default prompt, as ``encode_query`` and

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response
 
-from s2sent.service.api.embedding import service_of, within_timeout
+from s2sent.service.api.embedding import serializing, service_of
 from s2sent.service.api.pieces import Pieces, answer_of, hold_answer
 from s2sent.service.engine.types import EmbedResult
+from s2sent.service.http.body import unless_disconnected
 from s2sent.service.http.context import RequestContext, context_of
 from s2sent.service.http.tracing import trace_serialize
 
@@ -58,7 +59,7 @@ def _weight(parameters: Sequence[str]) -> float:
 async def list_as_json(request: Request, items: Items) -> Pieces:
     """A JSON array of ``items``, which may be, or contain, arrays of finite numbers.
 
-    Raises what `within_timeout` raises, where the list is long, and Overloaded.
+    Raises what `array_of` raises, where the list is long.
     """
     if len(items) <= _ITEMS_PER_SLICE:
         return [_dumped(items)]
@@ -71,18 +72,19 @@ async def list_as_json(request: Request, items: Items) -> Pieces:
 async def array_of(request: Request, items: Iterable[bytes]) -> Pieces:
     """A JSON array of ``items``, which are JSON, or several with commas between them.
 
-    Raises what `within_timeout` raises, and Overloaded.
+    Raises what `serializing` raises, ClientDisconnect and Overloaded.
     """
-    return await within_timeout(request, _array(request, items))
+    return await unless_disconnected(request, _array(request, items))
 
 
 async def _array(request: Request, items: Iterable[bytes]) -> Pieces:
     pieces, length = list[bytes](), 0
-    for item in items:
-        pieces += (b"," if pieces else b"[", item)
-        length += len(item)
-        hold_answer(request, length)
-        await asyncio.sleep(0)  # let the event loop serve others
+    async with serializing(request):
+        for item in items:
+            pieces += (b"," if pieces else b"[", item)
+            length += len(item)
+            hold_answer(request, length)
+            await asyncio.sleep(0)  # let the event loop serve others
     return [*pieces, b"]"]
 
 

@@ -22,7 +22,7 @@ from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
 from s2sent.service.engine.tokenization import start_threads_of
 from s2sent.service.engine.types import Readiness, ServedModel
-from s2sent.service.lanes import Lane
+from s2sent.service.lanes import LANES, Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
 from s2sent.service.threads import in_background
@@ -164,13 +164,15 @@ class Engine(BaseEngine):
     def _publish_gauges(self) -> None:
         self._metrics.engine_threads.set(self.threads)
         self._metrics.concurrent_runs.set(self._parallelism.concurrent_runs)
-        self._metrics.watch(
-            texts=self._batcher.texts_in,
-            tokens=self._batcher.tokens_in,
-            oldest_seconds=self._batcher.oldest_seconds,
-            ready=lambda: self.readiness().ready,
-            cache_bytes=lambda: self._cache.bytes,
-        )
+        self._metrics.engine_ready.set_function(lambda: self.readiness().ready)
+        self._metrics.cache_bytes.set_function(lambda: self._cache.bytes)
+        for gauge, read in (
+            (self._metrics.queue_texts, self._batcher.texts_in),
+            (self._metrics.queue_tokens, self._batcher.tokens_in),
+            (self._metrics.queue_oldest_seconds, self._batcher.oldest_seconds),
+        ):
+            for lane in LANES:
+                gauge.labels(lane).set_function(partial(read, lane))
 
     def _on_workers_lost(self, reason: str) -> None:
         """The inference threads are lost for good: no request may wait for them."""

@@ -12,11 +12,8 @@ from starlette.responses import Response
 
 from s2sent.service.errors import (
     InternalError,
-    InvalidInput,
-    MalformedRequest,
     MethodNotAllowed,
     NotFound,
-    PayloadTooLarge,
     ServiceError,
     Unauthorized,
 )
@@ -51,7 +48,7 @@ async def on_service_error(request: Request, error: Any) -> Response:
 
 
 async def on_http_exception(request: Request, error: Any) -> Response:
-    """Answer an HTTPException of the framework, mostly 404 and 405, keeping its headers."""
+    """Answer an HTTPException of the framework, which are 404 and 405, keeping its headers."""
     response = error_response(request.scope["path"], _translate(request, error.status_code))
     response.headers.update(error.headers or {})
     if error.status_code == 405:
@@ -93,11 +90,5 @@ def _translate(request: Request, status: int) -> ServiceError:
             return NotFound(f"There is no route {path}. See /docs for those there are.")
         case 405:
             return MethodNotAllowed(f"{path} does not answer to {method}. See /docs.")
-        case 413:
-            return PayloadTooLarge("The body is too large. Send fewer texts at once.")
-        case 422:
-            return InvalidInput("The request cannot be understood. See /docs.")
-        case _ if 400 <= status < 500:
-            return MalformedRequest("The request cannot be understood. See /docs.")
         case _:
             return InternalError("Something went wrong here. The log has it under the request id.")

@@ -9,7 +9,6 @@ its first event.
 
 import platform
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import (
@@ -20,15 +19,11 @@ from prometheus_client import (
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
-    generate_latest,
 )
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from s2sent.service.lanes import LANES, Lane
+from s2sent.service.lanes import LANES
 from s2sent.service.telemetry.deferred import DeferredCalls
-
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
 STAGES = ("body", "tokenize", "queue", "inference", "serialize")
 REJECTION_REASONS = ("queue_full", "concurrency", "draining", "not_ready", "quota", "memory")
@@ -66,7 +61,8 @@ class Metrics:
         # A creation time beside each counter doubles the exposition, and no dashboard reads it.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library gives it no type
         self._registry = CollectorRegistry()
-        self._gather: Callable[[], Awaitable[Collector]] | None = None
+        # Gives what a scrape is answered with where that is more than the registry.
+        self.gather: Callable[[], Awaitable[Collector]] | None = None
         self.deferred = DeferredCalls()
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
@@ -83,51 +79,6 @@ class Metrics:
         """The registry, in which everything that was deferred is recorded."""
         self.deferred.run()
         return self._registry
-
-    async def gathered(self) -> Collector:
-        """What a scrape is answered with: the registry, or what `gather_from` was given."""
-        return self.registry if self._gather is None else await self._gather()
-
-    def gather_from(self, gather: Callable[[], Awaitable[Collector]]) -> None:
-        """Answer scrapes with what ``gather`` gives: all processes' metrics instead of one's."""
-        self._gather = gather
-
-    def render(self) -> bytes:
-        """The current values in Prometheus' text format (media type CONTENT_TYPE)."""
-        return generate_latest(self.registry)
-
-    def watch(
-        self,
-        *,
-        texts: Callable[[Lane], float],
-        tokens: Callable[[Lane], float],
-        oldest_seconds: Callable[[Lane], float],
-        ready: Callable[[], float],
-        cache_bytes: Callable[[], float],
-    ) -> None:
-        """Make the gauges of queue, readiness and cache read live values at each scrape."""
-        for lane in LANES:
-            self.queue_texts.labels(lane).set_function(partial(texts, lane))
-            self.queue_tokens.labels(lane).set_function(partial(tokens, lane))
-            self.queue_oldest_seconds.labels(lane).set_function(partial(oldest_seconds, lane))
-        self.engine_ready.set_function(ready)
-        self.cache_bytes.set_function(cache_bytes)
-
-    def describe_model(
-        self,
-        *,
-        name: str,
-        fingerprint: str,
-        precision: str,
-        provider: str,
-        dim: int,
-        depths: Sequence[int] = (),
-    ) -> None:
-        """Set the labels that say which model is served, and begin the series of its depths."""
-        for depth in depths:
-            self.batch_texts.labels(depth)
-            self.batch_duration.labels(depth)
-        self.model_info.labels(name, fingerprint, precision, provider, dim).set(1)
 
     def _declare_requests(self) -> None:
         self.requests = self._counter(

@@ -103,7 +103,7 @@ class Catalogue:
 def _exposed() -> dict[str, Series]:
     """What /metrics of a service of several processes that has loaded its model shows."""
     metrics = Metrics()
-    metrics.describe_model(name="m", fingerprint="f", precision="fp32", provider="CPU", dim=384)
+    metrics.model_info.labels("m", "f", "fp32", "CPU", 384).set(1)
     found: dict[str, list[Mapping[str, str]]] = {}
     exposed = Merged({ENGINE: [families_of(metrics.registry)]})
     for family in text_string_to_metric_families(generate_latest(exposed).decode()):

@@ -8,11 +8,15 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 
-from s2sent.service.api.details import DetailedEmbeddings, details_as_json
+from s2sent.service.api.details import (
+    DetailedEmbeddings,
+    details_as_json,
+    usable_embeddings,
+    with_nulls,
+)
 from s2sent.service.api.embedding import embed, read_body, service_of
 from s2sent.service.api.encodings import as_json_items, check_scale, encode, encoding_headers
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from s2sent.service.api.partial import usable_embeddings, with_nulls
 from s2sent.service.api.prompts import named_prompt, prompt_of
 from s2sent.service.api.responses import (
     RAW,

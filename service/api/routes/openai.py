@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from s2sent.service import errors
-from s2sent.service.api.details import Details, details_as_json
+from s2sent.service.api.details import (
+    Details,
+    details_as_json,
+    usable_embeddings,
+    with_nulls,
+)
 from s2sent.service.api.embedding import embed, read_body, service_of
 from s2sent.service.api.encodings import as_json_items, encode, encoding_headers
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
-from s2sent.service.api.partial import usable_embeddings, with_nulls
 from s2sent.service.api.pieces import Pieces
 from s2sent.service.api.responses import JSON, embedding_response, list_as_json
 from s2sent.service.api.routing import RequestRoute

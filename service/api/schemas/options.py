@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from s2sent.model.runtime.tokenizer import TruncationDirection
-from s2sent.service.api.prompts import InputType
 from s2sent.service.http.validation_errors import exact_integer
 
 
@@ -32,6 +31,7 @@ Direction = Annotated[
     BeforeValidator(_lower_case),
     WithJsonSchema({"enum": ["left", "Left", "right", "Right"], "type": "string"}),
 ]
+InputType = Literal["query", "document", "passage", "search_query", "search_document"]
 Positive = Annotated[int, Field(ge=1), BeforeValidator(exact_integer)]
 PromptName = Annotated[
     str | None,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.reader import Artifact
+from s2sent.model.runtime.malloc import return_freed_memory
 from s2sent.model.runtime.providers import ProviderUnavailable
 from s2sent.service.engine.inference.parallelism import Parallelism
 from s2sent.service.engine.inference.served_artifact import int8_obstacle, open_artifact
@@ -45,17 +46,12 @@ class WrongShape(Exception):
     """The encoder did not return one row of dim numbers per sequence."""
 
 
-def _nothing() -> None:
-    """The default of ``return_freed_memory``."""
-
-
 @dataclass
 class LoadedModel:
     """Encoder and tokenizer of an artifact. Without an artifact, as in tests, there is no canary.
 
     ``opened_since`` is when opening began, on the clock of time.monotonic, where that is known.
     ``warning`` is logged when the model is served: what its owner may want to be otherwise.
-    ``return_freed_memory`` hands what the process has freed back to the operating system.
     """
 
     encoder: TokenEncoder
@@ -64,7 +60,6 @@ class LoadedModel:
     opened_since: float | None = None
     is_verified: bool = False
     warning: str = ""
-    return_freed_memory: Callable[[], None] = _nothing
 
     @classmethod
     def open(cls, settings: Settings, artifact: Artifact | None = None) -> Self:
@@ -88,30 +83,19 @@ class LoadedModel:
 
     @classmethod
     def open_in_background(
-        cls,
-        settings: Settings,
-        artifact: Future[Artifact] | None = None,
-        *,
-        return_freed_memory: Callable[[], None] = _nothing,
-    ) -> Future[Self]:
+        cls, settings: Settings, artifact: Future[Artifact] | None = None
+    ) -> "Future[LoadedModel]":
         """`open` and `warm_up` in a thread; ``artifact`` may be being opened in another."""
-        work = partial(cls._open_and_warm_up, settings, artifact, return_freed_memory)
-        return in_background(work, name="load")
 
-    @classmethod
-    def _open_and_warm_up(
-        cls,
-        settings: Settings,
-        artifact: Future[Artifact] | None,
-        return_freed_memory: Callable[[], None],
-    ) -> Self:
-        since = time.monotonic()
-        model = cls.open(settings, artifact.result() if artifact else None)
-        model.opened_since = since
-        model.return_freed_memory = return_freed_memory
-        return_freed_memory()  # what opening took
-        model.warm_up(settings)
-        return model
+        def work() -> LoadedModel:
+            since = time.monotonic()
+            model = cls.open(settings, artifact.result() if artifact else None)
+            model.opened_since = since
+            return_freed_memory()  # what opening took
+            model.warm_up(settings)
+            return model
+
+        return in_background(work, name="load")
 
     def warm_up(self, settings: Settings) -> None:
         """Do what a first request would do, and check the canary, unless that was done before.
@@ -172,7 +156,7 @@ class LoadedModel:
     def release_memory(self) -> None:
         """Give back what runs keep; an inference thread calls it when it has nothing to do."""
         self.encoder.return_memory()
-        self.return_freed_memory()
+        return_freed_memory()
 
     def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
         """Numbers of a text in the result of `run`."""
@@ -218,15 +202,12 @@ class LoadedModel:
         if self.warning:
             logger.warning(self.warning)
         if self.artifact is not None:
-            manifest = self.artifact.manifest
-            metrics.describe_model(
-                name=manifest.name,
-                fingerprint=self.artifact.fingerprint,
-                precision=manifest.precision,
-                provider=self.encoder.provider,
-                dim=manifest.dim,
-                depths=manifest.depths,
-            )
+            manifest, fingerprint = self.artifact.manifest, self.artifact.fingerprint
+            for depth in manifest.depths:
+                metrics.batch_texts.labels(depth)
+                metrics.batch_duration.labels(depth)
+            described = manifest.name, fingerprint, manifest.precision, self.provider, manifest.dim
+            metrics.model_info.labels(*described).set(1)
 
 
 def open_encoder(artifact: Artifact, **options: Any) -> "OnnxEncoder":

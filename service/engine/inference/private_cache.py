@@ -4,12 +4,16 @@ import errno
 import fcntl
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import s2sent
 from s2sent.service.lock_files import open_lock_file
 
+CODE = Path(s2sent.__file__).parents[1]  # where the modules are that belong to this code
 UMASK = 0o077  # with which an entry is made
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -41,6 +45,25 @@ def locked(entry: Path) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
+
+
+def run_module(*command: str | Path, lock: int) -> str:
+    """Run a module, with its arguments, to make an entry: what it said last where it failed, or "".
+
+    It has the lock too: the entry stays locked where only this process ends.
+    """
+    done = subprocess.run(  # noqa: S603  # this Python, with folders as arguments
+        [sys.executable, "-m", *command],
+        cwd=CODE,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        pass_fds=(lock,),
+        umask=UMASK,
+        check=False,
+    )
+    lines = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
+    return lines[-1] if done.returncode else ""
 
 
 def written_by_others(path: Path) -> str:

@@ -10,22 +10,20 @@ The converter is a process of its own: what it imports and allocates never enter
 import dataclasses
 import logging
 import shutil
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import PARAMETERS, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact, graph_at
 from s2sent.service.engine.inference.private_cache import (
-    UMASK,
     cache_folder,
     is_private,
     locked,
+    run_module,
     written_by_others,
 )
 from s2sent.service.engine.inference.start_step import start_step
@@ -42,7 +40,6 @@ CONVERSION = {"int8": "4", "fp16": "fp16-2", "fp32": "fp32-2"}
 # What a conversion changes in a manifest.
 CONVERTED_FIELDS = ("precision", "exact_without_vnni", "scores", "by_depth", "parity", "versions")
 CONVERTED_FOR_GPU = (*CONVERTED_FIELDS, "inputs")
-CODE = Path(s2sent.__file__).parents[1]  # where the converter is that belongs to this code
 
 
 class ConversionUnavailable(ArtifactError):
@@ -163,31 +160,18 @@ def _convert(source: Artifact, entry: Path, target: str) -> Artifact:
 
 
 def _run_converter(source: Artifact, entry: Path, target: str, lock: int) -> None:
-    """Run the converter, which has the lock too: it stays locked where only this process ends."""
-    command: list[str | Path] = [
-        sys.executable,
-        "-m",
+    failure = run_module(
         CONVERTERS["cpu" if target == "int8" else "cuda"],
         source.path.absolute(),
         entry,
         source.fingerprint,
         *([] if target == "int8" else [target]),
-    ]
-    done = subprocess.run(  # noqa: S603  # this Python, with folders as arguments
-        command,
-        cwd=CODE,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        pass_fds=(lock,),
-        umask=UMASK,
-        check=False,
+        lock=lock,
     )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
+    if failure:
         other = {"int8": "as_is", "fp16": "fp32"}.get(target)
         cure = f" Or set precision to {other}." if other else ""
-        raise ConversionUnavailable(f"Conversion to {target} failed: {said[-1]}{cure}")
+        raise ConversionUnavailable(f"Conversion to {target} failed: {failure}{cure}")
 
 
 def _unwritable(folder: Path, reason: str) -> ConversionUnavailable:

@@ -12,19 +12,17 @@ import json
 import logging
 import os
 import re
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
-import s2sent
 from s2sent.model.artifact.errors import ArtifactError
 from s2sent.model.artifact.manifest import MANIFEST, MODEL
 from s2sent.service.engine.inference.private_cache import (
-    UMASK,
     cache_folder,
     is_private,
     locked,
+    run_module,
     written_by_others,
 )
 from s2sent.service.engine.inference.start_step import start_step
@@ -35,7 +33,6 @@ FORM = 1  # goes up when the export makes something else of the same model
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 FETCHED = [MODEL, f"{MODEL}_data", "*.json", "*/config.json"]  # never code, never pickles
 STATIC_WEIGHTS = ["*.safetensors", "*/*.safetensors"]
-_CODE = Path(s2sent.__file__).parents[1]  # where the exporter is that belongs to this code
 
 
 class ModelUnavailable(ArtifactError):
@@ -55,10 +52,10 @@ def artifact_of(model: str, cache: Path | None = None) -> Path:
     if _is_kept(entry):
         return entry
     try:
-        with locked(entry):
+        with locked(entry) as lock:
             if not _is_kept(entry):  # made by another process meanwhile
                 with start_step(f"exporting {model} to {entry}"):
-                    _make(model, folder, entry)
+                    _make(model, folder, entry, lock)
     except OSError as error:
         raise ModelUnavailable(
             f"{entry.parent} cannot keep the exported model ({error.strerror}): set XDG_CACHE_HOME"
@@ -89,13 +86,14 @@ def _key(model: str, folder: Path | None) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '-', model).strip('-.')[-40:]}-{digest[:16]}"
 
 
-def _make(model: str, folder: Path | None, entry: Path) -> None:
+def _make(model: str, folder: Path | None, entry: Path, lock: int) -> None:
     """Make the artifact of its own graph or table, else, where torch is installed, export it."""
     name = model.rstrip("/").rpartition("/")[2].removeprefix("pypi:")
     has_torch = importlib.util.find_spec("torch") is not None
     if folder is not None and ((folder / MODEL).is_file() or _is_static(folder)):
         try:
-            _run(["s2sent.model.export.from_onnx.conversion", str(folder), str(entry), name], model)
+            module = "s2sent.model.export.from_onnx.conversion"
+            _run([module, str(folder), str(entry), name], model, lock)
             return
         except ModelUnavailable as refusal:
             if not has_torch:
@@ -109,22 +107,12 @@ def _make(model: str, folder: Path | None, entry: Path) -> None:
         )
     # Of a hub's model the folder has no weights: export fetches them by its name.
     source = str(folder) if Path(model).exists() else model
-    _run(["s2sent.training", "export", source, str(entry), "--name", name], model)
+    _run(["s2sent.training", "export", source, str(entry), "--name", name], model, lock)
 
 
-def _run(command: list[str], model: str) -> None:
-    done = subprocess.run(  # noqa: S603  # this Python, with folders as arguments
-        [sys.executable, "-m", *command],
-        cwd=_CODE,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        umask=UMASK,
-    )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"It ended with status {done.returncode}."]
-        raise ModelUnavailable(f"{model} could not be exported: {said[-1]}")
+def _run(command: list[str], model: str, lock: int) -> None:
+    if failure := run_module(*command, lock=lock):
+        raise ModelUnavailable(f"{model} could not be exported: {failure}")
 
 
 def _snapshot(model: str) -> Path | None:

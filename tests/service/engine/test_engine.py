@@ -636,10 +636,14 @@ async def test_run_that_takes_too_long_turns_readiness_red() -> None:
     async with serving(clock, stall_timeout_seconds=60) as harness:
         held = await harness.hold()
         assert harness.engine.readiness().ready
+        waiting = harness.send("waiting")
+        await harness.queued(1)
         clock.now += 61
+        assert harness.value("queue_oldest_seconds", lane="interactive") == 61
+        assert harness.value("queue_tokens", lane="interactive") == len("waiting")
         assert harness.engine.readiness().reason == "batch running for 61 s"
         harness.encoder.gate.set()
-        await held
+        await asyncio.gather(held, waiting)
         await harness.until(lambda: harness.value("engine_ready") == 1)
 
 
@@ -650,7 +654,7 @@ def artifact(folder: Path, canary: list[float]) -> Artifact:
     manifest = Manifest(
         name="tiny", dim=DIM, max_seq_length=32, pooling="mean", normalize=True, precision="fp32",
         inputs=(), selector={}, backbone={}, prompts={}, training={}, scores={}, parity={},
-        fused={}, versions={}, files={},
+        fused={}, versions={}, files={}, depths=(2,),
     )  # fmt: skip
     (folder / "manifest.json").write_text(manifest.to_json())
     (folder / "canary.json").write_text(json.dumps({"text": "canary", "embedding": canary}))
@@ -669,7 +673,9 @@ async def test_start_checks_the_canary_and_describes_the_model(tmp_path: Path) -
     assert engine.readiness().ready
     assert (engine.artifact.manifest.dim, engine.provider) == (DIM, "FakeExecutionProvider")
     assert (engine.artifact.manifest.name, engine.threads >= 1) == ("tiny", True)
-    assert 's2sent_model_info{dim="4",fingerprint="' in harness.metrics.render().decode()
+    assert harness.value("model_info", fingerprint=engine.artifact.fingerprint, dim="4") == 1
+    for histogram in ("batch_texts", "batch_duration_seconds"):
+        assert harness.value(f"{histogram}_count", depth="2") == 0
     assert harness.value("model_load_seconds") > 0
     assert await engine.drain(PATIENCE_SECONDS)
 

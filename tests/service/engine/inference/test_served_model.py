@@ -44,7 +44,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def exported_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Exports run in this process, which has imported what they need."""
 
-    def run(command: list[str], model: str) -> None:
+    def run(command: list[str], model: str, _lock: int) -> None:
         module, *arguments = command
         try:
             if module == "s2sent.training":
@@ -205,7 +205,7 @@ def test_a_hubs_model_without_a_graph_is_exported_by_its_name(
     keep_in(hub, "me/mine", given)
     shutil.rmtree(next(hub.rglob("onnx")))
     ran: list[list[str]] = []
-    monkeypatch.setattr(served_model, "_run", lambda command, _: ran.append(command))
+    monkeypatch.setattr(served_model, "_run", lambda command, *_: ran.append(command))
     entry = artifact_of("me/mine", tmp_path / "cache")
     assert ran == [["s2sent.training", "export", "me/mine", str(entry), "--name", "mine"]]
 
