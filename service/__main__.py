@@ -242,7 +242,6 @@ def _stop(*sentences: str, code: int) -> NoReturn:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run the command line."""
     return app(arguments)
 
 

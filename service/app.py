@@ -61,12 +61,10 @@ OnFatal = Callable[[str], None]
 
 
 def log_ready() -> None:
-    """Log that the service is ready."""
     logger.info("ready")
 
 
 def log_fatal(reason: str) -> None:
-    """Log why the service can no longer work; /ready stays red."""
     logger.critical(reason)
 
 

@@ -13,15 +13,15 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
+from typing import Any
 
 import uvicorn
 import uvloop
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
-from s2sent.service.access.rate_limits import Limiter
 from s2sent.service.api.embedding import Service
 from s2sent.service.app import create_app, log_ready
 from s2sent.service.engine.inference.model import LoadedModel
@@ -29,7 +29,6 @@ from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.http.connection.protocol import HttpConnection
 from s2sent.service.process import stopped_by, tune_garbage_collector
 from s2sent.service.settings import Settings
-from s2sent.service.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -52,29 +51,15 @@ class _Server(uvicorn.Server):
 
 
 class Process:
-    """One run of the service; ``exit_code`` is 0 unless it failed or had to give up on requests."""
+    """One run of the service, whose ``parts`` are arguments of `create_app`.
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        engine: EmbeddingEngine | None = None,
-        model: Future[LoadedModel] | None = None,
-        on_ready: Callable[[], None] = log_ready,
-        metrics: Metrics | None = None,
-        limiter: Limiter | None = None,
-    ) -> None:
+    ``exit_code`` is 0 unless it failed or had to give up on requests.
+    """
+
+    def __init__(self, settings: Settings, **parts: Any) -> None:
         self.exit_code = 0
         self._settings = settings
-        self._app = create_app(
-            settings,
-            engine=engine,
-            model=model,
-            metrics=metrics,
-            limiter=limiter,
-            on_ready=on_ready,
-            on_fatal=self.fail,
-        )
+        self._app = create_app(settings, on_fatal=self.fail, **parts)
         service: Service = self._app.state.service
         self._engine: EmbeddingEngine = service.engine
         self._draining: asyncio.Task[None] | None = None

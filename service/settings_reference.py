@@ -50,7 +50,6 @@ _BOUNDS_BY_OTHERS = {
 
 
 def describe_fields() -> list[FieldDescription]:
-    """Every setting, in the order of the class."""
     return [_describe(name, field) for name, field in Settings.model_fields.items()]
 
 

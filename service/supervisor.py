@@ -101,7 +101,10 @@ class Supervisor:
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
     def _on_engine_ready(self) -> None:
-        self._link.describe(model_payload(self._engine.model))
+        engine = self._engine
+        has_weights = engine.has_block_weights
+        described = model_payload(engine.artifact, engine.provider, has_block_weights=has_weights)
+        self._link.describe(described)
         tune_garbage_collector()
 
     # --- HTTP processes ---

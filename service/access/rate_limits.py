@@ -80,7 +80,6 @@ class RateLimiter:
             buckets.requests.take(1)
 
     async def charge(self, key: Key, tokens: int) -> None:
-        """Count the tokens of a request."""
         buckets = self._buckets_of(key)
         if buckets.tokens:
             buckets.tokens.take(tokens)

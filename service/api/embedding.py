@@ -51,7 +51,6 @@ class Service:
 
     @property
     def model_name(self) -> str:
-        """The model's name in answers."""
         return self.settings.served_name or self.manifest.name
 
     @cached_property
@@ -136,7 +135,6 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """The service that answers this request."""
     service: Service = request.scope["app"].state.service
     return service
 

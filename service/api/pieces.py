@@ -3,6 +3,7 @@
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -39,7 +40,8 @@ def answer_of(
     hold_answer(request, length)
     if length <= SENT_BYTES:
         return Response(b"".join(pieces), headers=headers, media_type=media_type)
-    return _LongAnswer(request, pieces, length, media_type=media_type, headers=headers)
+    headers = {**(headers or {}), "content-length": str(length)}
+    return _LongAnswer(request, pieces, headers=headers, media_type=media_type)
 
 
 class _LongAnswer(Response):
@@ -48,22 +50,12 @@ class _LongAnswer(Response):
     At its deadline, and when the engine aborts, its connection ends: the client sees it cut off.
     """
 
-    def __init__(
-        self,
-        request: Request,
-        pieces: Pieces,
-        length: int,
-        *,
-        media_type: str,
-        headers: Mapping[str, str] | None,
-    ) -> None:
-        size = {"content-length": str(length)}
-        super().__init__(headers={**(headers or {}), **size}, media_type=media_type)
+    def __init__(self, request: Request, pieces: Pieces, **head: Any) -> None:
+        super().__init__(**head)
         self._request = request
         self._pieces = deque(pieces)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         connection = context_of(self._request).disconnect
         try:
             async with serializing(self._request):

@@ -44,7 +44,6 @@ class InFlightRequests:
         self._scopes.add(scope)
 
     def remove(self, scope: asyncio.Timeout) -> None:
-        """A request is no longer in flight."""
         self._scopes.discard(scope)
         if not self._scopes:
             self._idle.set()

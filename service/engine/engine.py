@@ -21,7 +21,7 @@ from s2sent.service.engine.inference.start_step import state_while_starting
 from s2sent.service.engine.inference.throughput import ThroughputEstimate
 from s2sent.service.engine.inference.workers import InferenceWorkers
 from s2sent.service.engine.tokenization import start_threads_of
-from s2sent.service.engine.types import Readiness, ServedModel
+from s2sent.service.engine.types import Readiness
 from s2sent.service.lanes import LANES, Lane
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -86,13 +86,7 @@ class Engine(BaseEngine):
         self._metrics.model_load_seconds.set(self._clock() - (model.opened_since or since))
 
     @property
-    def model(self) -> ServedModel:
-        """The model that is served; raises NotReady before it is loaded."""
-        return self._loaded
-
-    @property
     def queue(self) -> TextQueue:
-        """Where texts wait."""
         return self._batcher
 
     def seconds_to_empty(self, lane: Lane | None = None, more_tokens: int = 0) -> float:

@@ -57,6 +57,5 @@ class RequestContext:
 
 
 def context_of(connection: HTTPConnection) -> RequestContext:
-    """The record of this request."""
     context: RequestContext = connection.scope["state"]["context"]
     return context

@@ -22,7 +22,6 @@ CLIENT_CLOSED_REQUEST = 499  # as in nginx; appears in the log and the metrics o
 
 
 def speaks_openai(path: str) -> bool:
-    """Whether a path belongs to OpenAI's dialect."""
     return path.startswith("/v1/") or path in ("/v1", "/embeddings")
 
 

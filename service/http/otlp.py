@@ -17,7 +17,6 @@ class HideQuery(SpanProcessor):
     """Redacts the query string, which no route reads but in which a client may put text."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Redact ``url.query`` if the span has it."""
         if span.attributes and "url.query" in span.attributes:
             span.set_attribute("url.query", "REDACTED")
 

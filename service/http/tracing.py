@@ -113,7 +113,6 @@ def trace_stages(span: Span, result: EmbedResult, *, began_ns: int) -> None:
 
 
 def trace_serialize(span: Span, seconds: float) -> None:
-    """Add an event to the request's span: its response was just serialised."""
     span.add_event("serialize", {"duration_seconds": seconds}, time.time_ns())
 
 

@@ -93,7 +93,6 @@ def _server_facts(service: Service) -> Facts:
 
 
 def _total(metrics: Metrics, name: str) -> int:
-    """The sum of a metric's series."""
     families = metrics.registry.restricted_registry([name]).collect()
     return int(sum(sample.value for family in families for sample in family.samples))
 

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
@@ -82,14 +82,6 @@ class _RecordQueueHandler(QueueHandler):
         else:
             self.queue.put_nowait(record)
 
-    def take_dropped(self) -> int:
-        """How many records have been dropped since the last call."""
-        if not self.dropped:
-            return 0
-        with self.lock or nullcontext():
-            dropped, self.dropped = self.dropped, 0
-        return dropped
-
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
         vars(record)["context"] = log_fields.get({})
         return record
@@ -125,7 +117,6 @@ class _LineHandler(logging.Handler):
             self.handleError(record)
 
     def flush(self) -> None:
-        """Hand what was written to the operating system."""
         self._unflushed = 0
         try:
             self._stream.flush()
@@ -142,9 +133,9 @@ class _LineListener(QueueListener):
         super().__init__(records.queue, lines)
         self._records = records
         self._lines = lines
+        self._told_dropped = 0
 
     def dequeue(self, block: bool) -> logging.LogRecord:
-        """The next record, as soon as there is one."""
         if self.queue.empty():
             self._tell_dropped()
             self._lines.flush()
@@ -170,7 +161,8 @@ class _LineListener(QueueListener):
             self._lines.flush()
 
     def _tell_dropped(self) -> None:
-        if count := self._records.take_dropped():
+        if count := self._records.dropped - self._told_dropped:
+            self._told_dropped += count
             message = "%d log lines were dropped: they were read more slowly than written"
             told = {"msg": message, "args": (count,), "name": __name__, "levelname": "WARNING"}
             self._lines.handle(logging.makeLogRecord(told))

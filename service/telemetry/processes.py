@@ -129,7 +129,6 @@ def _sum(reports: Iterable[list[Family]]) -> list[Family]:
 
 
 def _total(lives: Iterable[list[Family]], name: str) -> float:
-    """The sum of all samples of a name."""
     samples = (sample for life in lives for *_, own in life for sample in own)
     return sum(value for one, _, value in samples if one == name)
 

@@ -189,7 +189,6 @@ async def _embed_sides(
 def _ranking(
     unit: UnitEmbeddings, queries: Sequence[int], documents: NDArray[np.intp], top_k: int | None
 ) -> Iterator[bytes]:
-    """The best documents of each query as JSON."""
     for query in queries:
         best, scores = ranked_cosines(unit, query, documents, top_k)
         ranked = [

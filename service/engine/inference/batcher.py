@@ -45,7 +45,6 @@ NO_TEXTS = Batch([], exclusive=True)
 
 
 def at_once(call: Call) -> None:
-    """Make a call now."""
     call()
 
 
@@ -91,11 +90,6 @@ class Batcher:
         self._closed = False
 
     @property
-    def idle_workers(self) -> int:
-        """How many threads wait for a batch."""
-        return len(self._idle)
-
-    @property
     def texts(self) -> int:
         """Texts that wait, in both lanes."""
         return sum(queue.texts for queue in self._lanes.values())
@@ -106,11 +100,9 @@ class Batcher:
         return sum(queue.tokens for queue in self._lanes.values())
 
     def texts_in(self, lane: Lane) -> int:
-        """Texts that wait in a lane."""
         return self._lanes[lane].texts
 
     def tokens_in(self, lane: Lane) -> int:
-        """Tokens that wait in a lane."""
         return self._lanes[lane].tokens
 
     def is_full(self, lane: Lane) -> bool:
@@ -155,7 +147,6 @@ class Batcher:
         return True
 
     def drop(self, request: PendingRequest) -> None:
-        """Remove the texts of ``request`` that wait."""
         with self._lock:
             request.dropped = True
             for queue in self._lanes.values():

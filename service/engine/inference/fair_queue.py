@@ -189,7 +189,6 @@ class FairQueue:
         self._count(request, len(positions), tokens)
 
     def drop(self, request: PendingRequest) -> None:
-        """Remove the texts of a request that wait."""
         if request not in self._waiting:
             return
         shapes = {_shape(request, len(sequence)) for sequence in request.sequences}

@@ -145,12 +145,10 @@ class LoadedModel:
 
     @property
     def provider(self) -> str:
-        """ONNX Runtime's name of the execution provider the encoder runs on."""
         return self.encoder.provider
 
     @property
     def has_block_weights(self) -> bool:
-        """Whether the graph gives the selector's block weights."""
         return self.encoder.has_block_weights
 
     def release_memory(self) -> None:

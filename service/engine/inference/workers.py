@@ -82,7 +82,6 @@ class InferenceWorkers:
         return f"batch running for {running:.0f} s"
 
     def start(self) -> None:
-        """Start the threads."""
         for _ in range(self._count):
             self._spawn(verify=lambda: None)
 

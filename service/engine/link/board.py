@@ -41,7 +41,6 @@ class Board:
             self._numbers[at] = seconds[which]
 
     def tokens_in(self, lane: Lane) -> int:
-        """Tokens that wait in a lane."""
         return int(self._numbers[LANES.index(lane)])
 
     def seconds_to_empty(self, lane: Lane | None = None, more_tokens: int = 0) -> float:
@@ -50,11 +49,9 @@ class Board:
 
     @property
     def in_flight(self) -> int:
-        """Requests that all processes work on."""
         return int(sum(self._numbers[_ROW * (1 + at)] for at in range(self._processes)))
 
     def set_in_flight(self, process: int, requests: int) -> None:
-        """Write how many requests a process works on."""
         self._numbers[_ROW * (1 + process)] = requests
 
     def set_started(self, process: int, number: int, started: bool) -> None:
@@ -62,5 +59,4 @@ class Board:
         self._started[NUMBERS * process + number % NUMBERS] = started
 
     def has_started(self, process: int, number: int) -> bool:
-        """Whether a part of a process has been handed to the encoder."""
         return bool(self._started[NUMBERS * process + number % NUMBERS])

@@ -39,11 +39,10 @@ LOST = "the engine process has ended"
 class RemoteModel:
     """What an HTTP process knows of the model that the engine process runs."""
 
-    artifact: Artifact | None
+    artifact: Artifact
     tokenizer: TextTokenizer
     provider: str
     has_block_weights: bool
-    dim: int
 
     @classmethod
     def of(cls, payload: bytes) -> "RemoteModel":
@@ -58,14 +57,11 @@ class RemoteModel:
             manifest.template,
             pools_prompts=manifest.pools_prompts,
         )
-        return cls(
-            artifact, opened, about["provider"], about["has_block_weights"], about["row_length"]
-        )
+        return cls(artifact, opened, about["provider"], about["has_block_weights"])
 
     def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
-        """Numbers of a text in the result."""
-        blocks = len(self.artifact.manifest.fused_blocks(depth)) if weights and self.artifact else 1
-        return self.dim * blocks
+        manifest = self.artifact.manifest
+        return manifest.dim * (len(manifest.fused_blocks(depth)) if weights else 1)
 
 
 class EngineConnection(FrameConnection):
@@ -100,11 +96,9 @@ class EngineConnection(FrameConnection):
     # --- as `service.engine.admission.TextQueue` ---
 
     def tokens_in(self, lane: Lane) -> int:
-        """Tokens that wait in a lane."""
         return self._board.tokens_in(lane)
 
     def is_full(self, lane: Lane) -> bool:
-        """Whether no request would be admitted to the lane now."""
         return self.tokens_in(lane) >= self._max_queue_tokens
 
     def submit(self, *parts: PendingRequest) -> bool:
@@ -119,7 +113,6 @@ class EngineConnection(FrameConnection):
         return True
 
     def drop(self, request: PendingRequest) -> None:
-        """Tell the engine process that nobody waits for a part."""
         if (number := self._number_of.pop(request, None)) is not None:
             del self._of_number[number]
             self.send(Kind.DROP, number)
@@ -146,7 +139,6 @@ class EngineConnection(FrameConnection):
     # --- the connection ---
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
-        """Begin to report."""
         super().connection_made(transport)
         self._report()
 
@@ -161,7 +153,6 @@ class EngineConnection(FrameConnection):
         self.on_state(Readiness(False, LOST), True)
 
     def received(self, kind: int, number: int, payload: memoryview) -> None:
-        """Take what the engine process sends."""
         if kind == Kind.ROWS:
             self._take_rows(number, payload)
         elif kind == Kind.FAILED:
@@ -226,12 +217,10 @@ class _SharedInFlight(InFlightRequests):
         return self._board.in_flight
 
     def add(self, scope: asyncio.Timeout) -> None:
-        """Count a request, by the scope that ends it."""
         super().add(scope)
         self._board.set_in_flight(self._process, len(self._scopes))
 
     def remove(self, scope: asyncio.Timeout) -> None:
-        """A request is no longer in flight."""
         super().remove(scope)
         self._board.set_in_flight(self._process, len(self._scopes))
 

@@ -71,11 +71,9 @@ class FrameConnection(asyncio.Protocol):
         return self._transport.get_write_buffer_size() if self._transport else 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
-        """Begin to send."""
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing can be sent any more."""
         self._transport = None
 
     def close(self) -> None:
@@ -92,7 +90,6 @@ class FrameConnection(asyncio.Protocol):
         self._unsent += HEADER.pack(len(payload), kind, number), payload
 
     def send_json(self, kind: Kind, number: int, value: Any) -> None:
-        """Send a frame whose payload is ``value`` as JSON."""
         self.send(kind, number, orjson.dumps(value))
 
     def received(self, kind: int, number: int, payload: memoryview) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from s2sent.model.artifact.manifest import TOKENIZER
+from s2sent.model.artifact.reader import Artifact
 from s2sent.service.engine.engine import Engine
 from s2sent.service.engine.inference.fair_queue import PendingRequest
 from s2sent.service.engine.link.board import Board
@@ -22,7 +23,7 @@ from s2sent.service.engine.link.frames import (
     parts_of,
     result_payload,
 )
-from s2sent.service.engine.types import Readiness, ServedModel
+from s2sent.service.engine.types import Readiness
 from s2sent.service.errors import ServiceError
 from s2sent.service.lanes import LANES
 
@@ -61,8 +62,7 @@ class LinkServer:
     def describe(self, model: bytes) -> None:
         """Tell all processes what is served (`model_payload`), also those to come."""
         self._model = model
-        for connection in self.connections.values():
-            connection.send(Kind.MODEL, 0, self._model)
+        self._send_all(Kind.MODEL, 0, model)
 
     def set_state(self, readiness: Readiness, *, failed: bool = False) -> None:
         """Tell all processes whether the service is ready, unless they know.
@@ -75,19 +75,20 @@ class LinkServer:
             asyncio.get_running_loop().call_soon(self._send_state)
 
     def _send_state(self) -> None:
+        self._send_all(Kind.STATE, 0, orjson.dumps(self._state))
+
+    def _send_all(self, kind: Kind, number: int = 0, payload: bytes = b"") -> None:
         for connection in self.connections.values():
-            connection.send_json(Kind.STATE, 0, self._state)
+            connection.send(kind, number, payload)
 
     def collect(self) -> list[int]:
         """Ask all processes for their metrics; returns which these are."""
-        for connection in self.connections.values():
-            connection.send(Kind.COLLECT, 1)
+        self._send_all(Kind.COLLECT, 1)
         return list(self.connections)
 
     def stop(self) -> None:
         """Tell all processes to finish what they have accepted, and to end."""
-        for connection in self.connections.values():
-            connection.send(Kind.STOP)
+        self._send_all(Kind.STOP)
 
     def publish(self) -> None:
         """Write the engine's load on the board."""
@@ -97,7 +98,6 @@ class LinkServer:
         self.board.publish(tokens, seconds)
 
     def publish_soon(self) -> None:
-        """`publish` within PUBLISH_SECONDS."""
         if not self._publishes_soon:
             self._publishes_soon = True
             asyncio.get_running_loop().call_later(PUBLISH_SECONDS, self.publish)
@@ -122,7 +122,6 @@ class _LinkedRequest(PendingRequest):
 
     @property
     def started(self) -> bool:
-        """Whether a text of it has been handed to the encoder."""
         return self._connection.board.has_started(self._connection.process, self._number)
 
     @started.setter
@@ -161,17 +160,14 @@ class HttpProcessConnection(FrameConnection):
         self.heard = clock()  # when the process last sent something
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # a stream's
-        """Tell the process what is known by now."""
         super().connection_made(transport)
         self._owner.add(self.process, self)
 
     def data_received(self, data: bytes) -> None:
-        """Note when it came."""
         self.heard = self._clock()
         super().data_received(data)
 
     def received(self, kind: int, number: int, payload: memoryview) -> None:
-        """Do what a frame asks for."""
         if kind == Kind.SUBMIT:
             self._submit(number, payload)
         elif kind == Kind.DROP:
@@ -232,17 +228,11 @@ class HttpProcessConnection(FrameConnection):
             self.send(Kind.REFUSED, number, error_payload(error))
 
 
-def model_payload(model: ServedModel) -> bytes:
+def model_payload(artifact: Artifact, provider: str, *, has_block_weights: bool) -> bytes:
     """What is served, and its tokenizer, as MODEL has them."""
-    artifact = model.artifact
     about = {
-        "row_length": model.row_length(),
-        "provider": model.provider,
-        "has_block_weights": model.has_block_weights,
-    }
-    if artifact is None:
-        return orjson.dumps(about)
-    about |= {
+        "provider": provider,
+        "has_block_weights": has_block_weights,
         "path": str(artifact.path),
         "fingerprint": artifact.fingerprint,
         "manifest": artifact.manifest.to_json(),

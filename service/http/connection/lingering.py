@@ -5,9 +5,20 @@ A close would reset it, and the client may lose the answer that it has not read 
 
 import asyncio
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LINGER_SECONDS = 2.0  # for which such a connection is read on
+
+
+class OrderedFlow(FlowControl):
+    """Reads no more while something that was read waits to be parsed."""
+
+    unparsed = False
+
+    def resume_reading(self) -> None:
+        if not self.unparsed:
+            super().resume_reading()
 
 
 class LingeringConnection(HttpToolsProtocol):
@@ -20,7 +31,6 @@ class LingeringConnection(HttpToolsProtocol):
     _lingers = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        """Take what an application needs of the transport."""
         super().connection_made(transport)
         self.write, self.is_closing = transport.write, transport.is_closing
 
@@ -44,7 +54,6 @@ class LingeringConnection(HttpToolsProtocol):
         self._close_after(LINGER_SECONDS)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request, if there may be one."""
         if self._lingers:
             self.pipeline.clear()
         super().on_response_complete()

@@ -22,8 +22,7 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from s2sent.service.errors import InternalError, ServiceError
-from s2sent.service.http.connection.flow import OrderedFlow
-from s2sent.service.http.connection.lingering import LingeringConnection
+from s2sent.service.http.connection.lingering import LingeringConnection, OrderedFlow
 from s2sent.service.http.connection.malformed import (
     MAX_HEAD_BYTES,
     check_head,
@@ -72,7 +71,6 @@ class HttpConnection(LingeringConnection):
         self._close_after(self.timeout_keep_alive)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the work of this client."""
         super().connection_lost(exc)
         self._unset_keepalive_if_required()  # uvicorn does so after a clean close only
         if self._answering is not None:
@@ -166,7 +164,6 @@ class HttpConnection(LingeringConnection):
     # --- callbacks of the parser; an exception in one becomes HttpParserCallbackError ---
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
         self._end_message()
         super().on_message_begin()
         self._in_head, self._chunk = True, 0
@@ -194,7 +191,6 @@ class HttpConnection(LingeringConnection):
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Hand over a piece of the body."""
         self._surplus -= len(body)
         self._chunk += len(body)
         super().on_body(body)

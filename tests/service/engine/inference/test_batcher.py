@@ -260,7 +260,7 @@ class Takers:
         self._threads = [threading.Thread(target=self._take) for _ in range(count)]
         for thread in self._threads:
             thread.start()
-        while rows.idle_workers < count:
+        while len(rows._idle) < count:
             assert all(thread.is_alive() for thread in self._threads)
 
     def until_taken(self, count: int) -> list[Batch]:
@@ -312,7 +312,7 @@ def test_texts_of_one_turn_of_the_event_loop_run_together() -> None:
     takers = Takers(rows, 2)
     rows.submit(request(5))
     rows.submit(request(6))
-    assert rows.idle_workers == 2
+    assert len(rows._idle) == 2
     (wake,) = turn
     wake()
     batches = takers.until_taken(1)
@@ -383,7 +383,7 @@ def test_an_empty_batch_says_that_nothing_came() -> None:
     batch = rows.next_batch(0.001)
     assert batch is not None
     assert batch.texts == []
-    assert rows.idle_workers == 0
+    assert len(rows._idle) == 0
     rows.submit(request(10))
     assert len(take(rows)) == 1
 
