@@ -42,17 +42,15 @@ def build_encoder(
     *,
     max_seq_length: int | None = None,
     normalize: bool = True,
-    attn_implementation: str | None = None,
 ) -> SentenceTransformer:
     """A new encoder with an untrained selector on ``backbone``, a local folder or a hub id.
 
     Texts are cut at ``max_seq_length`` tokens; None takes the backbone's own limit. Raises
     ValueError where the backbone does not fit the configuration.
     """
-    transformer = load_transformer(backbone, attn_implementation=attn_implementation)
+    transformer = load_transformer(backbone)
     require_padding(transformer.tokenizer, backbone)
-    width = transformer.get_embedding_dimension()
-    require_width(config, width, backbone)
+    _require_width(config, transformer.get_embedding_dimension(), backbone)
     _cut_at(transformer, max_seq_length)
     modules: list[nn.Module] = [
         transformer,
@@ -72,7 +70,7 @@ def build_plain_encoder(
     normalize: bool = True,
 ) -> SentenceTransformer:
     """A new encoder without a selector: the backbone's last block, pooled."""
-    transformer = load_transformer(backbone, attn_implementation=None)
+    transformer = load_transformer(backbone)
     _cut_at(transformer, max_seq_length)
     pooled = Pooling(transformer.get_embedding_dimension(), pooling_mode=pooling)
     modules: list[nn.Module] = [transformer, pooled]
@@ -87,7 +85,6 @@ def build_prompt_encoder(
     pooling: PromptPooling = "mask",
     max_seq_length: int | None = None,
     clean_up: CleanUp = "full_stop",
-    attn_implementation: str | None = None,
 ) -> SentenceTransformer:
     """A new encoder that reads sentences inside ``templates``, on a local folder or a hub id.
 
@@ -98,7 +95,7 @@ def build_prompt_encoder(
     settings say. Raises `TemplateError` for a bad template or a backbone without what it needs, and
     ValueError where the backbone does not fit the selector.
     """
-    loaded = load_transformer(backbone, attn_implementation=attn_implementation)
+    loaded = load_transformer(backbone)
     read: Read = "none" if pooling == "mean" or pooling == "cls" else pooling
     transformer = TemplateTransformer.from_transformer(
         loaded, templates, read=read, clean_up=clean_up
@@ -109,7 +106,7 @@ def build_prompt_encoder(
     pool = Pooling(width, pooling_mode=pooling) if read == "none" else TokenPooling(width)
     selector = []
     if config is not None:
-        require_width(config, width, backbone)
+        _require_width(config, width, backbone)
         selector = [S2SentSelector(config)]
     encoder = assemble([transformer, *selector, pool])
     _align(encoder)
@@ -117,9 +114,7 @@ def build_prompt_encoder(
     return encoder
 
 
-def load_encoder(
-    checkpoint: str | Path, *, attn_implementation: str | None = None
-) -> SentenceTransformer:
+def load_encoder(checkpoint: str | Path) -> SentenceTransformer:
     """Load the encoder that ``encoder.save(checkpoint)`` wrote, with a selector or without.
 
     None of the checkpoint's code is run: the classes are this project's or the library's own.
@@ -130,9 +125,7 @@ def load_encoder(
     """
     checkpoint = local_folder(checkpoint)
     (kind, subfolder), *others = read_modules(checkpoint)
-    transformer = load_transformer(
-        checkpoint, kind=kind, subfolder=subfolder, attn_implementation=attn_implementation
-    )
+    transformer = load_transformer(checkpoint, kind=kind, subfolder=subfolder)
     with loading(checkpoint):
         modules = [kind.load(str(checkpoint), subfolder=path) for kind, path in others]
         require_matching_tokenizer(checkpoint, transformer)
@@ -217,8 +210,7 @@ def pooling_mode(encoder: SentenceTransformer) -> PoolingMode:
     return cast(PoolingMode, modes[0])
 
 
-def require_width(config: SelectorConfig, width: int, backbone: str | Path) -> None:
-    """Raise ValueError unless the selector is as wide as the backbone's hidden states."""
+def _require_width(config: SelectorConfig, width: int, backbone: str | Path) -> None:
     if width != config.width:
         raise ValueError(
             f"the selector is {config.width} wide but {backbone} is {width}: set width={width}."

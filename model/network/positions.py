@@ -10,9 +10,10 @@ def position_table(backbone: nn.Module) -> nn.Embedding | None:
     return next((table for table in tables if isinstance(table, nn.Embedding)), None)
 
 
-def first_position(table: nn.Embedding) -> int:
+def first_position(table: object) -> int:
     """The position id of the first token; RoBERTa-like models count from the padding id."""
-    return 0 if table.padding_idx is None else table.padding_idx + 1
+    padding = getattr(table, "padding_idx", None)
+    return 0 if padding is None else int(padding) + 1
 
 
 def num_positions(backbone: nn.Module) -> int | None:
@@ -27,7 +28,6 @@ def num_positions(backbone: nn.Module) -> int | None:
         for table in (getattr(part, name, None) for name in (*names, "wpe")):
             matrix = getattr(table, "weight", table)  # of an embedding, or the table itself
             if isinstance(matrix, Tensor) and matrix.dim() == 2:
-                padding = getattr(table, "padding_idx", None)
-                skipped = 0 if padding is None else padding + 1
-                rows.append(len(matrix) - skipped - getattr(table, "offset", 0))
+                skipped = first_position(table) + getattr(table, "offset", 0)
+                rows.append(len(matrix) - skipped)
     return min(rows, default=None)

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 MODULE_FILE = "modeling_s2sent_twins.py"
 TOWERS = ("tower_a", "tower_b")  # the folders of a checkpoint
+SOURCE_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
 
 
 class TwinEncoder(InputModule):
@@ -83,30 +84,17 @@ class TwinEncoder(InputModule):
         Path(output_path, MODULE_FILE).write_bytes(Path(__file__).read_bytes())
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        *,
-        trust_remote_code: bool = False,
-        **kwargs: Any,
+    def load(  # type: ignore[override]  # the library gives the other options by name
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
     ) -> Self:
         """Load what `save` wrote, from a folder or from the hub; for sentence-transformers."""
-        source: dict[str, Any] = {
-            "token": token,
-            "cache_folder": cache_folder,
-            "revision": revision,
-            "local_files_only": local_files_only,
-        }
+        source = {name: value for name, value in kwargs.items() if name in SOURCE_OPTIONS}
+        trusts = bool(kwargs.get("trust_remote_code"))
         folders = (
             cls.load_dir_path(model_name_or_path, subfolder=str(Path(subfolder, name)), **source)
             for name in TOWERS
         )
-        return cls(*(SentenceTransformer(f, trust_remote_code=trust_remote_code) for f in folders))
+        return cls(*(SentenceTransformer(f, trust_remote_code=trusts) for f in folders))
 
     def __reduce__(self) -> tuple[Any, ...]:
         # pickle would look the class up under __module__, which names no importable module.

@@ -34,7 +34,6 @@ def load_transformer(
     *,
     kind: type[Module] = Transformer,
     subfolder: str = "",
-    attn_implementation: str | None,
 ) -> Any:
     """The backbone in float32 and its tokenizer, set to return the hidden states of every block.
 
@@ -44,12 +43,11 @@ def load_transformer(
     """
     folder = local_folder(source)
     require_backbone(folder / subfolder)
-    attention = {"attn_implementation": attn_implementation} if attn_implementation else {}
     with loading(folder), readable(str(folder), subfolder) as files:
         transformer = _checked(kind, folder).load(
             files,
             subfolder=subfolder,
-            model_kwargs={**attention, "dtype": torch.float32, "weights_only": True},
+            model_kwargs={"dtype": torch.float32, "weights_only": True},
             config_kwargs={"output_hidden_states": True},
         )
     for part in (transformer.auto_model, transformer.auto_model.config, transformer.tokenizer):

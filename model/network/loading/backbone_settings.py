@@ -20,7 +20,7 @@ from s2sent.model.network.loading.checkpoint import (
     CheckpointError,
     adapter_alone,
     first_line,
-    read_json,
+    read_object,
 )
 
 # The settings of a Transformer; sentence-transformers reads the first of these files that is there.
@@ -87,9 +87,7 @@ def require_backbone(folder: Path) -> None:
     """
     if (folder / ADAPTER_FILE).is_file():
         raise adapter_alone(folder)
-    config = read_json(folder / "config.json")
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{folder / 'config.json'} holds no JSON object: copy it again.")
+    config = read_object(folder / "config.json")
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         brings = " and brings code of its own, which is never run" if "auto_map" in config else ""

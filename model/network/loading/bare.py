@@ -16,7 +16,7 @@ NOT_LOADED = {"auto_map", "quantization_config", "compression_config"}  # and re
 
 def told_of_bare(folder: Path) -> str | None:
     """What to say of a folder with a whole backbone and no pooling; None for any other folder."""
-    config = _settings(folder / "config.json")
+    config = settings_in(folder / "config.json")
     if any((folder / name).is_file() for name in OTHERS) or not all(
         any(next(folder.glob(pattern), None) for pattern in patterns)
         for patterns in (WEIGHTS, TOKENIZERS)
@@ -40,12 +40,13 @@ def told_of_bare(folder: Path) -> str | None:
 def _pads(folder: Path, config: dict[str, Any]) -> bool:
     """Whether texts of several lengths can be read together, which decoders mostly cannot."""
     named = (
-        _settings(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map")
+        settings_in(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map")
     )
     return config.get("pad_token_id") is not None or any(each.get("pad_token") for each in named)
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def settings_in(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; none where it cannot be read, which whoever loads it reports."""
     with suppress(ValueError, OSError, RecursionError):
         content = json.loads(path.read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else {}

@@ -20,16 +20,11 @@ from s2sent.model.artifact.manifest import MANIFEST
 from s2sent.model.network.loading.bare import MODULES_FILE, told_of_bare
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.transformer import TemplateTransformer, TokenPooling
-from s2sent.model.network.twin_encoder import TwinEncoder
 
 BACKBONES: tuple[type[Module], ...] = (Transformer, TemplateTransformer)
 POOLINGS: tuple[type[Module], ...] = (Pooling, TokenPooling)
 HEAD: tuple[type[Module], ...] = (Dense, LayerNorm, Normalize)  # behind the pooling
 KNOWN: tuple[type[Module], ...] = (*BACKBONES, S2SentSelector, *POOLINGS, *HEAD)
-FORMER_MODULES = {  # of checkpoints that were saved before they carried their code
-    "model.network.transformer": TemplateTransformer.__module__,
-    "model.network.twins": TwinEncoder.__module__,
-}
 SETTINGS_FILE = "config_sentence_transformers.json"  # older checkpoints have none
 SETTINGS = ("prompts", "default_prompt_name", "similarity_fn_name")
 ADAPTER_FILE = "adapter_config.json"  # of peft
@@ -61,11 +56,7 @@ def read_modules(checkpoint: Path) -> list[tuple[type[Module], str]]:
     _require_pipeline(checkpoint, [kind for kind, _ in modules])
     for kind, path in modules[1:]:
         if kind not in (Normalize, S2SentSelector):
-            settings = read_json(checkpoint / path / "config.json")
-            if not isinstance(settings, dict):
-                raise CheckpointError(
-                    f"{checkpoint / path / 'config.json'} holds no JSON object: copy it again."
-                )
+            settings = read_object(checkpoint / path / "config.json")
             if kind is Dense:
                 _require_plain_dense(checkpoint / path, settings)
     return modules
@@ -77,23 +68,12 @@ def module_entries(checkpoint: Path) -> list[tuple[str, str]]:
         case [_, *_] as entries if all(map(_is_module, entries)):
             for entry in entries:
                 _require_inside(checkpoint, entry["path"])
-            return [(_today(entry["type"]), entry["path"]) for entry in entries]
+            return [(entry["type"], entry["path"]) for entry in entries]
         case _:
             raise CheckpointError(
                 f"{checkpoint / MODULES_FILE} is no list of modules with type and path: pass a "
                 "folder that encoder.save() wrote."
             )
-
-
-def _today(name: str) -> str:
-    """A class's name as it is saved today."""
-    module, _, class_name = name.rpartition(".")
-    return f"{FORMER_MODULES.get(module, module)}.{class_name}"
-
-
-def has_template(checkpoint: str | Path) -> bool:
-    """Whether a folder is a checkpoint whose sentences are read inside a template."""
-    return names_module(checkpoint, TemplateTransformer)
 
 
 def has_selector(checkpoint: str | Path) -> bool:
@@ -117,14 +97,20 @@ def read_json(path: Path) -> Any:
         ) from error
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of a checkpoint; raises `CheckpointError`."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds no JSON object: copy it again.")
+    return content
+
+
 def read_settings(checkpoint: Path) -> dict[str, Any]:
     """The prompts and the similarity of a checkpoint; raises `CheckpointError`."""
     path = checkpoint / SETTINGS_FILE
     if not path.is_file():
         return {}
-    settings = read_json(path)
-    if not isinstance(settings, dict):
-        raise CheckpointError(f"{path} holds no JSON object: copy it again.")
+    settings = read_object(path)
     prompts = settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(p or "", str) for p in prompts.values()):
         raise CheckpointError(f"{path} has prompts that are no texts by their names: correct them.")

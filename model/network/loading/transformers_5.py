@@ -21,6 +21,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 
+from s2sent.model.network.loading.bare import settings_in
 from s2sent.model.network.loading.checkpoint import CheckpointError
 
 IS_4 = transformers.__version__.partition(".")[0] == "4"  # the release that runs here
@@ -49,7 +50,7 @@ def readable(source: str, subfolder: str = "") -> Iterator[str]:
     changed = {
         name: new
         for name, translate in files
-        if (old := _read(folder / name)) and (new := translate(old, folder)) != old
+        if (old := settings_in(folder / name)) and (new := translate(old, folder)) != old
     }
     if not changed:
         yield source
@@ -63,15 +64,6 @@ def readable(source: str, subfolder: str = "") -> Iterator[str]:
         for name, settings in changed.items():
             (linked / name).write_text(json.dumps(settings), encoding="utf-8")
         yield scratch
-
-
-def _read(path: Path) -> Settings:
-    """The settings in a file; none where it cannot be read, which whoever loads it reports."""
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return settings if isinstance(settings, dict) else {}
 
 
 def _translated(config: Settings, folder: Path) -> Settings:

@@ -127,19 +127,3 @@ def test_code_in_a_checkpoint_is_not_run_here(tmp_path: Path) -> None:
         (folder / "modules.json").write_text(json.dumps(modules))
         with pytest.raises(ValueError, match=r"evil\."):
             load_checkpoint(folder)
-
-
-def test_checkpoints_from_before_they_carried_their_code_load(tmp_path: Path) -> None:
-    """They name a module of the project, as it was called then."""
-    for kind in (decoder, twins):
-        folder = tmp_path / f"{kind.__name__}.saved"
-        encoder = kind(tmp_path / kind.__name__)
-        encoder.save(str(folder), create_model_card=False)
-        modules = (folder / "modules.json").read_text()
-        for now, then in (("template", "transformer"), ("twins", "twins")):
-            modules = modules.replace(f"modeling_s2sent_{now}.", f"model.network.{then}.")
-        assert "modeling_s2sent_t" not in modules
-        (folder / "modules.json").write_text(modules)
-        for file in folder.glob("modeling_s2sent_t*.py"):
-            file.unlink()
-        np.testing.assert_array_equal(load_checkpoint(folder).encode(TEXTS), encoder.encode(TEXTS))
