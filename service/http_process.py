@@ -75,14 +75,13 @@ async def _serve(
     from s2sent.service.telemetry.processes import Merged, report_of
 
     metrics = Metrics()
-    shared = Board.of(board, processes)
     connection = EngineConnection(
-        shared,
+        Board.of(board, processes),
         process,
         max_queue_tokens=settings.max_queue_tokens,
         samples=partial(report_of, metrics),
     )
-    engine = RemoteEngine(settings, metrics, connection, shared, process)
+    engine = RemoteEngine(settings, metrics, connection)
     limiter = RemoteLimiter(connection.call)
     server = Process(settings, engine=engine, metrics=metrics, limiter=limiter, on_ready=on_ready)
     connection.on_stop, engine.on_fatal = server.stop, server.fail

@@ -101,10 +101,7 @@ class Supervisor:
         logger.info("stopped", extra={"fields": {"exit_code": self.exit_code}})
 
     def _on_engine_ready(self) -> None:
-        engine = self._engine
-        has_weights = engine.has_block_weights
-        described = model_payload(engine.artifact, engine.provider, has_block_weights=has_weights)
-        self._link.describe(described)
+        self._link.describe(model_payload(self._engine.artifact, self._engine.model))
         tune_garbage_collector()
 
     # --- HTTP processes ---

@@ -52,7 +52,7 @@ class DetailedEmbeddings(BaseModel):
 
 def details_as_json(request: Request, result: EmbedResult, errors: Errors) -> bytes:
     """A `Details` as JSON; only texts with an error have its fields."""
-    id_ = service_of(request).engine.unknown_id
+    id_ = service_of(request).engine.model.tokenizer.unknown_id
     unknown = () if id_ is None else (id_, ~id_)  # pooled or not
     rows = zip(result.tokens, result.token_ids, result.truncated, strict=True)
     texts: list[dict[str, object]] = [

@@ -56,7 +56,7 @@ class Service:
     @cached_property
     def compute_type(self) -> str:
         """``gpu`` or ``cpu``, by the provider that the encoder runs on."""
-        return "cpu" if self.engine.provider == "CPUExecutionProvider" else "gpu"
+        return "cpu" if self.engine.model.provider == "CPUExecutionProvider" else "gpu"
 
     def fingerprint(self, depth: int | None = None) -> str:
         """The identity of the vectors of a depth (`model.artifact.identity`)."""
@@ -186,9 +186,9 @@ async def embed(
     """
     service, context = service_of(request), context_of(request)
     settings, truncate = service.settings, options.truncate
-    count = len(texts) + (len(others.texts) if others else 0)
+    every = [*texts, *others.texts] if others else texts
     most, said = settings.interactive_texts, request.headers.get(PRIORITY)
-    lane = lane_of(said, count, key=context.key_lane, interactive_texts=most)
+    lane = lane_of(said, len(every), key=context.key_lane, interactive_texts=most)
     asked = EmbedRequest(
         texts,
         prompt_of(service.manifest, options) if prompt is None else prompt,
@@ -203,9 +203,9 @@ async def embed(
         timeout_seconds=remaining_seconds(request),
     )
     context.lane, context.depth = asked.lane, asked.depth
-    context.characters += sum(map(len, asked.all_texts()))
+    context.characters += sum(map(len, every))
     if context.span is not None:
-        context.span.set_attribute("s2sent.texts", count)
+        context.span.set_attribute("s2sent.texts", len(every))
     began_ns = time.time_ns()
     context.result = await unless_disconnected(request, service.engine.embed(asked))
     if context.charge is not None:

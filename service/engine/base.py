@@ -58,27 +58,19 @@ class BaseEngine:
         self._admission = Admission(settings, metrics, queue, seconds_to_empty, in_flight)
 
     @property
+    def model(self) -> ServedModel:
+        """The model that is served; raises NotReady before it is loaded."""
+        if self._model is None:
+            raise not_ready("starting")
+        return self._model
+
+    @property
     def artifact(self) -> Artifact:
-        """The artifact that is served. Like all the model's properties, NotReady before loading."""
-        artifact = self._loaded.artifact
+        """The model's artifact; raises NotReady before it is loaded."""
+        artifact = self.model.artifact
         if artifact is None:
             raise not_ready("starting")
         return artifact
-
-    @property
-    def provider(self) -> str:
-        """ONNX Runtime's name of the execution provider the encoder runs on."""
-        return self._loaded.provider
-
-    @property
-    def has_block_weights(self) -> bool:
-        """Whether `embed` can give the selector's block weights."""
-        return self._loaded.has_block_weights
-
-    @property
-    def unknown_id(self) -> int | None:
-        """The token of what the vocabulary lacks; None where it lacks nothing."""
-        return self._loaded.tokenizer.unknown_id
 
     @property
     def threads(self) -> int:
@@ -121,7 +113,7 @@ class BaseEngine:
         """The texts as tokens, and the others after them, each with its depth."""
         token_ids = partial(
             self._tokenization.token_ids,
-            self._loaded.tokenizer,
+            self.model.tokenizer,
             truncate=request.truncate,
             truncation_direction=request.truncation_direction,
             windows=request.windows,
@@ -140,7 +132,7 @@ class BaseEngine:
     ) -> list[Part]:
         """Queue all texts of a request or none; raises PayloadTooLarge or Overloaded."""
         self._admission.check_windows([row for tokens, _ in at_depths for row in tokens.rows])
-        row_length, now = partial(self._loaded.row_length, weights=request.weights), self._clock()
+        row_length, now = partial(self.model.row_length, weights=request.weights), self._clock()
         parts = [part_of(tokens, request, at, row_length(at), now) for tokens, at in at_depths]
         self._admission.submit([part.pending for part in parts])
         return parts
@@ -182,7 +174,7 @@ class BaseEngine:
         """
         if not admitted:
             self._admission.check_tokenizing(items)
-        work = partial(function, self._loaded.tokenizer)
+        work = partial(function, self.model.tokenizer)
         async with self.track(timeout_seconds, stage=lambda: "tokenize"):
             return await self._tokenization.in_slices(items, work)
 
@@ -211,9 +203,3 @@ class BaseEngine:
 
     def _abort_in_flight(self) -> None:
         self._in_flight.abort(lambda: not_ready(self._admission.state))
-
-    @property
-    def _loaded(self) -> ServedModel:
-        if self._model is None:
-            raise not_ready("starting")
-        return self._model

@@ -47,10 +47,6 @@ class EmbedRequest:
     lane: Lane = "interactive"
     timeout_seconds: float | None = None
 
-    def all_texts(self) -> Sequence[str | Sequence[int]]:
-        """The texts, and the others after them."""
-        return [*self.texts, *self.others.texts] if self.others else self.texts
-
 
 @dataclass(frozen=True, slots=True)
 class EmbedResult:
@@ -88,11 +84,7 @@ class EmbeddingEngine(Protocol):
     @property
     def artifact(self) -> Artifact: ...
     @property
-    def provider(self) -> str: ...
-    @property
-    def has_block_weights(self) -> bool: ...
-    @property
-    def unknown_id(self) -> int | None: ...
+    def model(self) -> "ServedModel": ...
     @property
     def threads(self) -> int: ...
     @property
@@ -142,7 +134,6 @@ class TokenEncoder(Protocol):
         ``exclusive`` says that no other run is expected meanwhile, so that this one may use every
         core. ``depth`` is the last block to run, one of the artifact's depths; None runs all.
         """
-        ...
 
     def block_weights(
         self,
@@ -152,11 +143,9 @@ class TokenEncoder(Protocol):
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Return the selector's weights [blocks, dim] per sequence; as `run`."""
-        ...
 
     def return_memory(self) -> None:
         """Give back the memory that runs keep for the next one."""
-        ...
 
 
 class ServedModel(Protocol):
@@ -173,7 +162,6 @@ class ServedModel(Protocol):
 
     def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
         """Numbers of a text in the result."""
-        ...
 
 
 class TextTokenizer(Protocol):
@@ -195,16 +183,12 @@ class TextTokenizer(Protocol):
         windows: Windows | None = None,
     ) -> list[TokenizedText]:
         """Return the token ids of each text; raises `model.runtime.input_errors.UnusableInput`."""
-        ...
 
     def token_spans(self, text: str, *, add_special_tokens: bool) -> list[TokenSpan]:
         """Return every token of a text, which is not truncated."""
-        ...
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of token ids, which must be of this vocabulary."""
-        ...
 
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """Return each token as the vocabulary spells it."""
-        ...

@@ -78,7 +78,7 @@ def _facts(service: Service) -> dict[str, Facts]:
 
 def _server_facts(service: Service) -> Facts:
     readiness = service.engine.readiness()
-    provider = service.engine.provider.removesuffix("ExecutionProvider")
+    provider = service.engine.model.provider.removesuffix("ExecutionProvider")
     in_flight, waiting, embedded = (
         _total(service.metrics, f"s2sent_{name}")
         for name in ("requests_in_flight", "queue_texts", "texts_total")

@@ -25,6 +25,7 @@ from s2sent.service.engine.types import (
     Item,
     Readiness,
     Result,
+    ServedModel,
     TextTokenizer,
 )
 from s2sent.service.errors import NotReady, ServiceError
@@ -40,7 +41,7 @@ class OneToken:
     """A text is one token; ids are the tokens themselves."""
 
     vocab_size = 2**63
-    unknown_id: int | None = None
+    unknown_id: int | None = 3
 
     def tokenize(self, texts: Sequence[str | Sequence[int]], **options: Any) -> list[TokenizedText]:
         raise NotImplementedError
@@ -76,7 +77,6 @@ class FakeEngine:
     errors: dict[int, ServiceError] = field(default_factory=dict)
     dim: int = DIM
     has_block_weights: bool = True
-    unknown_id: int | None = 3
     threads: int = 2
     tokenizer_threads: int = 3
     calls: list[EmbedRequest] = field(default_factory=list)
@@ -91,7 +91,15 @@ class FakeEngine:
     drains_cleanly: bool = True
 
     def __post_init__(self) -> None:
+        self.tokenizer = OneToken()
         self.artifact = Artifact(Path("unused"), manifest(self.dim), "f" * 64)
+
+    @property
+    def model(self) -> ServedModel:
+        return self
+
+    def row_length(self, depth: int | None = None, *, weights: bool = False) -> int:
+        raise NotImplementedError
 
     async def start(self) -> None:
         self.started.set()
@@ -110,7 +118,7 @@ class FakeEngine:
             self.calls.append(
                 dataclasses.replace(request, texts=side.texts, prompt=side.prompt, depth=side.depth)
             )
-        texts = request.all_texts()
+        texts = [*request.texts, *(request.others.texts if request.others else ())]
         if self.error:
             raise self.error
         async with self._in_flight():
@@ -136,7 +144,7 @@ class FakeEngine:
         """What the function makes of a tokenizer for which a text is one token."""
         if self.error:
             raise self.error
-        return [function(OneToken(), item) for item in items]
+        return [function(self.tokenizer, item) for item in items]
 
     @asynccontextmanager
     async def track(

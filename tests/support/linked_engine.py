@@ -62,7 +62,7 @@ class LinkedEngine(RemoteEngine):
             server, 1, on_ready=lambda: None, on_samples=lambda _, asked: None, **options
         )
         await connect(near, far)
-        engine = cls(settings, metrics, near, board, 1, open_model=lambda _: model)
+        engine = cls(settings, metrics, near, open_model=lambda _: model)
         engine.core, engine.server, engine.near, engine.far = core, server, near, far
         server.describe(b"")
         await engine.start()

@@ -122,7 +122,7 @@ def _blocks(
 
 def _require_weights(service: Service) -> None:
     """Raise InvalidInput where the model has no block weights to give."""
-    if service.engine.has_block_weights:
+    if service.engine.model.has_block_weights:
         return
     cure = (
         "Export its checkpoint again with s2sent-train export."

@@ -173,10 +173,10 @@ def _info(service: Service) -> Info:
         roles={role: manifest.role_prompt_name(role) for role in get_args(Role)},
         precision=manifest.precision,
         min_cosine=manifest.min_cosine,
-        provider=engine.provider,
+        provider=engine.model.provider,
         fingerprint=engine.artifact.fingerprint,
         threads=engine.threads,
-        unknown_id=engine.unknown_id,
+        unknown_id=engine.model.tokenizer.unknown_id,
         warnings=list(settings.warnings),
-        block_weights=engine.has_block_weights,
+        block_weights=engine.model.has_block_weights,
     )

@@ -81,8 +81,8 @@ class EngineConnection(FrameConnection):
     ) -> None:
         super().__init__()
         self._max_queue_tokens = max_queue_tokens
-        self._board = board
-        self._process = process
+        self.board = board
+        self.process = process
         self._samples = samples
         self._numbers = count(1)
         self._of_number: dict[int, PendingRequest] = {}
@@ -96,7 +96,7 @@ class EngineConnection(FrameConnection):
     # --- as `service.engine.admission.TextQueue` ---
 
     def tokens_in(self, lane: Lane) -> int:
-        return self._board.tokens_in(lane)
+        return self.board.tokens_in(lane)
 
     def is_full(self, lane: Lane) -> bool:
         return self.tokens_in(lane) >= self._max_queue_tokens
@@ -105,7 +105,7 @@ class EngineConnection(FrameConnection):
         """Send the parts of a request to the engine process, which may refuse them."""
         first = next(self._numbers)
         for number, part in enumerate(parts, first):
-            self._board.set_started(self._process, number, False)
+            self.board.set_started(self.process, number, False)
             self._of_number[number], self._number_of[part] = part, number
         for _ in parts[1:]:
             next(self._numbers)
@@ -120,7 +120,7 @@ class EngineConnection(FrameConnection):
     def has_started(self, request: PendingRequest) -> bool:
         """Whether a text of a part has been handed to the encoder, also when it is answered."""
         number = self._number_of.get(request)
-        return number is None or self._board.has_started(self._process, number)
+        return number is None or self.board.has_started(self.process, number)
 
     # --- questions ---
 
@@ -208,10 +208,11 @@ class EngineConnection(FrameConnection):
 class _SharedInFlight(InFlightRequests):
     """The requests of this process; their length is that of all processes, by the board."""
 
-    def __init__(self, board: Board, process: int, metrics: Metrics, limit_seconds: float) -> None:
+    def __init__(
+        self, connection: EngineConnection, metrics: Metrics, limit_seconds: float
+    ) -> None:
         super().__init__(metrics, limit_seconds)
-        self._board = board
-        self._process = process
+        self._board, self._process = connection.board, connection.process
 
     def __len__(self) -> int:
         return self._board.in_flight
@@ -237,13 +238,12 @@ class RemoteEngine(BaseEngine):
         settings: Settings,
         metrics: Metrics,
         connection: EngineConnection,
-        board: Board,
-        process: int,
         *,
         open_model: Callable[[bytes], ServedModel] = RemoteModel.of,
     ) -> None:
-        in_flight = _SharedInFlight(board, process, metrics, settings.request_timeout_seconds)
-        super().__init__(settings, metrics, connection, board.seconds_to_empty, in_flight)
+        in_flight = _SharedInFlight(connection, metrics, settings.request_timeout_seconds)
+        seconds_to_empty = connection.board.seconds_to_empty
+        super().__init__(settings, metrics, connection, seconds_to_empty, in_flight)
         self._connection = connection
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self._open_model = open_model

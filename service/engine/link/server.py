@@ -23,7 +23,7 @@ from s2sent.service.engine.link.frames import (
     parts_of,
     result_payload,
 )
-from s2sent.service.engine.types import Readiness
+from s2sent.service.engine.types import Readiness, ServedModel
 from s2sent.service.errors import ServiceError
 from s2sent.service.lanes import LANES
 
@@ -228,11 +228,11 @@ class HttpProcessConnection(FrameConnection):
             self.send(Kind.REFUSED, number, error_payload(error))
 
 
-def model_payload(artifact: Artifact, provider: str, *, has_block_weights: bool) -> bytes:
+def model_payload(artifact: Artifact, model: ServedModel) -> bytes:
     """What is served, and its tokenizer, as MODEL has them."""
     about = {
-        "provider": provider,
-        "has_block_weights": has_block_weights,
+        "provider": model.provider,
+        "has_block_weights": model.has_block_weights,
         "path": str(artifact.path),
         "fingerprint": artifact.fingerprint,
         "manifest": artifact.manifest.to_json(),

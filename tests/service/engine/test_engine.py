@@ -671,7 +671,7 @@ async def test_start_checks_the_canary_and_describes_the_model(tmp_path: Path) -
     await harness.start()
     engine = harness.engine
     assert engine.readiness().ready
-    assert (engine.artifact.manifest.dim, engine.provider) == (DIM, "FakeExecutionProvider")
+    assert (engine.artifact.manifest.dim, engine.model.provider) == (DIM, "FakeExecutionProvider")
     assert (engine.artifact.manifest.name, engine.threads >= 1) == ("tiny", True)
     assert harness.value("model_info", fingerprint=engine.artifact.fingerprint, dim="4") == 1
     for histogram in ("batch_texts", "batch_duration_seconds"):

@@ -157,8 +157,7 @@ async def test_numbers_may_come_round() -> None:
 def test_an_http_process_knows_the_model_by_what_it_is_told(tiny_artifact: Artifact) -> None:
     encoder = open_encoder(tiny_artifact)
     served = LoadedModel(encoder, encoder.tokenizer, tiny_artifact)
-    weights = served.has_block_weights
-    known = RemoteModel.of(model_payload(tiny_artifact, served.provider, has_block_weights=weights))
+    known = RemoteModel.of(model_payload(tiny_artifact, served))
     assert known.artifact.manifest == tiny_artifact.manifest
     assert known.artifact.fingerprint == tiny_artifact.fingerprint
     assert (known.provider, known.has_block_weights) == (served.provider, served.has_block_weights)
