@@ -25,7 +25,7 @@ from itertools import chain, pairwise
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from s2sent.model.export.cpu.packing import packed_state
-from s2sent.model.export.graph import constants_of, dependents_of, makers_of, pick, replace_nodes
+from s2sent.model.export.nodes import constants_of, dependents_of, make_op, makers_of, pick, refill
 
 DEPTH_INPUT = "depth"  # int64 scalar
 NO_ROWS = "no_rows_of_"  # how the empty results begin of the poolings that are not run
@@ -88,7 +88,7 @@ def add_depth_input(
         held = {depth: [products[block] for block in exits[depth]] for depth in depths}
         nodes += _pool_by_own_gates(graph, gates, held, done)
     nodes += pick(graph, set(range(len(graph.node))) - done)
-    replace_nodes(graph, nodes)
+    refill(graph.node, nodes)
     graph.input.append(helper.make_tensor_value_info(DEPTH_INPUT, TensorProto.INT64, []))
     graph.initializer.append(helper.make_tensor(DEPTH_INPUT, TensorProto.INT64, [], [depths[-1]]))
     return model
@@ -108,14 +108,14 @@ def _part_sums(graph: GraphProto) -> None:
         first, second, weight, shift, *bias = node.input
         normed, *_, state = node.output
         inner = f"{state}/without_bias" if bias else state
-        nodes.append(helper.make_node("Add", [first, second], [inner], inner))
+        nodes.append(make_op("Add", [first, second], inner))
         if bias:
-            nodes.append(helper.make_node("Add", [inner, *bias], [state], state))
+            nodes.append(make_op("Add", [inner, *bias], state))
         inputs = [state, weight, shift]
-        norm = helper.make_node("LayerNormalization", inputs, [normed], normed, axis=-1)
+        norm = make_op("LayerNormalization", inputs, normed, axis=-1)
         norm.attribute.extend(each for each in node.attribute if each.name == "epsilon")
         nodes.append(norm)
-    replace_nodes(graph, nodes)
+    refill(graph.node, nodes)
 
 
 def without_exits(model: ModelProto) -> ModelProto:
@@ -131,10 +131,8 @@ def without_exits(model: ModelProto) -> ModelProto:
         nodes += branch.node
         for value, name in zip(branch.output, node.output, strict=True):
             nodes.append(helper.make_node("Identity", [value.name], [name]))
-    replace_nodes(whole.graph, nodes)
-    inputs = [value for value in whole.graph.input if value.name != DEPTH_INPUT]
-    del whole.graph.input[:]
-    whole.graph.input.extend(inputs)
+    refill(whole.graph.node, nodes)
+    refill(whole.graph.input, [each for each in whole.graph.input if each.name != DEPTH_INPUT])
     return whole
 
 
@@ -149,16 +147,10 @@ def _pool_by_own_gates(
     depths = sorted(held)
     results = gates.results[depths[-1]]
     empty = {result: f"{NO_ROWS}{result}" for result in results}
-    nodes = [
-        helper.make_node(
-            "Constant",
-            [],
-            [name],
-            name,
-            value=helper.make_tensor("", TensorProto.FLOAT, [0, *shape], []),
-        )
-        for name, shape in zip(empty.values(), gates.shapes, strict=True)
-    ]
+    nodes = []
+    for name, shape in zip(empty.values(), gates.shapes, strict=True):
+        no_rows = helper.make_tensor("", TensorProto.FLOAT, [0, *shape], [])
+        nodes.append(make_op("Constant", [], name, value=no_rows))
     inside = set[int]()
     for above, depth in zip([None, *depths], depths, strict=False):
         own = gates.results[depth]
@@ -182,7 +174,7 @@ def _pool_by_own_gates(
     done |= inside
     for result in results:
         parts = [_part(result, depth) for depth in depths]
-        nodes.append(helper.make_node("Concat", parts, [result], result, axis=0))
+        nodes.append(make_op("Concat", parts, result, axis=0))
     return [*nodes, *_name_outputs(graph, gates, pick(graph, inside))]
 
 
@@ -211,11 +203,11 @@ def _condition(above: int | None, depth: int | None) -> tuple[list[NodeProto], s
     wanted = f"stops_by_{depth}"
     if depth is None:
         return [], _deeper(above)
-    stops = helper.make_node("Not", [_deeper(depth)], [wanted], wanted)
+    stops = make_op("Not", [_deeper(depth)], wanted)
     if above is None:
         return [stops], wanted
     between = f"{wanted}_after_{above}"
-    both = helper.make_node("And", [_deeper(above), wanted], [between], between)
+    both = make_op("And", [_deeper(above), wanted], between)
     return [stops, both], between
 
 
@@ -229,7 +221,7 @@ def _fill(rows: str, slots: Slots, there: dict[str, str]) -> Iterator[NodeProto]
     """Nodes that make the products in ``slots``, copies where the block's product is ``there``."""
     for block, product in slots:
         old = there.setdefault(block, product)
-        made = helper.make_node("MatMul", [rows, block], [product], product)
+        made = make_op("MatMul", [rows, block], product)
         yield made if old == product else _copy(old, product)
 
 
@@ -263,8 +255,8 @@ def _deeper_than(
         "else_branch": _branch([_copy(old, new) for new, old in kept.items()], kept, "kept"),
     }
     return (
-        helper.make_node("Constant", [], [limit], limit, value_int=depth),
-        helper.make_node("Greater", [DEPTH_INPUT, limit], [deeper], deeper),
+        make_op("Constant", [], limit, value_int=depth),
+        make_op("Greater", [DEPTH_INPUT, limit], deeper),
         helper.make_node("If", [deeper], [*kept], f"if_{deeper}", **branches),
     )
 
@@ -290,4 +282,4 @@ def _branch(
 
 
 def _copy(old: str, new: str) -> NodeProto:
-    return helper.make_node("Identity", [old], [new], new)
+    return make_op("Identity", [old], new)

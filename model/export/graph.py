@@ -7,19 +7,22 @@ or plain pooling) is joined to it again.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
-from graphlib import TopologicalSorter
+from collections.abc import Sequence
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper
 from onnxruntime.transformers.fusion_options import FusionOptions
 from onnxruntime.transformers.optimizer import optimize_by_fusion
 
 from s2sent.model.artifact.errors import UserError
 from s2sent.model.artifact.weights_file import WEIGHTS_LOCATION
+from s2sent.model.export.nodes import makers_of, pick, read_by, refill, sort, with_branches
+from s2sent.model.runtime.encoder import POOLED_OUTPUT
 
 OPSET = 18
 LARGEST_GRAPH = 2_000_000_000  # bytes of weights in one file; a protocol buffer has at most 2 GiB
+OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)  # of every graph, normalised or not, and before
+LARGE_WEIGHT = 1_000  # bytes; sizes and axes have fewer
 POOLING = "pooling/"  # what the names of the pooling's own tensors begin with
 
 _ATTENTION_OPERATORS = ("Attention", "MultiHeadAttention")
@@ -100,8 +103,7 @@ def join(encoder: ModelProto, pooling: ModelProto) -> ModelProto:
     encoder.graph.input.extend(each for each in pooling.graph.input if each.name not in known)
     encoder.graph.node.extend(pooling.graph.node)
     encoder.graph.initializer.extend(pooling.graph.initializer)
-    del encoder.graph.output[:]
-    encoder.graph.output.extend(pooling.graph.output)
+    refill(encoder.graph.output, pooling.graph.output)
     del encoder.graph.value_info[:]  # shapes of tensors that fusion removed
     for node in encoder.graph.node:
         node.doc_string = ""
@@ -117,7 +119,7 @@ def _part(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> M
     known = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names}
     known |= {value.name: value for value in (*whole.input, *whole.output)}
     nodes = pick(whole, makers_of(whole, outputs, inputs))
-    read = {name for node in nodes for name in _read_by(node)}
+    read = {name for node in nodes for name in read_by(node)}
     weights = [tensor for tensor in whole.initializer if tensor.name in read]
     ends = [known[name] for name in inputs], [known[name] for name in outputs]
     return helper.make_model(
@@ -158,119 +160,6 @@ def _rename_values(half: ModelProto, *, prefix: str) -> None:
         tensor.name = prefix + tensor.name
 
 
-def replace_nodes(graph: GraphProto, nodes: Sequence[NodeProto]) -> None:
-    """Replace all nodes of the graph by ``nodes``, some of which may be its own."""
-    copies = helper.make_graph(nodes, graph.name, [], []).node
-    del graph.node[:]
-    graph.node.extend(copies)
-
-
-def with_branches(graph: GraphProto) -> Iterator[GraphProto]:
-    """The branches of the graph's operators, innermost first, and the graph itself at the end."""
-    for branch in (branch for node in graph.node for branch in _branches(node)):
-        yield from with_branches(branch)
-    yield graph
-
-
-def map_nodes(graph: GraphProto, made: Callable[[NodeProto], NodeProto | None]) -> int:
-    """Put what is ``made`` of a node in its place, unless None, in the graph and its branches.
-
-    Returns how many nodes it was.
-    """
-    count = 0
-    for part in list(with_branches(graph)):
-        others = [made(node) for node in part.node]
-        count += len(others) - others.count(None)
-        pairs = zip(part.node, others, strict=True)
-        replace_nodes(part, [node if other is None else other for node, other in pairs])
-    return count
-
-
-def choose(condition: str, result: str, then: NodeProto, otherwise: NodeProto) -> NodeProto:
-    """An If, which gives as ``result`` what one of two nodes gives."""
-    branches = {}
-    for name, node in (("then_branch", then), ("else_branch", otherwise)):
-        given = helper.make_empty_tensor_value_info(node.output[0])
-        branches[name] = helper.make_graph([node], name, [], [given])
-    return helper.make_node("If", [condition], [result], result, **branches)
-
-
-def _branches(node: NodeProto) -> list[GraphProto]:
-    return [each.g for each in node.attribute if each.type == AttributeProto.GRAPH]
-
-
-def makers_of(graph: GraphProto, values: Sequence[str], given: Sequence[str] = ()) -> set[int]:
-    """The positions of the nodes that ``values`` are made by, one after another, of ``given`` ones.
-
-    A node needs what its branches read too. An empty name stands for an optional input or output
-    that is left out.
-    """
-    maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    for name in ("", *given):
-        maker.pop(name, None)
-    needed: set[int] = set()
-    names = [*values]
-    while names:
-        position = maker.get(names.pop())  # None for an input or a weight
-        if position is not None and position not in needed:
-            needed.add(position)
-            names += _read_by(graph.node[position])
-    return needed
-
-
-def _read_by(node: NodeProto) -> list[str]:
-    """The values that a node reads, and its branches of what is made outside them."""
-    names = [*node.input]
-    for branch in _branches(node):
-        own = {name for inner in branch.node for name in inner.output}
-        names += (name for inner in branch.node for name in _read_by(inner) if name not in own)
-    return names
-
-
-def sort(graph: GraphProto) -> None:
-    """Put each node behind those that it reads, in place; a sorted graph stays as it is."""
-    maker = {name: position for position, node in enumerate(graph.node) for name in node.output}
-    before = {
-        position: {maker[name] for name in _read_by(node) if name and name in maker}
-        for position, node in enumerate(graph.node)
-    }
-    if any(position <= max(read, default=-1) for position, read in before.items()):
-        order = TopologicalSorter(before).static_order()
-        replace_nodes(graph, [graph.node[position] for position in order])
-
-
-def constants_of(graph: GraphProto) -> set[str]:
-    """The values that depend on no input: weights, and what they are unfolded to."""
-    constant = {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        if constant.issuperset(filter(None, node.input)):
-            constant.update(filter(None, node.output))
-    return constant
-
-
-def dependents_of(graph: GraphProto, value: str) -> set[int]:
-    """The positions of the nodes that depend on ``value``."""
-    known, dependent = {value}, set[int]()
-    for position, node in enumerate(graph.node):
-        if not known.isdisjoint(node.input):
-            dependent.add(position)
-            known.update(filter(None, node.output))
-    return dependent
-
-
-def pick(graph: GraphProto, positions: Collection[int]) -> list[NodeProto]:
-    """The nodes at ``positions``, in the graph's order."""
-    return [graph.node[position] for position in sorted(positions)]
-
-
-def drop_unread(graph: GraphProto) -> None:
-    """Remove the initializers that no node reads."""
-    read = {name for part in with_branches(graph) for node in part.node for name in node.input}
-    for index in reversed(range(len(graph.initializer))):
-        if graph.initializer[index].name not in read:
-            del graph.initializer[index]
-
-
 def save(graph: ModelProto, path: str) -> None:
     """Sort the graph, check it against the ONNX specification and write it, as two files if large.
 
@@ -292,6 +181,19 @@ def save(graph: ModelProto, path: str) -> None:
             f"the graph is none that ONNX allows ({said}): export it with standard operators, or"
             " choose a backbone of a family in docs/encoders.md."
         ) from None
+
+
+def weights_as_inputs(model: ModelProto) -> ModelProto:
+    """The same graph, its large weights as inputs: ONNX's own tools take at most 2 GiB."""
+    graph = model.graph
+    large = {each.name: each for each in graph.initializer if len(each.raw_data) > LARGE_WEIGHT}
+    inputs = [helper.make_tensor_value_info(n, w.data_type, w.dims) for n, w in large.items()]
+    small = [each for each in graph.initializer if each.name not in large]
+    return helper.make_model(
+        helper.make_graph(graph.node, graph.name, [*graph.input, *inputs], graph.output, small),
+        opset_imports=model.opset_import,
+        ir_version=model.ir_version,
+    )
 
 
 def weight_bytes(graph: ModelProto) -> int:

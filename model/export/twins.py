@@ -9,17 +9,15 @@ Both towers read the same inputs, so one run gives the sum, and an engine needs 
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.compose import add_prefix_graph
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
@@ -31,13 +29,12 @@ from s2sent.model.export import graph
 from s2sent.model.export.checkpoint import TRAINING_RECORD, encode, export_checkpoint, write_canary
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at
+from s2sent.model.export.nodes import constant, drop_unread, make_op, makers_of, pick, refill
 from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
 from s2sent.model.export.parity import check_parity, checked_prompt_name
 from s2sent.model.network.twin_encoder import TOWERS
 from s2sent.model.network.twins import get_twins, join_towers, load_twin_encoder
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
-
-OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 
 
 def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Artifact:
@@ -94,39 +91,32 @@ def sum_towers(towers: Sequence[ModelProto], *, normalize: bool) -> ModelProto:
     whole = towers[0].graph
     whole.node.extend(towers[1].graph.node)
     whole.initializer.extend(towers[1].graph.initializer)
-    nodes, constants = _sum(pooled, normalize=normalize)
-    whole.node.extend(nodes)
-    whole.initializer.extend(
-        numpy_helper.from_array(value, name) for name, value in constants.items()
-    )
-    shape = whole.output[0].type.tensor_type.shape
-    width = shape.dim[-1].dim_value or shape.dim[-1].dim_param
-    del whole.output[:], whole.value_info[:]
-    for name in OUTPUTS:
-        kind = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width])
-        whole.output.append(kind)
+    whole.node.extend(_sum(whole, pooled, normalize=normalize))
+    *_, last = whole.output[0].type.tensor_type.shape.dim
+    shape = ["batch", last.dim_value or last.dim_param]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in graph.OUTPUTS]
+    refill(whole.output, outputs)
+    del whole.value_info[:]
     # Without what only the towers' own outputs need.
-    graph.replace_nodes(whole, graph.pick(whole, graph.makers_of(whole, OUTPUTS)))
-    graph.drop_unread(whole)
+    refill(whole.node, pick(whole, makers_of(whole, graph.OUTPUTS)))
+    drop_unread(whole)
     return towers[0]
 
 
-def _sum(
-    pooled: Sequence[str], *, normalize: bool
-) -> tuple[list[NodeProto], Mapping[str, NDArray[Any]]]:
-    """Nodes that add the vectors and give both `OUTPUTS`, and the constants that they read."""
-    sentence, total = OUTPUTS
-    added = helper.make_node("Add", [*pooled], [total], total)
+def _sum(whole: GraphProto, pooled: Sequence[str], *, normalize: bool) -> list[NodeProto]:
+    """Nodes that add the vectors and give both `OUTPUTS`; adds the constants that they read."""
+    sentence, total = graph.OUTPUTS
+    added = make_op("Add", pooled, total)
     if not normalize:
-        return [added, helper.make_node("Identity", [total], [sentence], sentence)], {}
-    axis, least, norm, divisor = (f"sum/{part}" for part in ("axis", "least", "norm", "divisor"))
-    nodes = [
+        return [added, make_op("Identity", [total], sentence)]
+    axis = constant(whole, "sum/axis", [-1])
+    least = constant(whole, "sum/least", LEAST_NORM, np.float32)
+    return [
         added,
-        helper.make_node("ReduceL2", [total, axis], [norm], norm, keepdims=1),
-        helper.make_node("Max", [norm, least], [divisor], divisor),
-        helper.make_node("Div", [total, divisor], [sentence], sentence),
+        make_op("ReduceL2", [total, axis], "sum/norm", keepdims=1),
+        make_op("Max", ["sum/norm", least], "sum/divisor"),
+        make_op("Div", [total, "sum/divisor"], sentence),
     ]
-    return nodes, {axis: np.array([-1], np.int64), least: np.array(LEAST_NORM, np.float32)}
 
 
 def _copy_companions(tower: Artifact, folder: Path) -> None:

@@ -9,11 +9,10 @@ length, length]. `model.runtime.encoder.OnnxEncoder` runs each longer text alone
 always takes the same branch, whatever stands beside it.
 """
 
-import numpy as np
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto
 
 from s2sent.model.export.cpu.packing import MASK
-from s2sent.model.export.graph import choose, map_nodes, replace_nodes
+from s2sent.model.export.nodes import choose, constant, make_op, map_nodes, refill
 from s2sent.model.runtime.encoder import LONG_TEXT
 
 LONG_UNPADDED = "long/unpadded"  # true for a long batch without padding
@@ -27,7 +26,7 @@ def skip_mask_for_long_texts(graph: GraphProto) -> int:
     """
     count = map_nodes(graph, _either)
     if count:
-        replace_nodes(graph, [*_condition(graph), *graph.node])
+        refill(graph.node, [*_condition(graph), *graph.node])
     return count
 
 
@@ -39,7 +38,7 @@ def _either(node: NodeProto) -> NodeProto | None:
     branches = []
     for branch, inputs in (("then", node.input[:3]), ("else", node.input)):
         name = f"{result}/{branch}"
-        form = helper.make_node("MultiHeadAttention", inputs, [name], name, domain=node.domain)
+        form = make_op("MultiHeadAttention", inputs, name, domain=node.domain)
         form.attribute.extend(node.attribute)
         branches.append(form)
     return choose(LONG_UNPADDED, result, *branches)
@@ -47,18 +46,14 @@ def _either(node: NodeProto) -> NodeProto | None:
 
 def _condition(graph: GraphProto) -> list[NodeProto]:
     """Nodes that make the condition of the mask."""
-    length, least, long = "long/length", "long/least", "long/enough"
-    limit, some = "long/limit", "long/some"
-    shape = helper.make_node("Shape", [MASK], [length], length, start=1, end=2)
-    graph.initializer.extend(
-        numpy_helper.from_array(np.array(value, np.int64), name)
-        for name, value in ((limit, [LONG_TEXT]), (some, [0]), ("long/shape", []))
-    )
+    limit = constant(graph, "long/limit", [LONG_TEXT])
+    some = constant(graph, "long/some", [0])
+    scalar = constant(graph, "long/shape", [])
     return [
-        shape,
-        helper.make_node("ReduceMin", [MASK], [least], least, keepdims=0),
-        helper.make_node("Greater", [length, limit], [long], long),
-        helper.make_node("Greater", [least, some], ["long/whole"], "long/whole"),
-        helper.make_node("And", [long, "long/whole"], ["long/both"], "long/both"),
-        helper.make_node("Reshape", ["long/both", "long/shape"], [LONG_UNPADDED], LONG_UNPADDED),
+        make_op("Shape", [MASK], "long/length", start=1, end=2),
+        make_op("ReduceMin", [MASK], "long/least", keepdims=0),
+        make_op("Greater", ["long/length", limit], "long/enough"),
+        make_op("Greater", ["long/least", some], "long/whole"),
+        make_op("And", ["long/enough", "long/whole"], "long/both"),
+        make_op("Reshape", ["long/both", scalar], LONG_UNPADDED),
     ]

@@ -12,11 +12,11 @@ ONNX operators, Attention, version 23: https://onnx.ai/onnx/operators/onnx__Atte
 from collections.abc import Collection
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper
 
 from s2sent.model.export.cpu.long_attention import LONG_UNPADDED
 from s2sent.model.export.cpu.packing import MASK
-from s2sent.model.export.graph import choose, drop_unread, map_nodes, replace_nodes
+from s2sent.model.export.nodes import choose, constant, drop_unread, make_op, map_nodes, refill
 
 OPSET = 23  # the first with Attention
 _IR_VERSION = 11  # the format's version that came with it
@@ -47,7 +47,7 @@ def attend_by_standard_operator(model: ModelProto) -> int:
         made = [output for node in graph.node for output in node.output]
         first = made.index(LONG_UNPADDED) + 1 if LONG_UNPADDED in made else 0
         hide = _hide(graph, unless=LONG_UNPADDED if first else None)
-        replace_nodes(graph, [*graph.node[:first], *hide, *graph.node[first:]])
+        refill(graph.node, [*graph.node[:first], *hide, *graph.node[first:]])
         drop_unread(graph)
         for entry in model.opset_import:
             if not entry.domain:
@@ -71,15 +71,8 @@ def _standard(attention: NodeProto) -> NodeProto:
     given = {each.name: helper.get_attribute_value(each) for each in attention.attribute}
     heads = given["num_heads"]
     scale = {"scale": given["scale"]} if given.get("scale") else {}  # 0: 1 / sqrt(width of a head)
-    return helper.make_node(
-        "Attention",
-        [*attention.input[:3], HIDDEN_KEYS],
-        attention.output[:1],
-        attention.name,
-        q_num_heads=heads,
-        kv_num_heads=heads,
-        **scale,
-    )
+    inputs, result = [*attention.input[:3], HIDDEN_KEYS], attention.output[0]
+    return make_op("Attention", inputs, result, q_num_heads=heads, kv_num_heads=heads, **scale)
 
 
 def _hide(graph: GraphProto, unless: str | None) -> list[NodeProto]:
@@ -87,32 +80,19 @@ def _hide(graph: GraphProto, unless: str | None) -> list[NodeProto]:
 
     Where the value ``unless`` is true nothing reads it, and it has one row of keys.
     """
-    table, rows, one = "attention/table", "attention/row", "attention/one"
-    graph.initializer.extend(
-        numpy_helper.from_array(values, name)
-        for name, values in (
-            (table, np.array([HIDDEN, 0], np.float32)),
-            (rows, np.array([0, 1, 1, -1], np.int64)),  # 0: as it is
-            (one, np.array([1], np.int64)),
-        )
-    )
-    shown, row = "attention/shown", "attention/keys"
-    length, shape = "attention/length", "attention/shape"
+    table = constant(graph, "attention/table", [HIDDEN, 0], np.float32)
+    rows = constant(graph, "attention/row", [0, 1, 1, -1])  # 0: as it is
+    one = constant(graph, "attention/one", [1])
+    row, shape = "attention/keys", "attention/shape"
+    expanded = make_op("Expand", [row, shape], HIDDEN_KEYS)
+    if unless is not None:
+        alone = make_op("Identity", [row], f"{HIDDEN_KEYS}/row")
+        expanded = make_op("Expand", [row, shape], f"{HIDDEN_KEYS}/rows")
+        expanded = choose(unless, HIDDEN_KEYS, alone, expanded)
     return [
-        helper.make_node("Gather", [table, MASK], [shown], shown),
-        helper.make_node("Reshape", [shown, rows], [row], row),
-        helper.make_node("Shape", [MASK], [length], length, start=1),
-        helper.make_node("Concat", [one, one, length, one], [shape], shape, axis=0),
-        _expand(row, shape, HIDDEN_KEYS) if unless is None else _either(unless, row, shape),
+        make_op("Gather", [table, MASK], "attention/shown"),
+        make_op("Reshape", ["attention/shown", rows], row),
+        make_op("Shape", [MASK], "attention/length", start=1),
+        make_op("Concat", [one, one, "attention/length", one], shape, axis=0),
+        expanded,
     ]
-
-
-def _expand(row: str, shape: str, result: str) -> NodeProto:
-    return helper.make_node("Expand", [row, shape], [result], result)
-
-
-def _either(condition: str, row: str, shape: str) -> NodeProto:
-    """The row itself where the condition is true, else expanded."""
-    as_it_is, expanded = (f"{HIDDEN_KEYS}/{name}" for name in ("row", "rows"))
-    alone = helper.make_node("Identity", [row], [as_it_is], as_it_is)
-    return choose(condition, HIDDEN_KEYS, alone, _expand(row, shape, expanded))

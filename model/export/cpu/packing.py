@@ -19,10 +19,9 @@ the CPU would have to wait for the GPU's token count. docs/artifact.md has the g
 from collections import Counter
 from collections.abc import Sequence
 
-import numpy as np
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, helper
 
-from s2sent.model.export.graph import drop_unread, replace_nodes, with_branches
+from s2sent.model.export.nodes import constant, drop_unread, make_op, refill, with_branches
 
 MASK = "attention_mask"  # int64 [batch, length] of 0 and 1, one of the encoder's inputs
 
@@ -71,7 +70,7 @@ def pack(graph: GraphProto) -> bool:
                 nodes += _pack(name, _packed(name))
             elif name in packed & outputs:
                 nodes.append(_unpack(_packed(name), name))
-    replace_nodes(graph, nodes)
+    refill(graph.node, nodes)
     drop_unread(graph)
     return True
 
@@ -143,23 +142,17 @@ def _find_tokens(graph: GraphProto, width: int) -> list[NodeProto]:
     line, zero, one = "packing/line", "packing/zero", "packing/one"
     flat, found, counted = "packing/mask", "packing/found", "packing/counted"
     before, index, shape = "packing/before", "packing/index", "packing/shape"
-    constants = {line: [-1], zero: 0, one: 1, _FLAT: [-1, width]}
-    graph.initializer.extend(
-        numpy_helper.from_array(np.array(value, np.int64), name)
-        for name, value in constants.items()
-    )
+    for name, value in ((line, [-1]), (zero, 0), (one, 1), (_FLAT, [-1, width])):
+        constant(graph, name, value)
     return [
-        helper.make_node(operator, inputs, [output], output)
-        for operator, inputs, output in (
-            ("Reshape", [MASK, line], flat),
-            ("NonZero", [flat], found),
-            ("Reshape", [found, line], _TOKENS),
-            ("CumSum", [flat, zero], counted),
-            ("Sub", [counted, one], before),
-            ("Max", [before, zero], index),  # of padding in front of the first token
-            ("Shape", [MASK], shape),
-            ("Reshape", [index, shape], _PLACES),
-        )
+        make_op("Reshape", [MASK, line], flat),
+        make_op("NonZero", [flat], found),
+        make_op("Reshape", [found, line], _TOKENS),
+        make_op("CumSum", [flat, zero], counted),
+        make_op("Sub", [counted, one], before),
+        make_op("Max", [before, zero], index),  # of padding in front of the first token
+        make_op("Shape", [MASK], shape),
+        make_op("Reshape", [index, shape], _PLACES),
     ]
 
 
@@ -167,32 +160,17 @@ def _attend(node: NodeProto) -> list[NodeProto]:
     """An Attention operator as one product of packed tokens and attention over padded rows."""
     states, weight, bias, mask = node.input[:_ATTENTION_INPUTS]
     result = node.output[0]
+    joint, padded = f"{result}/joint", f"{result}/padded"
     parts = [f"{result}/{part}" for part in ("query", "key", "value")]
-    attention = helper.make_node(
-        "MultiHeadAttention",
-        [*parts, "", mask],
-        [f"{result}/padded"],
-        node.name,
-        domain="com.microsoft",
-    )
+    attention = make_op("MultiHeadAttention", [*parts, "", mask], padded, domain="com.microsoft")
     attention.attribute.extend(node.attribute)
     return [
-        *_project(_packed(states), weight, bias, result, parts),
-        attention,
-        *_pack(f"{result}/padded", _packed(result)),
-    ]
-
-
-def _project(
-    tokens: str, weight: str, bias: str, result: str, parts: Sequence[str]
-) -> Sequence[NodeProto]:
-    """Packed tokens to query, key and value [batch, length, width] by one product."""
-    joint = f"{result}/joint"
-    return (
-        helper.make_node("Gemm", [tokens, weight, bias], [_packed(joint)], joint),
+        make_op("Gemm", [_packed(states), weight, bias], _packed(joint)),
         _unpack(_packed(joint), joint),
         helper.make_node("Split", [joint], parts, f"{joint}/split", axis=-1, num_outputs=3),
-    )
+        attention,
+        *_pack(padded, _packed(result)),
+    ]
 
 
 def _on_packed(node: NodeProto, packed: set[str]) -> NodeProto:
@@ -206,14 +184,14 @@ def _pack(padded: str, tokens: str) -> Sequence[NodeProto]:
     """[batch, length, width] to [tokens, width]."""
     line = f"{padded}/flat"
     return (
-        helper.make_node("Reshape", [padded, _FLAT], [line], line),
-        helper.make_node("Gather", [line, _TOKENS], [tokens], tokens, axis=0),
+        make_op("Reshape", [padded, _FLAT], line),
+        make_op("Gather", [line, _TOKENS], tokens, axis=0),
     )
 
 
 def _unpack(tokens: str, padded: str) -> NodeProto:
     """[tokens, width] to [batch, length, width]."""
-    return helper.make_node("Gather", [tokens, _PLACES], [padded], f"{padded}/unpack", axis=0)
+    return make_op("Gather", [tokens, _PLACES], padded, axis=0)
 
 
 def _packed(name: str) -> str:

@@ -21,7 +21,6 @@ import numpy as np
 import onnx
 import onnxruntime
 from numpy.typing import NDArray
-from onnx import helper
 from onnx.utils import Extractor
 from tokenizers import Tokenizer as Vocabulary
 
@@ -51,6 +50,7 @@ from s2sent.model.export.from_onnx.folder import (
 )
 from s2sent.model.export.from_onnx.pooling import STATES, pooling_graph
 from s2sent.model.export.from_onnx.static_table import static_graph, static_tokenizer
+from s2sent.model.export.nodes import refill
 from s2sent.model.export.parity import (
     ParityError,
     check_parity,
@@ -66,7 +66,6 @@ from s2sent.model.runtime.encoder import (
 from s2sent.model.runtime.tokenizer import Tokenizer
 
 CANARY_TEXT = "A canary sings while the air is good."
-LARGE_WEIGHT = 1_000  # bytes; sizes and axes, which a converter reads, have fewer
 Embed = Callable[[Sequence[str], str], NDArray[np.float32]]  # texts behind a prompt -> [n, dim]
 _COPIED = (CONFIG, "tokenizer_config.json", "special_tokens_map.json")
 
@@ -183,32 +182,21 @@ def _write_graph(
 
 
 def _at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph in the operators of the artifact's opset.
-
-    Its large weights are inputs meanwhile: what converts it takes a buffer of at most 2 GiB.
-    """
+    """The graph in the operators of the artifact's opset."""
     if next((e.version for e in model.opset_import if not e.domain), 0) >= graph.OPSET:
         return model
-    whole = model.graph
-    large = {each.name: each for each in whole.initializer if len(each.raw_data) > LARGE_WEIGHT}
-    apart = [helper.make_tensor_value_info(n, w.data_type, w.dims) for n, w in large.items()]
-    small = [each for each in whole.initializer if each.name not in large]
-    inputs = [*whole.input, *apart]
-    light = helper.make_model(
-        helper.make_graph(whole.node, whole.name, inputs, whole.output, small),
-        opset_imports=model.opset_import,
-        ir_version=model.ir_version,
-    )
+    light = graph.weights_as_inputs(model)
     try:
         converted = onnx.version_converter.convert_version(light, graph.OPSET)
     except RuntimeError as error:
         raise GivenGraphError(
             f"its operators cannot be brought to opset {graph.OPSET} ({error}): {EXPORT}."
         ) from error
-    kept = [each for each in converted.graph.input if each.name not in large]
-    del converted.graph.input[:]
-    converted.graph.input.extend(kept)
-    converted.graph.initializer.extend(large.values())
+    weights = {each.name: each for each in model.graph.initializer}
+    inputs = [*converted.graph.input]
+    refill(converted.graph.input, [each for each in inputs if each.name not in weights])
+    large = [weights[each.name] for each in inputs if each.name in weights]
+    converted.graph.initializer.extend(large)
     return converted
 
 

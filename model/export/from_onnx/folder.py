@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationErro
 
 from s2sent.model.artifact.graph_policy import GraphRefused, check_graph
 from s2sent.model.artifact.manifest import CONFIG, MODEL, TOKENIZER
+from s2sent.model.export.nodes import refill
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")  # as optimum names them
@@ -198,8 +199,7 @@ def read_graph(folder: Path) -> onnx.ModelProto:
         fixed = [axis.dim_value for axis in value.type.tensor_type.shape.dim if axis.dim_value]
         if value.type.tensor_type.elem_type != TensorProto.INT64 or fixed:
             raise GivenGraphError(f"{path} has an input of fixed size or not int64: {EXPORT}.")
-    del model.graph.input[:]
-    model.graph.input.extend(sorted(kept, key=lambda value: INPUTS.index(value.name)))
+    refill(model.graph.input, sorted(kept, key=lambda value: INPUTS.index(value.name)))
     return model
 
 

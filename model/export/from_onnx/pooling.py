@@ -5,33 +5,36 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from s2sent.model.artifact.manifest import POOLING_MASK
 from s2sent.model.export import graph
 from s2sent.model.export.from_onnx.folder import GivenEncoder
+from s2sent.model.export.nodes import constant
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT
 
 STATES = "block_states"  # [batch, length, width], what the pooling reads
-OUTPUTS = ("sentence_embedding", POOLED_OUTPUT)
 
 
 def pooling_graph(encoder: GivenEncoder, width: int, ir_version: int) -> onnx.ModelProto:
     """States [batch, length, width] and mask to both outputs of an artifact, in float32."""
-    prefix, nodes = graph.POOLING, []
+    prefix, value = graph.POOLING, helper.make_tensor_value_info
+    given = "attention_mask" if encoder.pools_prompts else POOLING_MASK
+    inputs = [
+        value(STATES, TensorProto.FLOAT, ["batch", "length", width]),
+        value(given, TensorProto.INT64, ["batch", "length"]),
+    ]
+    outputs = [value(name, TensorProto.FLOAT, ["batch", width]) for name in graph.OUTPUTS]
+    made = helper.make_graph([], "pooling", inputs, outputs)
 
     def add(operator: str, inputs: Sequence[str], output: str, **attributes: Any) -> str:
-        name = output if output in OUTPUTS else prefix + output
-        nodes.append(helper.make_node(operator, [*inputs], [name], prefix + output, **attributes))
+        name = output if output in graph.OUTPUTS else prefix + output
+        made.node.append(helper.make_node(operator, inputs, [name], prefix + output, **attributes))
         return name
 
-    one, least, first = (prefix + name for name in ("one", "least", "first"))
-    constants = [
-        numpy_helper.from_array(np.array([1], np.int64), one),
-        numpy_helper.from_array(np.array(LEAST_NORM, np.float32), least),
-        numpy_helper.from_array(np.array(0, np.int64), first),
-    ]
-    given = "attention_mask" if encoder.pools_prompts else POOLING_MASK
+    one = constant(made, f"{prefix}one", [1])
+    least = constant(made, f"{prefix}least", LEAST_NORM, np.float32)
+    first = constant(made, f"{prefix}first", 0)
     if encoder.pooling == "mean":
         mask = add("Cast", [given], "mask", to=TensorProto.FLOAT)
         row = add("Unsqueeze", [mask, one], "row")  # [batch, 1, length]
@@ -51,16 +54,5 @@ def pooling_graph(encoder: GivenEncoder, width: int, ir_version: int) -> onnx.Mo
         add("Div", [pooled, bounded], "sentence_embedding")
     else:
         add("Identity", [pooled], "sentence_embedding")
-    value = helper.make_tensor_value_info
-    made = helper.make_graph(
-        nodes,
-        "pooling",
-        [
-            value(STATES, TensorProto.FLOAT, ["batch", "length", width]),
-            value(given, TensorProto.INT64, ["batch", "length"]),
-        ],
-        [value(name, TensorProto.FLOAT, ["batch", width]) for name in OUTPUTS],
-        constants,
-    )
     opsets = [helper.make_opsetid("", graph.OPSET)]
     return helper.make_model(made, opset_imports=opsets, ir_version=ir_version)

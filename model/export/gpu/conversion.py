@@ -23,6 +23,7 @@ from s2sent.model.export.gpu.operators import avoid
 from s2sent.model.export.gpu.unpadded import unpad
 from s2sent.model.export.gpu.weights import SharedWeights, load_model
 from s2sent.model.export.int8.storage import fold_int8
+from s2sent.model.export.nodes import sort
 from s2sent.model.export.parity import ParityError, parity_sentences
 from s2sent.model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT, OnnxEncoder
 
@@ -100,7 +101,7 @@ def _graph_of(
     drop_unmade(made.graph)
     if precision == "fp16" and manifest.precision != "fp16":
         made = round_to_half(made)
-    graph.sort(made.graph)
+    sort(made.graph)
     return made
 
 

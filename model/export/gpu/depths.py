@@ -9,11 +9,12 @@ import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, NodeProto, helper
+from onnx import AttributeProto, GraphProto, NodeProto
 
 from s2sent.model.export.cpu.long_attention import LONG_UNPADDED
 from s2sent.model.export.early_exit import DEPTH_INPUT
-from s2sent.model.export.graph import GraphError, drop_unread, makers_of, pick, replace_nodes
+from s2sent.model.export.graph import GraphError
+from s2sent.model.export.nodes import drop_unread, make_op, makers_of, pick, refill
 
 _EVALUATED: Mapping[str, Callable[..., bool]] = {
     "Greater": operator.gt,
@@ -27,13 +28,9 @@ def keep_depth(graph: GraphProto, depth: int | None, outputs: Collection[str]) -
 
     Raises `GraphError` where a branch is chosen by what is embedded.
     """
-    replace_nodes(graph, [*_without_ifs(graph.node, _conditions(graph, depth))])
-    kept = [each for each in graph.output if each.name in outputs]
-    del graph.output[:]
-    graph.output.extend(kept)
-    inputs = [each for each in graph.input if each.name != DEPTH_INPUT]
-    del graph.input[:]
-    graph.input.extend(inputs)
+    refill(graph.node, [*_without_ifs(graph.node, _conditions(graph, depth))])
+    refill(graph.output, [each for each in graph.output if each.name in outputs])
+    refill(graph.input, [each for each in graph.input if each.name != DEPTH_INPUT])
     _drop_identities(graph)
     if _drop_empty_parts(graph):
         _drop_identities(graph)
@@ -43,7 +40,7 @@ def keep_depth(graph: GraphProto, depth: int | None, outputs: Collection[str]) -
 def drop_unmade(graph: GraphProto) -> None:
     """Remove the nodes that no output depends on, and the initializers that no node reads."""
     needed = makers_of(graph, [each.name for each in graph.output])
-    replace_nodes(graph, pick(graph, needed))
+    refill(graph.node, pick(graph, needed))
     drop_unread(graph)
 
 
@@ -78,7 +75,7 @@ def _without_ifs(nodes: Collection[NodeProto], values: Mapping[str, bool]) -> It
         yield from inner
         for value, result in zip(branch.output, node.output, strict=True):
             given = made.get(value.name, value.name)
-            yield helper.make_node("Identity", [given], [result], result)
+            yield make_op("Identity", [given], result)
 
 
 def _drop_identities(graph: GraphProto) -> None:
@@ -104,7 +101,7 @@ def _drop_identities(graph: GraphProto) -> None:
         for names in (node.input, node.output):
             names[:] = [named.get(original(name), original(name)) for name in names]
         nodes.append(node)
-    replace_nodes(graph, nodes)
+    refill(graph.node, nodes)
 
 
 def _drop_empty_parts(graph: GraphProto) -> int:

@@ -11,7 +11,8 @@ from collections.abc import Collection
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from s2sent.model.export.graph import POOLING, dependents_of, pick, replace_nodes
+from s2sent.model.export.graph import POOLING
+from s2sent.model.export.nodes import dependents_of, pick, refill
 
 _OF_POOLING = re.compile(rf"(\w+/)?{POOLING}")  # twins have a tower's name ahead
 _HIDES = 1e4  # the largest number: what hides a token is as low as float32 goes
@@ -41,9 +42,9 @@ def round_to_half(model: ModelProto) -> ModelProto:
         keep_io_types=True,
         disable_shape_infer=True,
     )
-    replace_nodes(graph, [*pick(graph, angles), *half.graph.node, *pick(graph, pooling)])
-    del graph.initializer[:], graph.value_info[:]
-    graph.initializer.extend([*half.graph.initializer, *others])
+    refill(graph.node, [*pick(graph, angles), *half.graph.node, *pick(graph, pooling)])
+    refill(graph.initializer, [*half.graph.initializer, *others])
+    del graph.value_info[:]
     return model
 
 
@@ -90,7 +91,7 @@ def _constants_to_initializers(graph: GraphProto) -> None:
             graph.initializer.append(tensor)
         else:
             nodes.append(node)
-    replace_nodes(graph, nodes)
+    refill(graph.node, nodes)
 
 
 def _split_weights(

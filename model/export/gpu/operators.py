@@ -9,7 +9,7 @@ Attention by a bias     MultiHeadAttention by the mask, so that no [batch, 1, le
                         hidden keys is made
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import onnx
@@ -18,7 +18,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from s2sent.model.artifact.manifest import TOKEN_PLACES
 from s2sent.model.export.cpu.masked_attention import HIDDEN_KEYS
 from s2sent.model.export.cpu.packing import MASK
-from s2sent.model.export.graph import GraphError, replace_nodes
+from s2sent.model.export.graph import GraphError, weights_as_inputs
+from s2sent.model.export.nodes import constant, make_op, refill
 from s2sent.model.runtime.encoder import token_places
 
 # What a GPU's graph has none of; those that are read back from the device among them.
@@ -41,10 +42,12 @@ def avoid(model: ModelProto) -> None:
     nodes: list[NodeProto] = []
     for node in graph.node:
         made = replaced[node.op_type](node) if node.op_type in replaced else None
+        for each in made or ():
+            each.name = f"{node.name}/{each.output[0]}"  # the pooling's nodes are known by theirs
         nodes += [node] if made is None else made
     if any(_MASK in node.input for node in nodes):
-        nodes.insert(0, helper.make_node("Cast", [MASK], [_MASK], _MASK, to=TensorProto.INT32))
-    replace_nodes(graph, nodes)
+        nodes.insert(0, make_op("Cast", [MASK], _MASK, to=TensorProto.INT32))
+    refill(graph.node, nodes)
     places = {name for node in nodes for name in node.input if name.startswith(TOKEN_PLACES)}
     graph.input.extend(
         helper.make_tensor_value_info(name, TensorProto.INT64, ["tokens"])
@@ -56,25 +59,9 @@ def avoid(model: ModelProto) -> None:
 
 def _kinds(model: ModelProto) -> dict[str, int]:
     """The types that ONNX infers; behind ONNX Runtime's own operators, which give floats, none."""
-    bare = ModelProto()
-    bare.CopyFrom(_without_weights(model))
-    inferred = onnx.shape_inference.infer_shapes(bare)
+    inferred = onnx.shape_inference.infer_shapes(weights_as_inputs(model))
     values = (*inferred.graph.value_info, *inferred.graph.input)
     return {each.name: each.type.tensor_type.elem_type for each in values}
-
-
-def _without_weights(model: ModelProto) -> ModelProto:
-    """The same graph, its weights as inputs: they may have more bytes than a message."""
-    graph = model.graph
-    small = [each for each in graph.initializer if each.data_type == TensorProto.INT64]
-    weights = [
-        helper.make_tensor_value_info(each.name, each.data_type, [*each.dims])
-        for each in graph.initializer
-        if each.data_type != TensorProto.INT64
-    ]
-    inputs = [*graph.input, *weights]
-    bare = helper.make_graph(graph.node, graph.name, inputs, graph.output, small)
-    return helper.make_model(bare, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def _places(graph: GraphProto, node: NodeProto) -> list[NodeProto]:
@@ -90,9 +77,9 @@ def _places(graph: GraphProto, node: NodeProto) -> list[NodeProto]:
         value = maker.input[0]
     if value != MASK or "Reshape" not in passed or passed.count("Slice") > 1 or prefix < 0:
         raise GraphError("it has a NonZero of something else than its mask")
-    axis_0 = _constant(graph, f"{node.output[0]}/axis", [0])
+    axis_0 = constant(graph, f"{node.output[0]}/axis", [0])
     name = token_places(behind=prefix)
-    return [helper.make_node("Unsqueeze", [name, axis_0], node.output, node.name)]
+    return [make_op("Unsqueeze", [name, axis_0], node.output[0])]
 
 
 def _value_of(graph: GraphProto, name: str) -> int:
@@ -115,13 +102,13 @@ def _shares(graph: GraphProto, node: NodeProto) -> _Made:
     largest, below, powers, total = (
         f"{result}/{part}" for part in ("largest", "below", "powers", "total")
     )
-    axes = _constant(graph, f"{result}/axis", [axis])
+    axes = constant(graph, f"{result}/axis", [axis])
     return [
-        helper.make_node("ReduceMax", [values, axes], [largest], largest, keepdims=1),
-        helper.make_node("Sub", [values, largest], [below], f"{node.name}/below"),
-        helper.make_node("Exp", [below], [powers], f"{node.name}/powers"),
-        helper.make_node("ReduceSum", [powers, axes], [total], f"{node.name}/total", keepdims=1),
-        helper.make_node("Div", [powers, total], [result], node.name),
+        make_op("ReduceMax", [values, axes], largest, keepdims=1),
+        make_op("Sub", [values, largest], below),
+        make_op("Exp", [below], powers),
+        make_op("ReduceSum", [powers, axes], total, keepdims=1),
+        make_op("Div", [powers, total], result),
     ]
 
 
@@ -132,8 +119,8 @@ def _sum_with_zeros(node: NodeProto, kind: int) -> list[NodeProto]:
     zero = helper.make_tensor("", kind, [1], [0])
     adding = "Or" if kind == TensorProto.BOOL else "Add"
     return [
-        helper.make_node("ConstantOfShape", [shape], [zeros], f"{node.name}/zeros", value=zero),
-        helper.make_node(adding, [values, zeros], [result], node.name),
+        make_op("ConstantOfShape", [shape], zeros, value=zero),
+        make_op(adding, [values, zeros], result),
     ]
 
 
@@ -143,18 +130,6 @@ def _masked_attention(node: NodeProto) -> _Made:
         return None
     given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     scale = {"scale": given["scale"]} if "scale" in given else {}
-    made = helper.make_node(
-        "MultiHeadAttention",
-        [*node.input[:3], "", _MASK],
-        node.output,
-        node.name,
-        domain="com.microsoft",
-        num_heads=given["q_num_heads"],
-        **scale,
-    )
-    return [made]
-
-
-def _constant(graph: GraphProto, name: str, values: Sequence[int]) -> str:
-    graph.initializer.append(numpy_helper.from_array(np.array(values, np.int64), name))
-    return name
+    inputs, options = [*node.input[:3], "", _MASK], {"num_heads": given["q_num_heads"], **scale}
+    domain = "com.microsoft"
+    return [make_op("MultiHeadAttention", inputs, node.output[0], domain=domain, **options)]

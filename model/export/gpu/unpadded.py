@@ -15,7 +15,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper
 
 from s2sent.model.artifact.manifest import TOKEN_PLACES
 from s2sent.model.export.gpu.depths import drop_unmade
-from s2sent.model.export.graph import replace_nodes
+from s2sent.model.export.nodes import refill
 from s2sent.model.runtime.encoder import TEXT_ENDS, TOKEN_OFFSETS
 
 OPERATOR = "PackedMultiHeadAttention"
@@ -52,7 +52,7 @@ def unpad(graph: GraphProto) -> bool:
     nodes: list[NodeProto] = []
     for node in graph.node:
         nodes += made.get(node.output[0], [node])
-    replace_nodes(graph, nodes)
+    refill(graph.node, nodes)
     drop_unmade(graph)
     graph.input.extend(
         (

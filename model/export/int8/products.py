@@ -31,9 +31,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, numpy_helper
 
-from s2sent.model.export.graph import drop_unread, replace_nodes, with_branches
 from s2sent.model.export.int8.calibration import (
     ONE_SIDED_STEPS,
     ONE_SIDED_ZERO,
@@ -43,6 +42,7 @@ from s2sent.model.export.int8.calibration import (
     is_product,
     matrices_of,
 )
+from s2sent.model.export.nodes import drop_unread, make_op, refill, with_branches
 from s2sent.model.export.packed.read_early import READ
 
 _ONE, _LAST_AXIS = "int8/one", "int8/last_axis"
@@ -85,7 +85,7 @@ def multiply_as_int8(graph: GraphProto, roundings: Roundings) -> int:
     """
     products = _Products(graph, roundings)
     for part in with_branches(graph):
-        replace_nodes(part, products.turned(part))
+        refill(part.node, products.turned(part))
     if products.count:
         products.add_constants()
         drop_unread(graph)
@@ -169,29 +169,27 @@ class _Products:
             finer = kind.steps / one_scale if one_scale else 1
             inverse = self._add(f"{tokens}/inverse", finer / rounding.factors)
             divided = f"{tokens}/divided"
-            nodes.append(_node("Mul", [tokens, inverse], divided))
+            nodes.append(make_op("Mul", [tokens, inverse], divided))
         if one_scale:
-            return [*nodes, _node("QuantizeLinear", [divided, _ONE, kind.zero], uint8)]
+            return [*nodes, make_op("QuantizeLinear", [divided, _ONE, kind.zero], uint8)]
         sizes, largest, line = (f"{tokens}/{part}" for part in ("sizes", "max", "line"))
         if kind is _SYMMETRIC:
             nodes += [
-                _node("Abs", [divided], sizes),
-                _node("ReduceMax", [sizes, _LAST_AXIS], largest),  # keeps the axis
-                _node("Mul", [largest, kind.step], scales),
+                make_op("Abs", [divided], sizes),
+                make_op("ReduceMax", [sizes, _LAST_AXIS], largest),  # keeps the axis
+                make_op("Mul", [largest, kind.step], scales),
             ]
         else:
             least = np.array(-(rounding.least or 0) / kind.zero_point, np.float32)
             nodes += [
-                _node("ReduceMax", [divided, _LAST_AXIS], largest),
-                _node("Mul", [largest, kind.step], sizes),
-                _node("Max", [sizes, self._add(f"{tokens}/least", least)], scales),
+                make_op("ReduceMax", [divided, _LAST_AXIS], largest),
+                make_op("Mul", [largest, kind.step], sizes),
+                make_op("Max", [sizes, self._add(f"{tokens}/least", least)], scales),
             ]
         return [
             *nodes,
-            _node("Reshape", [scales, _LAST_AXIS], line),
-            helper.make_node(
-                "QuantizeLinear", [divided, line, kind.zeros(tokens)], [uint8], uint8, axis=-2
-            ),
+            make_op("Reshape", [scales, _LAST_AXIS], line),
+            make_op("QuantizeLinear", [divided, line, kind.zeros(tokens)], uint8, axis=-2),
         ]
 
     def _multiply(self, product: NodeProto) -> list[NodeProto]:
@@ -214,8 +212,8 @@ class _Products:
         if rounding.largest:
             return [_product(factors + (["", bias] if bias else []), result)]
         by_channel, unbiased = f"{name}/by_channel", f"{name}/unbiased" if bias else result
-        scaled = [_product(factors, by_channel), _node("Mul", [by_channel, scales], unbiased)]
-        return [*scaled, _node("Add", [unbiased, bias], result)] if bias else scaled
+        scaled = [_product(factors, by_channel), make_op("Mul", [by_channel, scales], unbiased)]
+        return [*scaled, make_op("Add", [unbiased, bias], result)] if bias else scaled
 
     def _bias(self, product: NodeProto) -> tuple[str, str]:
         """The name of the bias, "" without, and of the product's result with it."""
@@ -246,22 +244,16 @@ def _count_tokens(tokens: str, kind: _Bytes, made: set[str]) -> list[NodeProto]:
         if zeros not in made:
             count = f"{zeros}/count"
             nodes += [
-                helper.make_node("Shape", [tokens], [count], count, start=-2, end=-1),
-                _node("Expand", [each.zero, count], zeros),
+                make_op("Shape", [tokens], count, start=-2, end=-1),
+                make_op("Expand", [each.zero, count], zeros),
             ]
             made.add(zeros)
     return nodes
 
 
 def _product(inputs: list[str], output: str) -> NodeProto:
-    return helper.make_node(
-        "MatMulIntegerToFloat", inputs, [output], output, domain="com.microsoft"
-    )
+    return make_op("MatMulIntegerToFloat", inputs, output, domain="com.microsoft")
 
 
 def _rounded(tokens: str) -> tuple[str, str]:
     return f"{tokens}/uint8", f"{tokens}/scales"
-
-
-def _node(operator: str, inputs: list[str], output: str) -> NodeProto:
-    return helper.make_node(operator, inputs, [output], output)

@@ -5,9 +5,10 @@ from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
-from s2sent.model.export.graph import GraphError, replace_nodes
+from s2sent.model.export.graph import GraphError
+from s2sent.model.export.nodes import make_op, refill
 
 # A weight [in, out] has its output channels on axis 1, a table its rows on axis 0. Gemm's may also
 # be [out, in] (transB).
@@ -133,15 +134,12 @@ def _unfold_rows(graph: ModelProto, name: str) -> None:
         rows, indices = node.output[0], node.input[1]
         for part in ("int8", "scale"):
             inputs, result = [f"{name}_{part}", indices], f"{rows}_{part}"
-            nodes.append(helper.make_node("Gather", inputs, [result], result, axis=0))
+            nodes.append(make_op("Gather", inputs, result, axis=0))
         nodes += _widen(f"{rows}_int8", f"{rows}_scale", rows)
-    replace_nodes(graph.graph, nodes)
+    refill(graph.graph.node, nodes)
 
 
 def _widen(narrow: str, scale: str, wide: str) -> tuple[NodeProto, NodeProto]:
     """``wide`` = ``narrow`` in float32, times ``scale``."""
-    cast = f"{wide}_wide"
-    return (
-        helper.make_node("Cast", [narrow], [cast], f"{wide}_widen", to=TensorProto.FLOAT),
-        helper.make_node("Mul", [cast, scale], [wide], f"{wide}_unfold"),
-    )
+    cast = make_op("Cast", [narrow], f"{wide}_wide", to=TensorProto.FLOAT)
+    return cast, make_op("Mul", [*cast.output, scale], wide)

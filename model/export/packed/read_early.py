@@ -10,9 +10,9 @@ which looks at several tokens, and behind states that another block reads too.
 
 from collections.abc import Collection, Iterator
 
-from onnx import GraphProto, NodeProto, helper
+from onnx import GraphProto, NodeProto
 
-from s2sent.model.export.graph import constants_of, replace_nodes
+from s2sent.model.export.nodes import constants_of, make_op, refill
 
 READ = "/read"  # what the names of values of the chosen tokens end with
 
@@ -77,15 +77,12 @@ def _move(graph: GraphProto, choice: NodeProto, behind: list[NodeProto]) -> None
     needed = [name for node in behind for name in node.input]
     chosen = [name for name in dict.fromkeys(needed) if name and name not in made | constant]
     names = {name: f"{name}{READ}" for name in (*chosen, *made)}
-    nodes = [
-        helper.make_node("Gather", [name, index], [names[name]], names[name], axis=1)
-        for name in chosen
-    ]
+    nodes = [make_op("Gather", [name, index], names[name], axis=1) for name in chosen]
     for node in behind:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names[name] for name in node.output]
         nodes.append(node)
-    nodes.append(helper.make_node("Identity", [names[choice.input[0]]], [result], result))
+    nodes.append(make_op("Identity", [names[choice.input[0]]], result))
     moved = {names[name] for name in made}
     kept: list[NodeProto] = []
     for node in graph.node:
@@ -93,4 +90,4 @@ def _move(graph: GraphProto, choice: NodeProto, behind: list[NodeProto]) -> None
             kept += nodes
         elif node.output[0] not in moved:
             kept.append(node)
-    replace_nodes(graph, kept)
+    refill(graph.node, kept)

@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # torch does not list it
 
-from s2sent.model.export.graph import OPSET
+from s2sent.model.export.graph import OPSET, OUTPUTS
 from s2sent.model.export.packed.pooled import PooledPacked
 from s2sent.model.export.tracing import by_optimum
 from s2sent.model.network.pooled import PooledEncoder
@@ -24,14 +24,13 @@ from s2sent.model.runtime.encoder import BLOCK_WEIGHTS_OUTPUT, POOLED_OUTPUT
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _TRACED_TOKENS = 8  # of the longest row of a packed trace, behind a decoder's prefix
 _ROWS = {0: "batch"}
-NORMALIZED_OUTPUT = "sentence_embedding"
 
 
 @dataclass(frozen=True)
 class TracedEncoder:
     """A traced `PooledEncoder`: its graph, its inputs, and the block states pooled at each depth.
 
-    ``model`` has the output ``NORMALIZED_OUTPUT``, the ``results`` at full depth, those of
+    ``model`` has the output "sentence_embedding", the ``results`` at full depth, those of
     ``gated`` (by depth, what an exit with a gate of its own gives) and all block states in
     ``exits``. The results are the pooled vectors and, where there are any, the block weights.
 
@@ -63,7 +62,7 @@ class TracedEncoder:
     @property
     def outputs(self) -> list[str]:
         """The outputs that are no block states, in their order."""
-        return [NORMALIZED_OUTPUT, *self.results, *chain.from_iterable(self.gated.values())]
+        return [OUTPUTS[0], *self.results, *chain.from_iterable(self.gated.values())]
 
     @property
     def pooled_blocks(self) -> list[str]:

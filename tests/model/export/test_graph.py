@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from s2sent.model.export import graph
 from s2sent.model.export.graph import GraphError
+from s2sent.model.export.nodes import constants_of, dependents_of, makers_of
 
 
 def test_a_missing_fused_attention_is_refused() -> None:
@@ -89,6 +90,6 @@ def test_an_output_that_is_left_out_connects_no_nodes() -> None:
     ]
     weights = [numpy_helper.from_array(np.array(1, np.float32), name) for name in ("least", "most")]
     parts = helper.make_graph(nodes, "test", [], [], weights)
-    assert graph.makers_of(parts, ["other"]) == {2}
-    assert graph.dependents_of(parts, "ids") == {0, 1}
-    assert graph.constants_of(parts) == {"least", "most", "weight"}
+    assert makers_of(parts, ["other"]) == {2}
+    assert dependents_of(parts, "ids") == {0, 1}
+    assert constants_of(parts) == {"least", "most", "weight"}
