@@ -200,7 +200,10 @@ def _not_allowed(path: Path, name: str, value: Any) -> CheckpointError:
 
 
 def _require_allowed(path: Path) -> None:
-    for name, value in _refused(read_object(path), ALLOWED):
+    settings = _content(path)
+    if settings is not None and not isinstance(settings, dict):
+        raise CheckpointError(f"{path} holds no JSON object: copy it again.")
+    for name, value in _refused(settings or {}, ALLOWED):
         raise _not_allowed(path, name, value)
 
 
