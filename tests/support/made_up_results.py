@@ -8,11 +8,13 @@ from s2sent.training.evaluation.results.statistics import Line
 from s2sent.training.evaluation.sts import TASKS
 from s2sent.training.experiments.arms.configurations import recipe_of
 from s2sent.training.experiments.arms.paper_tables import read_results
+from s2sent.training.experiments.engine import Series
 from s2sent.training.files.jsonl import append_line
 
 
 def made_up(name: str, seed: int, average: float) -> dict[str, Any]:
-    recipe = recipe_of(name, objective="simcse", backbone="pypi:some", budget="short", seed=seed)
+    series = Series(Path("data"), Path("out"), "pypi:some")
+    recipe = recipe_of(name, series, seed, objective="simcse")
     tasks = {task: average + shift for shift, task in enumerate(TASKS, start=-3)}
     return {
         "configuration": name,

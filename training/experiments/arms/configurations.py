@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from s2sent.training.experiments.engine import Arm
+from s2sent.training.experiments.engine import Arm, Series
 from s2sent.training.recipe.recipe import Recipe
 
 Table = Mapping[str, Any]
@@ -110,35 +110,25 @@ def num_blocks(name: str) -> int:
 
 
 def recipe_of(
-    name: str,
-    *,
-    objective: str,
-    backbone: str,
-    budget: str,
-    seed: int,
-    steps: int | None = None,
-    corpus: str = "wikisplit",
-    family: str = "bert",
+    name: str, series: Series, seed: int, *, objective: str, family: str = "bert"
 ) -> Recipe:
-    """The recipe of one run; ``steps`` replaces the budget's. Raises `ConfigError`.
+    """The recipe of one run of a series. Raises `ConfigError`.
 
     ``family`` is the backbone's ``model_type``, which chooses the templates of a prompt.
     """
-    group, size = OBJECTIVES[objective], BUDGETS[budget]
+    group, size = OBJECTIVES[objective], BUDGETS[series.budget]
     training = {**group["training"], **size.training}
     if size.selector_rate and "selector" in CONFIGURATIONS[name]:
         training["selector_learning_rate"] = size.selector_rate
-    if steps is not None:
-        training["steps"] = steps
+    if series.steps is not None:
+        training["steps"] = series.steps
     prompted = group["objective"]["name"] == "prompt" and family in TEMPLATES
+    templates = {"templates": TEMPLATES[family]} if prompted else {}
     table = {
         "seed": seed,
-        "backbone": {"name": backbone, **group.get("backbone", {})},
-        "corpus": [{"source": corpus, "limit": size.limit}],
-        "objective": {
-            **group["objective"],
-            **({"templates": TEMPLATES[family]} if prompted else {}),
-        },
+        "backbone": {"name": series.backbone, **group.get("backbone", {})},
+        "corpus": [{"source": series.corpus, "limit": size.limit}],
+        "objective": {**group["objective"], **templates},
         "training": training,
     }
     return Arm(name, CONFIGURATIONS[name]).recipe(table, name)

@@ -54,16 +54,7 @@ def runs_of(series: Series) -> list[Run]:
     runs = []
     for seed in series.seeds or budget.seeds:
         for (objective, name), transfer in cells.items():
-            recipe = recipe_of(
-                name,
-                objective=objective,
-                backbone=series.backbone,
-                budget=series.budget,
-                seed=seed,
-                steps=series.steps,
-                corpus=series.corpus,
-                family=family,
-            )
+            recipe = recipe_of(name, series, seed, objective=objective, family=family)
             run = _run(series, objective, name, recipe, transfer=transfer)
             _refuse_others(run, recipe, sha256)
             runs.append(run)

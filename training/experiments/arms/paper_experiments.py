@@ -1,9 +1,12 @@
 """The paper's tables, and a control of ours beside them, as lists of configurations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from s2sent.training.errors import ConfigError
+from s2sent.training.evaluation import transfer
+from s2sent.training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4, Group
+from s2sent.training.evaluation.sts import AVERAGE
 from s2sent.training.experiments.arms.configurations import BY_PRESET, OBJECTIVES, PRESETS
 
 
@@ -14,7 +17,6 @@ class TableRow:
     label: str
     name: str
     base: str
-    ours: bool = False  # not in the paper
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,12 @@ class Experiment:
     orders: tuple[tuple[str, str], ...] = ()  # of two rows the one that the paper has above
     objectives: tuple[str, ...] = tuple(OBJECTIVES)
     transfer: bool = False  # needs the transfer tasks
+    printed: Mapping[Group, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    printed_scores: str = ""  # what the paper's numbers are of
+
+    def has_printed(self, name: str) -> bool:
+        """Whether the paper has a row of this configuration."""
+        return any(name in rows for rows in self.printed.values())
 
     @property
     def configurations(self) -> list[str]:
@@ -36,10 +44,10 @@ class Experiment:
         return [*dict.fromkeys(names)]
 
 
-def _rows(base: str, rows: Mapping[str, str], *, ours: bool = False) -> tuple[TableRow, ...]:
+def _rows(base: str, rows: Mapping[str, str]) -> tuple[TableRow, ...]:
     """Rows by label, tested against one of them."""
     return tuple(
-        TableRow(label, name, "" if name == base else base, ours) for label, name in rows.items()
+        TableRow(label, name, "" if name == base else base) for label, name in rows.items()
     )
 
 
@@ -47,35 +55,30 @@ _EVERY = (
     Experiment(
         "table 2",
         "Table 2: which blocks, and how they are put together",
-        (
-            *_rows(
-                "last1",
-                {
-                    "Last1 base": "last1",
-                    "Last1 1D": "last1-1d",
-                    "Last3 avg": "last3-avg",
-                    "Last3 avg+1D": "last3-1d",
-                    "Last3 2D": "last3-2d",
-                    "Last6 avg": "last6-avg",
-                    "Last6 avg+1D": "last6-1d",
-                    "Last6 2D": "last6-2d",
-                },
-            ),
-            *_rows(
-                "last1",
-                {
-                    "Last3 2D, started near the last block": "last3-2d-bias3",
-                    "Last3 2D, any weight, started at the last block": "last3-2d-at-last",
-                },
-                ours=True,
-            ),
+        _rows(
+            "last1",
+            {
+                "Last1 base": "last1",
+                "Last1 1D": "last1-1d",
+                "Last3 avg": "last3-avg",
+                "Last3 avg+1D": "last3-1d",
+                "Last3 2D": "last3-2d",
+                "Last6 avg": "last6-avg",
+                "Last6 avg+1D": "last6-1d",
+                "Last6 2D": "last6-2d",
+                "Last3 2D, started near the last block": "last3-2d-bias3",
+                "Last3 2D, any weight, started at the last block": "last3-2d-at-last",
+            },
         ),
         ("Last1 1D uses the gate's own value: a softmax over one block is always 1.",),
-        tuple(
-            (f"last{n}-{first}", f"last{n}-{second}")
-            for n in (3, 6)
-            for first, second in (("2d", "1d"), ("1d", "avg"))
+        orders=(
+            ("last3-2d", "last3-1d"),
+            ("last3-1d", "last3-avg"),
+            ("last6-2d", "last6-1d"),
+            ("last6-1d", "last6-avg"),
         ),
+        printed=TABLE_2,
+        printed_scores="STS-B / SICK-R / average",
     ),
     Experiment(
         "table 3",
@@ -89,7 +92,6 @@ _EVERY = (
                     "CLS trained without SimCSE's head, off": "cls-last1",
                     "CLS trained without SimCSE's head, on": "cls-last3-2d",
                 },
-                ours=True,
             ),
         ),
         (
@@ -98,12 +100,16 @@ _EVERY = (
             "(mlp_only_train).",
         ),
         objectives=("simcse",),
+        printed=TABLE_3,
+        printed_scores="average",
     ),
     Experiment(
         "table 4",
         "Table 4: transfer tasks",
         _rows("last1", {"Last1 base": "last1", "Last3 2D": "last3-2d"}),
         transfer=True,
+        printed=TABLE_4,
+        printed_scores=" / ".join((*transfer.TASKS, AVERAGE)),
     ),
     Experiment(
         "control x1",
@@ -116,7 +122,6 @@ _EVERY = (
                 "static: a weight per block and feature": "last3-2d-static-features",
                 "S2Sent: weights from the input": "last3-2d",
             },
-            ours=True,
         ),
         ("Tests are against S2Sent.",),
     ),
@@ -133,7 +138,8 @@ def as_printed(keys: Sequence[str]) -> list[Experiment]:
     """
     found = []
     for experiment in chosen(keys or PAPER_TABLES):
-        rows = [each for row in experiment.rows if not row.ours for each in _by_preset(row)]
+        printed = [row for row in experiment.rows if experiment.has_printed(row.name)]
+        rows = [each for row in printed for each in _by_preset(row)]
         if not rows:
             raise ConfigError(f"--paper runs what the paper has: leave {experiment.key} out.")
         found.append(replace(experiment, rows=tuple(rows)))

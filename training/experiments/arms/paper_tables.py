@@ -10,7 +10,6 @@ from typing import Any
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation import transfer
 from s2sent.training.evaluation.results.markdown import markdown_table
-from s2sent.training.evaluation.results.published import TABLE_2, TABLE_3, TABLE_4
 from s2sent.training.evaluation.results.statistics import Line, Value, compare
 from s2sent.training.evaluation.sts import AVERAGE, TASKS
 from s2sent.training.experiments.arms.configurations import PRESETS
@@ -34,11 +33,6 @@ PREFACE = (
     "sentences of Wikipedia. Where the backbone, the corpus or a setting below is another, compare "
     "differences within a column, never a number of ours with one of theirs."
 )
-PRINTED = {  # the paper's numbers, and what they are of
-    "table 2": (TABLE_2, "STS-B / SICK-R / average"),
-    "table 3": (TABLE_3, "average"),
-    "table 4": (TABLE_4, " / ".join((*transfer.TASKS, AVERAGE))),
-}
 
 
 def read_result_lines(file: Path) -> list[dict[str, Any]]:
@@ -135,7 +129,7 @@ def experiment_tables(experiment: Experiment, objective: str, runs: ByArm) -> li
     part, tasks = ("transfer", transfer.TASKS) if experiment.transfer else ("scores", TASKS)
     tested = get(part, AVERAGE)
     cells = {name: spread(get(part, name)) for name in (*tasks, AVERAGE)}
-    printed = _printed(experiment, objective)
+    printed = _printed_columns(experiment, objective)
     scored = {
         row.name: [run for run in runs.get(row.name, ()) if tested(run) is not None]
         for row in experiment.rows
@@ -144,28 +138,25 @@ def experiment_tables(experiment: Experiment, objective: str, runs: ByArm) -> li
     shown = {name: of for name, of in scored.items() if len(of) > 1 or len(of) == most > 0}
     lines = []
     for row in experiment.rows:
-        label = f"{row.label} (not in the paper)" if row.ours else row.label
         blank = [NOT_RUN, *[""] * len(tasks)]
         ours = [cell(shown[row.name]) for cell in cells.values()] if row.name in shown else blank
         theirs = [of.get(row.name, "") for of in printed.values()]
+        label = row.label if any(theirs) else f"{row.label} (not in the paper)"
         lines.append([label, str(len(scored[row.name])), *ours, *theirs])
     scores = markdown_table(["", "n", *cells, *printed], lines)
     return [scores, *_comparisons(experiment, shown, tested)]
 
 
-def _printed(experiment: Experiment, objective: str) -> dict[str, dict[str, str]]:
+def _printed_columns(experiment: Experiment, objective: str) -> dict[str, dict[str, str]]:
     """The paper's columns beside ours: header to configuration name to text."""
-    if experiment.key not in PRINTED:
-        return {}
-    table, what = PRINTED[experiment.key]
-    objective = objective.removesuffix("-mean")
     return {
-        f"paper, {backbone}-base: {what}": {
+        f"paper, {backbone}-base: {experiment.printed_scores}": {
             name + preset: " / ".join(f"{value:.2f}" for value in row)
-            for name, row in table.get((backbone, objective), {}).items()
+            for name, row in table.items()
             for preset in ("", *(f"-{each}" for each in PRESETS))
         }
-        for backbone in ("BERT", "RoBERTa")
+        for (backbone, of), table in experiment.printed.items()
+        if of == objective.removesuffix("-mean")
     }
 
 

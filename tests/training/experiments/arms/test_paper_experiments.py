@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,18 @@ from s2sent.training.experiments.arms.configurations import (
     recipe_of,
 )
 from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, as_printed, chosen
+from s2sent.training.experiments.arms.paper_tables import experiment_tables
+from s2sent.training.experiments.engine import Series
 from s2sent.training.recipe.objectives import PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import Recipe, TrainingConfig
 
 
+def series(budget: str, steps: int | None = None) -> Series:
+    return Series(Path("data"), Path("out"), "any", budget=budget, steps=steps)
+
+
 def recipe(name: str, objective: str = "simcse", steps: int | None = None) -> Recipe:
-    return recipe_of(name, objective=objective, backbone="any", budget="short", seed=1, steps=steps)
+    return recipe_of(name, series("short", steps=steps), 1, objective=objective)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -51,7 +58,7 @@ def test_every_experiment_builds_under_every_budget_and_objective(
     for experiment in EXPERIMENTS.values():
         for name in experiment.configurations:
             if objective in experiment.objectives:
-                recipe_of(name, objective=objective, backbone="b", budget=budget, seed=1)
+                recipe_of(name, series(budget), 1, objective=objective)
 
 
 def test_a_name_stands_for_one_configuration_and_a_configuration_has_one_name() -> None:
@@ -69,20 +76,21 @@ def test_one_block_is_gated_by_the_gates_own_value() -> None:
 
 
 def test_rows_that_are_ours_are_marked() -> None:
-    rows = {row.label: row for row in EXPERIMENTS["table 2"].rows}
-    near = rows["Last3 2D, started near the last block"]
-    assert near.ours
+    experiment = EXPERIMENTS["table 2"]
+    (table,) = experiment_tables(experiment, "simcse", {"last1": []})
+    marked = [row.label for row in experiment.rows if f"{row.label} (not in the paper)" in table]
+    near, at_last = (row for row in experiment.rows if row.label in marked)
     assert recipe(near.name).initial_bias == 3
-    printed = TABLE_2["BERT", "simcse"]
-    assert all(row.ours == (row.name not in printed) for row in rows.values())
+    assert recipe(at_last.name).initial_bias == 3
+    assert not TABLE_2["BERT", "simcse"].keys() & {near.name, at_last.name}
 
 
 def test_the_budgets_are_what_they_say() -> None:
-    full = recipe_of("last1", objective="simcse", backbone="b", budget="full", seed=1)
+    full = recipe_of("last1", series("full"), 1, objective="simcse")
     assert (full.training.steps, full.training.eval_every, full.training.batch_size) == (0, 125, 64)
     assert full.training.learning_rate == 3e-5
     assert len(BUDGETS["full"].seeds) == 7
-    prompt = recipe_of("last1", objective="prompt", backbone="b", budget="full", seed=1)
+    prompt = recipe_of("last1", series("full"), 1, objective="prompt")
     assert (prompt.training.learning_rate, prompt.backbone.pooling) == (1e-5, "mask")
     short = recipe("last1").training
     assert short.steps >= 1000  # fewer do not move a gate
@@ -119,9 +127,7 @@ def test_as_printed_the_tables_have_the_papers_rows_and_last3_2d_by_each_preset(
 def test_the_papers_budget_is_the_papers_protocol(backbone: str, objective: str) -> None:
     """A million sentences once, 64 a batch, 32 tokens, temperature 0.05, N = 3, m = 4, r = 12."""
     for name in ("last3-2d", "last3-2d-paper", "last3-2d-official"):
-        made = recipe_of(
-            name, objective=objective, backbone="b", budget="paper", seed=1, family=backbone
-        )
+        made = recipe_of(name, series("paper"), 1, objective=objective, family=backbone)
         assert made.corpus[0].limit == 1_000_000
         assert replace(made.training, learning_rate=3e-5) == TrainingConfig(precision="bf16")
         assert made.training.learning_rate == (3e-5 if objective == "simcse" else 1e-5)
@@ -141,7 +147,7 @@ def test_cls_is_trained_with_simcses_head_as_in_the_paper() -> None:
         made = recipe(row.name).objective
         assert isinstance(made, SimCSE)
         headed = made.projection
-        assert headed == (row.label.startswith("CLS") and not row.ours), row.label
+        assert headed == (row.name in TABLE_3["BERT", "simcse"] and "CLS" in row.label), row.label
 
 
 def test_what_the_paper_does_not_have_is_no_part_of_it() -> None:
@@ -158,9 +164,8 @@ def test_an_experiment_that_is_not_there_is_refused() -> None:
 
 
 def test_the_papers_numbers_stand_for_rows_that_are_run() -> None:
-    rows = {row.name for row in EXPERIMENTS["table 2"].rows if not row.ours}
-    assert all(set(printed) == rows for printed in TABLE_2.values())
-    for key, table in (("table 3", TABLE_3), ("table 4", TABLE_4)):
+    assert all(len(printed) == 8 for printed in TABLE_2.values())
+    for key, table in (("table 2", TABLE_2), ("table 3", TABLE_3), ("table 4", TABLE_4)):
         known = {row.name for row in EXPERIMENTS[key].rows}
         assert all(set(printed) <= known for printed in table.values())
 
