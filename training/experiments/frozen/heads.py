@@ -21,11 +21,6 @@ SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of l
 Head = Callable[[Tensor, Tensor, Tensor], Tensor]  # pooled, coefficients, lengths to embeddings
 
 
-def _scaled(states: Tensor, norm: str) -> Tensor:
-    """States scaled as ``input_norm`` scales a token's."""
-    return states if norm == "none" else normed(states, norm)
-
-
 class FusionHead(nn.Module):
     """A weighted sum of the blocks: their mean, unless a subclass has other weights."""
 
@@ -35,7 +30,7 @@ class FusionHead(nn.Module):
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """Embeddings [B, D]."""
-        states = _scaled(pooled, self.norm).movedim(1, 0)
+        states = normed(pooled, self.norm).movedim(1, 0)
         return (self.weights(coefficients, lengths) * states).sum(0)
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
@@ -52,7 +47,7 @@ class SelectorHead(FusionHead):
 
     def weights(self, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """The fusion weights [N, B, D], by the gate."""
-        blocks = _scaled(coefficients, self.norm).unbind(1)
+        blocks = normed(coefficients, self.norm).unbind(1)
         squeeze, gate = self.selector.frequency_selection, self.selector.spatial_selection
         assert squeeze is not None  # noqa: S101 - every arm's selector has a gate that squeezes
         assert gate is not None  # noqa: S101
@@ -96,7 +91,7 @@ class LowRankHead(nn.Module):
 
     def forward(self, pooled: Tensor, coefficients: Tensor, lengths: Tensor) -> Tensor:
         """Embeddings [B, D]."""
-        last = _scaled(pooled, self.norm)[:, -1]
+        last = normed(pooled, self.norm)[:, -1]
         embeddings: Tensor = last + self.up(self.down(last))
         return embeddings
 
