@@ -135,7 +135,7 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "bart": (BART, "cannot be traced"),
     "cohere": (DECODER, "cannot be run"),
     "dbrx": (DBRX, "chooses experts"),
-    "longformer": (SHAPE | {"attention_window": [8, 8]}, "cannot be run"),
+    "longformer": (SHAPE | {"num_hidden_layers": 1, "attention_window": [8]}, "cannot be run"),
     "mamba": ({"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "cannot be optimised"),
     "mixtral": (EXPERTS | {"num_local_experts": 4}, "chooses experts"),
     "qwen2_moe": (EXPERTS | {"num_experts": 4}, "chooses experts"),
