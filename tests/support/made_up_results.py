@@ -7,7 +7,7 @@ from typing import Any
 from s2sent.training.evaluation.results.statistics import Line
 from s2sent.training.evaluation.sts import TASKS
 from s2sent.training.experiments.arms.configurations import recipe_of
-from s2sent.training.experiments.arms.paper_tables import read_results
+from s2sent.training.experiments.arms.paper import read_results
 from s2sent.training.experiments.engine import Series
 from s2sent.training.files.jsonl import append_line
 

@@ -5,9 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from s2sent.training.errors import Interrupted
+from s2sent.training.experiments import engine
+from s2sent.training.experiments.engine import Series, Study
+from s2sent.training.experiments.reproduce import run_study
 from s2sent.training.files.record import write_record
 from s2sent.training.fit.encoder import new_encoder
 from s2sent.training.recipe.recipe import Recipe
@@ -39,3 +43,10 @@ class Untrained:
     def names(self) -> list[str]:
         """The names of the folders, in the order of the calls."""
         return [folder.name for folder in self.folders]
+
+
+def run_with(train: Any, study: Study, series: Series) -> Path:
+    """Run a study with a stand-in for the trainer; returns the path of its tables."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(engine, "train", train)
+        return run_study(study, series)

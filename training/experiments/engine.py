@@ -14,14 +14,16 @@ from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from s2sent.model.network.loading.backbone_settings import read_config
+from s2sent.model.network.transformer import is_causal
 from s2sent.training.backbones import resolve, width_of
 from s2sent.training.errors import ConfigError, Interrupted
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import provenance, read_record
-from s2sent.training.fit.train import train as train_recipe
+from s2sent.training.fit.train import train
 from s2sent.training.recipe.phases import merged
 from s2sent.training.recipe.recipe import Recipe, recipe_from
 
@@ -30,14 +32,6 @@ log = logging.getLogger(__name__)
 TESTS = "tests"  # the field of a line with the scores of the tests
 # The libraries that decide what a run gives.
 VERSIONS = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
-
-
-class Train(Protocol):
-    """Trains a recipe and leaves a checkpoint with its record: `training.fit.train.train` does."""
-
-    def __call__(
-        self, recipe: Recipe, data: Path, output: Path, *, cache: Path | None, resume: bool
-    ) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -85,10 +79,9 @@ class Run:
     """One line of a file of results, and how it is made.
 
     The line begins with ``key``, by which it is found again, and has the fields ``needed``. The
-    ``recipes`` are trained in their order, each into its folder; ``score`` gives the line's other
-    fields.
-    Of runs with one ``folder`` one is run at a time; it is deleted once all of them have their
-    lines, unless nothing was trained by a recipe.
+    ``recipes`` are trained in their order, each into its folder, with teachers' embeddings in
+    ``cache``; ``score`` gives the line's other fields. Of runs with one ``folder`` one is run at a
+    time; it is deleted once all of them have their lines, unless nothing was trained by a recipe.
     """
 
     name: str
@@ -98,6 +91,7 @@ class Run:
     recipes: Mapping[Path, Recipe]
     score: Callable[[], Mapping[str, Any]]
     needed: tuple[str, ...] = ()
+    cache: Path | None = None
 
     @property
     def has_line(self) -> bool:
@@ -112,23 +106,16 @@ class Run:
 class Study:
     """An experiment: its runs on a series, and the page of their lines.
 
-    ``write_tables`` returns the page's path and raises `ConfigError` without results. ``cache`` is
-    a folder beside the results that keeps teachers' embeddings. ``first`` is done before the runs.
+    ``write_tables`` returns the page's path and raises `ConfigError` without results. ``first`` is
+    done before the runs.
     """
 
     runs_of: Callable[[Series], list[Run]]
     write_tables: Callable[[Series], Path]
-    cache: str = ""
     first: Callable[[Series], None] = lambda _: None
 
 
-def run_missing(
-    runs: Sequence[Run],
-    data: Path,
-    *,
-    cache: Path | None = None,
-    train: Train = train_recipe,
-) -> None:
+def run_missing(runs: Sequence[Run], data: Path) -> None:
     """Add the line of every run without one, but of those that another process is at.
 
     Raises `Interrupted` when a signal ended a run, and a `TrainingError` for what cannot be run.
@@ -141,21 +128,16 @@ def run_missing(
                 log.info("%s is run by another process: give this command again then", run.name)
             elif not run.has_line:
                 log.info("%d of %d: %s", number, len(runs), run.name)
-                _run_one(run, data, cache=cache, train=train)
+                for folder, recipe in run.recipes.items():
+                    ensure_checkpoint(folder, recipe, data, run.cache)
+                versions = {name: version(name) for name in VERSIONS}
+                line = {**run.key, **run.score(), "versions": versions, **provenance()}
+                append_line(run.file, line)
                 if run.recipes and all(of.has_line for of in runs if of.folder == run.folder):
                     shutil.rmtree(run.folder, ignore_errors=True)
 
 
-def _run_one(run: Run, data: Path, *, cache: Path | None, train: Train) -> None:
-    for folder, recipe in run.recipes.items():
-        ensure_checkpoint(folder, recipe, data, train, cache=cache)
-    versions = {name: version(name) for name in VERSIONS}
-    append_line(run.file, {**run.key, **run.score(), "versions": versions, **provenance()})
-
-
-def ensure_checkpoint(
-    folder: Path, recipe: Recipe, data: Path, train: Train, *, cache: Path | None = None
-) -> None:
+def ensure_checkpoint(folder: Path, recipe: Recipe, data: Path, cache: Path | None = None) -> None:
     """Leave the checkpoint of a recipe in ``folder``, unless it is there; what was begun goes on.
 
     Raises `Interrupted` when a signal ends the run, and `ConfigError` where the checkpoint is
@@ -167,10 +149,10 @@ def ensure_checkpoint(
             raise ConfigError(f"{folder} is of another recipe: move it away.")
         return
     log.info("training %s", folder)
-    partial = folder.with_name(f"{folder.name}.partial")
+    begun = folder.with_name(f"{folder.name}.partial").exists()
     again = "Interrupted: give the same command again to go on."
     try:
-        outcome = train(recipe, data, folder, cache=cache, resume=partial.exists())
+        outcome = train(recipe, data, folder, cache=cache, resume=begun)
     except Interrupted as error:
         raise Interrupted(again, error.number) from error
     if outcome.stopped is not None:
@@ -192,18 +174,18 @@ def runs_of_arms(
     ``score`` gives the other fields, from the checkpoint. Raises `ConfigError` for an unknown arm.
     """
     require_known(series.arms, [*arms], "arm")
-    runs = []
+    folder, runs = file.with_suffix(""), []
     for seed, arm in product(seeds, [arm for arm in arms if arm in (series.arms or arms)]):
         name = f"{arm}.{settings['steps']}.seed{seed}"
-        checkpoint = file.with_suffix("") / f"{name}.checkpoint"
-        recipe = arms[arm].recipe({"seed": seed, **table}, f"{file.stem} {name}")
+        checkpoint = folder / f"{name}.checkpoint"
         run = Run(
             name=f"{file.stem} {name}",
             file=file,
             key={**settings, "seed": seed, "arm": arm},
             folder=checkpoint,
-            recipes={checkpoint: recipe},
+            recipes={checkpoint: arms[arm].recipe({"seed": seed, **table}, f"{file.stem} {name}")},
             score=partial(score, checkpoint),
+            cache=folder / "cache",
         )
         runs.append(run)
     return runs
@@ -223,22 +205,16 @@ def read_results(file: Path) -> list[dict[str, Any]]:
     return lines
 
 
+def model_config(backbone: str) -> Any:
+    """The library's configuration of a backbone's model. Raises `CheckpointError`."""
+    return read_config(Path(resolve(backbone)))
+
+
 def size_of(backbone: str) -> tuple[int, int]:
     """The number of blocks of a backbone and its width. Raises `EncoderError`."""
-    return int(model_config(backbone).num_hidden_layers), width_of(backbone)
-
-
-def model_config(backbone: str) -> Any:
-    """The library's configuration of a backbone's model."""
-    from s2sent.model.network.loading.backbone_settings import (
-        read_config,  # takes seconds to import
-    )
-
-    return read_config(Path(backbone))
+    return int(model_config(backbone).num_hidden_layers), width_of(resolve(backbone))
 
 
 def is_decoder(backbone: str) -> bool:
     """Whether a backbone reads from left to right only."""
-    from s2sent.model.network.transformer import is_causal
-
-    return is_causal(model_config(resolve(backbone)))
+    return is_causal(model_config(backbone))

@@ -13,11 +13,8 @@ from typing import Any
 import pytest
 
 from s2sent.training.errors import ConfigError, Interrupted, failure
-from s2sent.training.experiments.engine import (
-    Run,
-    ensure_checkpoint,
-    run_missing,
-)
+from s2sent.training.experiments import engine
+from s2sent.training.experiments.engine import Run, ensure_checkpoint, run_missing
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.locks import locked
 from s2sent.training.files.record import write_record
@@ -25,7 +22,7 @@ from s2sent.training.recipe.recipe import Recipe
 
 
 class Untrained:
-    """Leaves a folder with the record of a recipe as if it had been trained."""
+    """Stands for the trainer: leaves a folder with the record of a recipe."""
 
     def __init__(self) -> None:
         self.outputs: list[Path] = []
@@ -37,24 +34,31 @@ class Untrained:
         return SimpleNamespace(stopped=None)
 
 
-def test_a_checkpoint_of_another_recipe_is_not_taken(recipe: Recipe, tmp_path: Path) -> None:
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Untrained:
     train = Untrained()
+    monkeypatch.setattr(engine, "train", train)
+    return train
+
+
+def test_a_checkpoint_of_another_recipe_is_not_taken(
+    recipe: Recipe, tmp_path: Path, train: Untrained
+) -> None:
     folder = tmp_path / "run"
     for _ in range(2):
-        ensure_checkpoint(folder, recipe, tmp_path, train)
+        ensure_checkpoint(folder, recipe, tmp_path)
     with pytest.raises(ConfigError, match="run is of another recipe: move it away"):
-        ensure_checkpoint(folder, replace(recipe, seed=9), tmp_path, train)
+        ensure_checkpoint(folder, replace(recipe, seed=9), tmp_path)
     assert train.outputs == [folder]
 
 
 def test_a_signal_in_the_last_step_ends_the_series_by_its_number(
-    recipe: Recipe, tmp_path: Path
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(stopped=signal.SIGTERM)
-
+    stopped = SimpleNamespace(stopped=signal.SIGTERM)
+    monkeypatch.setattr(engine, "train", lambda *_, **__: stopped)
     with pytest.raises(Interrupted) as ended:
-        ensure_checkpoint(tmp_path / "run", recipe, tmp_path, train)
+        ensure_checkpoint(tmp_path / "run", recipe, tmp_path)
     assert failure(ended.value) == (str(ended.value), 128 + signal.SIGTERM)
 
 
@@ -124,13 +128,15 @@ def run_of(folder: Path, recipe: Recipe, arm: str, **changes: Any) -> Run:
     return replace(run, **changes)
 
 
-def test_a_run_is_added_once_unless_another_process_has_it(recipe: Recipe, tmp_path: Path) -> None:
-    run, train = run_of(tmp_path, recipe, "a"), Untrained()
+def test_a_run_is_added_once_unless_another_process_has_it(
+    recipe: Recipe, tmp_path: Path, train: Untrained
+) -> None:
+    run = run_of(tmp_path, recipe, "a")
     with locked(run.folder):
-        run_missing([run], tmp_path, train=train)
+        run_missing([run], tmp_path)
     assert not run.file.exists()
     for _ in range(2):
-        run_missing([run], tmp_path, train=train)
+        run_missing([run], tmp_path)
     (line,) = read_lines(run.file)
     assert {**line, **run.key, "score": 2.0} == line
     assert train.outputs == [run.folder]
@@ -138,23 +144,23 @@ def test_a_run_is_added_once_unless_another_process_has_it(recipe: Recipe, tmp_p
     assert not run.folder.exists()
 
 
+@pytest.mark.usefixtures("train")
 def test_a_line_without_what_is_needed_of_it_is_made_again(recipe: Recipe, tmp_path: Path) -> None:
     run = run_of(tmp_path, recipe, "a", needed=("score",))
     append_line(run.file, run.key)
-    run_missing([run], tmp_path, train=Untrained())
+    run_missing([run], tmp_path)
     assert len(read_lines(run.file)) == 2
 
 
 def test_runs_of_one_folder_share_its_checkpoint(
-    recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    recipe: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture, train: Untrained
 ) -> None:
     """It stays until all of them have their lines."""
     runs = [run_of(tmp_path, recipe, "a", key={"arm": arm}) for arm in "ab"]
-    train = Untrained()
     with caplog.at_level("INFO"), locked(runs[0].folder):
-        run_missing(runs, tmp_path, train=train)
+        run_missing(runs, tmp_path)
     assert "a is run by another process: give this command again" in caplog.text
-    run_missing(runs, tmp_path, train=train)
+    run_missing(runs, tmp_path)
     assert train.outputs == [runs[0].folder]
     assert [line["arm"] for line in read_lines(runs[0].file)] == ["a", "b"]
     assert not runs[0].folder.exists()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from s2sent.training.experiments import plan as planning
+from s2sent.training.experiments import reproduce
 from s2sent.training.experiments.engine import Run
-from s2sent.training.experiments.plan import plan
+from s2sent.training.experiments.reproduce import plan
 from s2sent.training.files.jsonl import append_line
 from s2sent.training.recipe.recipe import Recipe, recipe_from
 
@@ -49,7 +49,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[Recipe]:
             steps=15_625, seconds=1800.0, pace="0.1 s a step", checkpoint=4e8, unfinished=3.2e9
         )
 
-    monkeypatch.setattr(planning, "take_first_steps", first_steps)
+    monkeypatch.setattr(reproduce, "take_first_steps", first_steps)
     return found
 
 

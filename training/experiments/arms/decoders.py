@@ -1,10 +1,9 @@
 """The table of CSE-SFP: heads on a frozen backbone, then a decoder with low-rank updates.
 
-On a frozen backbone the arms are those of `training.experiments.frozen.heads`, of a decoder or an
-encoder. Those with low-rank updates differ in the selector alone; only a decoder has them.
+Arms on a frozen backbone, a decoder or an encoder, are those of `training.experiments.frozen`.
+Those with low-rank updates differ in the selector alone; only a decoder has them.
 """
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,10 @@ from s2sent.training.experiments.frozen.run import (
     CLEAN_UP,
     TEMPLATE,
     FrozenBackbone,
+    frozen_tables,
     run_heads,
     short_texts,
 )
-from s2sent.training.experiments.frozen.tables import frozen_tables, scored_on
 from s2sent.training.experiments.score import correlation, read_tests, scores_on
 from s2sent.training.experiments.tables import (
     STS,
@@ -50,10 +49,7 @@ from s2sent.training.experiments.tables import (
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.record import read_record
 
-FROZEN_FILE = "sfp.jsonl"  # in the folder of a backbone's results
-# Files of frozen runs and what they are; the second is of a command that is gone.
-FROZEN_FILES = {FROZEN_FILE: "", "frozen.jsonl": ", other depths and objectives"}
-LORA_FILE = "sfp-lora.jsonl"  # in the folder of a backbone's results
+FROZEN_FILE, LORA_FILE = "sfp.jsonl", "sfp-lora.jsonl"  # in the folder of a backbone's results
 DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
 SETTING = ("steps", "batch_size", "pairs", "pairs_per_task", "bf16")  # of runs that are compared
 
@@ -82,23 +78,10 @@ LABELS = {name: arm.label for name, arm in LORA_ARMS.items()}
 OURS = "s2sent-3"
 
 
-@dataclass(frozen=True)
-class DecoderBudget:
-    """How long runs are; ``pairs`` are those of the training corpus."""
-
-    pairs: int
-    frozen_steps: int
-    frozen_seeds: tuple[int, ...]
-    lora_steps: int
-    lora_batch: int  # pairs
-    lora_seeds: tuple[int, ...]
-
-
-BUDGETS = {
-    "smoke": DecoderBudget(20, 4, (1, 2), 1, 4, (1,)),
-    "short": DecoderBudget(1000, 200, (1, 2, 3, 4, 5), 60, 24, (1, 2, 3)),
-    "full": DecoderBudget(5000, 2000, (1, 2, 3, 4, 5), 1000, 48, (1, 2, 3)),
-}
+# By budget: the pairs of the training corpus, and how long runs are.
+PAIRS = {"smoke": 20, "short": 1000, "full": 5000}
+FROZEN = {"smoke": (4, (1, 2)), "short": (200, (1, 2, 3, 4, 5)), "full": (2000, (1, 2, 3, 4, 5))}
+LORA = {"smoke": (1, 4, (1,)), "short": (60, 24, (1, 2, 3)), "full": (1000, 48, (1, 2, 3))}
 
 
 def runs_of(series: Series) -> list[Run]:
@@ -107,15 +90,15 @@ def runs_of(series: Series) -> list[Run]:
     That is CSE-SFP with the other text of a pair as positive. Arms differ in the selector and, as
     theirs are of another kind, in its rate.
     """
-    budget = BUDGETS[series.budget]
-    steps = budget.lora_steps if series.steps is None else series.steps
+    pairs, (steps, batch_size, seeds) = PAIRS[series.budget], LORA[series.budget]
+    steps = steps if series.steps is None else series.steps
     if not steps or not is_decoder(series.backbone):
         return []
     settings = {
         "backbone": series.backbone,
         "steps": steps,
-        "batch_size": budget.lora_batch,
-        "pairs": budget.pairs,
+        "batch_size": batch_size,
+        "pairs": pairs,
         "pairs_per_task": series.test_pairs,
         "bf16": has_bfloat16(),  # matrix products of training and scoring
     }
@@ -126,11 +109,11 @@ def runs_of(series: Series) -> list[Run]:
             "pooling": "rep1",
             "clean_up": CLEAN_UP,
         },
-        "corpus": short_texts(budget.pairs),
+        "corpus": short_texts(pairs),
         "objective": {"name": "sfp", "examples": "pairs"},
         "training": {
             "steps": steps,
-            "batch_size": budget.lora_batch,
+            "batch_size": batch_size,
             "learning_rate": 2e-4,
             "selector_learning_rate": GATE_RATE,
             "warmup_steps": steps // 10,
@@ -141,7 +124,7 @@ def runs_of(series: Series) -> list[Run]:
             "lora_rank": 16,
         },
     }
-    file, seeds = series.folder / LORA_FILE, series.seeds or budget.lora_seeds
+    file, seeds = series.folder / LORA_FILE, series.seeds or seeds
     return runs_of_arms(series, file, LORA_ARMS, seeds, settings, table, partial(_score, series))
 
 
@@ -185,19 +168,16 @@ def lora_tables(lines: Runs) -> list[str]:
 def run_frozen(series: Series) -> None:
     """Train heads on the frozen backbone and score the tests, unless arms are named."""
     if not series.arms:
-        budget = BUDGETS[series.budget]
-        backbone = FrozenBackbone(series.backbone, series.data, budget.pairs, series.test_pairs)
-        seeds = series.seeds or budget.frozen_seeds
-        run_heads(backbone, series.folder / FROZEN_FILE, budget.frozen_steps, seeds)
+        pairs, (steps, seeds) = PAIRS[series.budget], FROZEN[series.budget]
+        backbone = FrozenBackbone(series.backbone, series.data, pairs, series.test_pairs)
+        run_heads(backbone, series.folder / FROZEN_FILE, steps, series.seeds or seeds)
 
 
 def write_decoder_tables(series: Series) -> Path:
     """Write tables beside a series' results."""
     folder, parts = series.folder, []
-    for name, what in FROZEN_FILES.items():
-        if lines := read_lines(folder / name):
-            scored = f"{STS}: {scored_on(lines)}."
-            parts += [f"## On the frozen backbone{what}", scored, frozen_tables(lines)]
+    if frozen := read_lines(folder / FROZEN_FILE):
+        parts += ["## On the frozen backbone", *frozen_tables(frozen)]
     if lora := read_lines(folder / LORA_FILE):
         parts += ["## With low-rank updates", *lora_tables(lora)]
     if not parts:

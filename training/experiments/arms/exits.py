@@ -1,6 +1,5 @@
 """Control X4: heads at early exits that differ in nothing else, the rest trained alike."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -8,10 +7,13 @@ from typing import Any
 
 from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
-from s2sent.training.backbones import resolve
-from s2sent.training.evaluation.depths.by_depth import DIMENSIONS
+from s2sent.training.evaluation.depths.by_depth import DIMENSIONS, score_grid
+from s2sent.training.evaluation.depths.encoders import checkpoint_depths
+from s2sent.training.evaluation.development import WITHOUT_OVERLAP, score_development
 from s2sent.training.evaluation.encoders import load_checkpoint
 from s2sent.training.evaluation.results.statistics import Line
+from s2sent.training.evaluation.retrieval import PACKAGES, RECALL, score_retrieval
+from s2sent.training.evaluation.sts import Encode, average, score
 from s2sent.training.experiments.engine import (
     Arm,
     Run,
@@ -21,10 +23,7 @@ from s2sent.training.experiments.engine import (
     runs_of_arms,
     size_of,
 )
-from s2sent.training.experiments.score import score_depths
 from s2sent.training.experiments.tables import (
-    ByArm,
-    Cell,
     arms_of,
     arms_table,
     by_setting,
@@ -48,11 +47,10 @@ SELECTOR = {
     "initial_bias": 3.0,  # at full depth, as the default model's; exits start from the mean
 }
 LAST = {"num_blocks": 1, "spatial_selection": "avg"}
-MEAN = {"num_blocks": 3, "spatial_selection": "avg"}
 LOW_RANK = ("low-rank", "s2sent-low-rank")  # at each exit, of about as many parameters as a gate
 ARMS = {
     "last": Arm("last block alone", {"selector": LAST}),
-    "mean": Arm("mean of the last min(3, k)", {"selector": MEAN}),
+    "mean": Arm("mean of the last min(3, k)", {"selector": {**LAST, "num_blocks": 3}}),
     "static": Arm("static weights, one per block", {"selector": {**SELECTOR, "static": "blocks"}}),
     "s2sent": Arm("S2Sent", {"selector": SELECTOR}),
     "low-rank": Arm("low-rank head on the last block", {"selector": LAST}),
@@ -71,7 +69,7 @@ def runs_of(series: Series) -> list[Run]:
     All arms have the same data in the same order, and the same rates. A corpus of fewer texts than
     ``steps * batch_size`` is gone over again.
     """
-    blocks, width = size_of(resolve(series.backbone))
+    blocks, width = size_of(series.backbone)
     steps, batch_size = series.steps or DEFAULT_STEPS, 8 if series.budget == "smoke" else 64
     depths = [*range(2, blocks)]
     settings = {
@@ -105,11 +103,10 @@ def runs_of(series: Series) -> list[Run]:
             "precision": "bf16",
         },
     }
-    low_rank = {"elastic": {"project": True, "project_rank": head_rank(width)}}
-    arms = {
-        name: Arm(arm.label, {**arm.patch, **low_rank}) if name in LOW_RANK else arm
-        for name, arm in ARMS.items()
-    }
+    head = {"elastic": {"project": True, "project_rank": head_rank(width)}}
+    arms = dict(ARMS)
+    for name in LOW_RANK:
+        arms[name] = Arm(ARMS[name].label, {**ARMS[name].patch, **head})
     file, seeds = series.folder / RESULTS_FILE, series.seeds or DEFAULT_SEEDS
     return runs_of_arms(series, file, arms, seeds, settings, table, partial(_score, series))
 
@@ -122,10 +119,27 @@ def head_rank(width: int) -> int:
 
 
 def _score(series: Series, checkpoint: Path) -> dict[str, Any]:
-    """The grid of depths and dimensions, R@1 and the kept step of a checkpoint."""
+    """The kept step of a checkpoint, and its scores at each depth.
+
+    Spearman x 100 also by dimension: "tests", the mean of the STS tasks, and "dev"; and R@1 x 100
+    as "retrieval", where packages are there. Raises `DataError` for a missing file.
+    """
+    by_depth = checkpoint_depths(load_checkpoint(checkpoint), checkpoint)
+
+    def scores(encode: Encode) -> dict[str, float]:
+        dev = score_development(encode, series.data / "sts")[WITHOUT_OVERLAP]
+        return {"tests": average(score(encode, series.data / "sts")), "dev": dev}
+
     step = read_record(checkpoint).get("dev", {}).get("step")
-    found = score_depths(load_checkpoint(checkpoint), checkpoint, series.data)
-    return {"name": series.name, "step": step, **found}
+    found: dict[str, Any] = {"name": series.name, "step": step}
+    for part, grid in score_grid(by_depth, scores).items():
+        found[part] = {str(depth): {str(d): row[d] for d in row} for depth, row in grid.items()}
+    if (packages := series.data / PACKAGES).is_file():
+        found["retrieval"] = {
+            str(depth): score_retrieval(encode, packages)[RECALL]
+            for depth, encode in by_depth.at.items()
+        }
+    return found
 
 
 def area(line: Line) -> float:
@@ -141,30 +155,28 @@ def at_depth(line: Line, depth: str) -> float:
 
 def write_exit_tables(series: Series) -> Path:
     """Write the tables of a series' results beside them."""
-    file = series.folder / RESULTS_FILE
-    settings = {
-        setting: arms_of(lines, ARMS)
-        for setting, lines in by_setting(read_results(file), SETTING).items()
-    }
-    parts = []
-    for setting, runs in settings.items():
-        first = next(of for of in runs.values() if of)[0]
-        parts += [f"## {setting[-1]} steps", _preface(first), _scores_table(runs)]
+    file, parts = series.folder / RESULTS_FILE, []
+    for setting, lines in by_setting(read_results(file), SETTING).items():
+        runs = arms_of(lines, ARMS)
+        first = lines[0]
+        depths = sorted({depth for line in lines for depth in line["tests"]}, key=int)
+        columns = {
+            "seeds": count,
+            **{f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in depths},
+            "area": mean(area),
+        }
+        parts += [f"## {setting[-1]} steps", _preface(first), arms_table(LABELS, runs, columns)]
         parts += [
             minus_table(LABELS, runs, arm, others, "area", area)
             for arm, others in COMPARED.items()
             if runs[arm]
         ]
         if "retrieval" in first:  # at full width; no arm or step was chosen by it
-            columns = {f"depth {d}": mean(get("retrieval", d)) for d in _depths(first["retrieval"])}
+            columns = {f"depth {depth}": mean(get("retrieval", depth)) for depth in depths}
             run = {arm: of for arm, of in runs.items() if of}
             parts.append(arms_table(LABELS, run, columns, corner="R@1, packages-dev"))
     title = "X4: a selector at each early exit"
     return write_page(file.with_suffix(".md"), title, series.command, parts)
-
-
-def _depths(by_depth: Mapping[str, Any]) -> list[str]:
-    return sorted(by_depth, key=int)
 
 
 def _preface(line: Line) -> str:
@@ -176,11 +188,4 @@ def _preface(line: Line) -> str:
     )
 
 
-def _scores_table(runs: ByArm) -> str:
-    every = {depth: 0 for of in runs.values() for run in of for depth in run["tests"]}
-    columns: dict[str, Cell] = {"seeds": count}
-    columns |= {f"depth {depth}": mean(partial(at_depth, depth=depth)) for depth in _depths(every)}
-    return arms_table(LABELS, runs, {**columns, "area": mean(area)})
-
-
-STUDY = Study(runs_of, write_exit_tables, cache="x4/cache")
+STUDY = Study(runs_of, write_exit_tables)

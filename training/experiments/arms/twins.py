@@ -7,36 +7,22 @@
     distilled           tower_a goes on towards the cosines and directions of jtcse's sum
 
 Everything after the towers has the same steps, batches and learning rate. A cell is a seed with or
-without a selector in each tower; all its encoders share both.
+without a selector in each tower, whose checkpoints share a folder.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sentence_transformers import SentenceTransformer
-
-from s2sent.training.backbones import resolve
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError
-from s2sent.training.evaluation.development import (
-    ALL_PAIRS,
-    WITHOUT_OVERLAP,
-    score_development,
-)
+from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP, score_development
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.results.statistics import compare
 from s2sent.training.evaluation.sts import AVERAGE, TASKS, Remembered, score, with_average
-from s2sent.training.experiments.engine import (
-    Arm,
-    Run,
-    Series,
-    Study,
-    read_results,
-    size_of,
-)
+from s2sent.training.experiments.engine import Arm, Run, Series, Study, read_results, size_of
 from s2sent.training.experiments.tables import (
     Runs,
     arms_of,
@@ -75,71 +61,13 @@ LABELS = {arm: label for arm, (label, _) in ARMS.items()}
 CONTROL = "sum"
 
 
-@dataclass(frozen=True)
-class TwinCell:
-    """A seed, with selectors or without, and the folder of its checkpoints; all share a plan."""
-
-    plan: Mapping[str, Any]
-    seed: int
-    selector: bool
-    folder: Path
-
-    def checkpoint(self, run: str) -> Path:
-        """The folder of a run's encoder."""
-        return self.folder / f"{run}.checkpoint"
-
-    def recipes(self) -> dict[str, Recipe]:
-        """The recipe of every run, in an order in which each finds what it begins from."""
-        steps, batch_size = self.plan["steps"], self.plan["batch_size"]
-        tower_a, tower_b, jtcse = map(str, map(self.checkpoint, ("tower_a", "tower_b", "jtcse")))
-        # Every arm reads as many rows as it has steps, so a teacher need not embed the others.
-        limit = -(-steps * batch_size // len(PAIRS)) + batch_size
-        pairs = [{"source": source, "limit": limit} for source in PAIRS]
-
-        first = {
-            "seed": self.seed,
-            "backbone": {"name": self.plan["backbone"], "max_seq_length": MAX_SEQ_LENGTH},
-            "corpus": [{"source": self.plan["corpus"]}],
-            "objective": {"name": "simcse"},
-            "training": {
-                **{name: self.plan[name] for name in TRAINING},
-                "selector_learning_rate": SELECTOR_RATE if self.selector else 0.0,
-                "eval_every": steps,
-            },
-            "selector": {"num_blocks": 3} if self.selector else None,
-        }
-
-        def after(tower: str, **objective: Any) -> dict[str, Any]:
-            joint = {"selector": None} if objective["name"] == "jtcse" else {}  # the towers' own
-            backbone = {"name": tower, "max_seq_length": MAX_SEQ_LENGTH}
-            return {"backbone": backbone, "corpus": pairs, "objective": objective, **joint}
-
-        joint = {"name": "jtcse", "second_tower": tower_b}
-        learned = {"name": "pair_distillation", "teachers": [jtcse], "direction_weight": 1.0}
-        patches: dict[str, dict[str, Any]] = {
-            "tower_a": {},
-            "tower_b": {"seed": self.seed + SECOND_TOWER_SEED},
-            "simcse_a": after(tower_a, name="supervised"),
-            "simcse_b": after(tower_b, name="supervised"),
-            "tncse": after(tower_a, **joint, cross_attention=False),
-            "jtcse": after(tower_a, **joint, num_ca_layers=self.plan["num_ca_layers"]),
-            "distilled": after(tower_a, **learned),
-        }
-        return {run: Arm(run, patch).recipe(first, run) for run, patch in patches.items()}
-
-    def encoder(self, *runs: str) -> SentenceTransformer:
-        """The encoder of a run, or two runs' encoders summed."""
-        folders = [self.checkpoint(run) for run in runs]
-        return load_checkpoint(folders[0]) if len(folders) == 1 else joined(*map(str, folders))
-
-
-def cells_of(series: Series) -> list[TwinCell]:
-    """The cells of a series: every seed without selectors, then every seed with them.
+def runs_of(series: Series) -> list[Run]:
+    """Every arm of every seed without selectors, then with them.
 
     Half of the blocks have cross-attention, as 6 of 12 have in the paper. Raises `ConfigError` for
     a backbone of one block.
     """
-    blocks, _ = size_of(resolve(series.backbone))
+    blocks, _ = size_of(series.backbone)
     if blocks < 2:
         raise ConfigError(f"{series.backbone} has {blocks} block: name a backbone of two or more.")
     steps, batch_size, seeds = BUDGETS[series.budget]
@@ -153,49 +81,89 @@ def cells_of(series: Series) -> list[TwinCell]:
         "max_seq_length": 32,
         "precision": "bf16",
     }
-    folder = series.folder / "jtcse"
-    return [
-        TwinCell(plan, seed, selector, folder / f"seed{seed}{'-selector' * selector}")
-        for selector in (False, True)
-        for seed in series.seeds or seeds
-    ]
+    runs: list[Run] = []
+    sha256: dict[str, str] = {}  # of the corpora, which are the same for every seed
+    for selector, seed in product((False, True), series.seeds or seeds):
+        cell = series.folder / "jtcse" / f"seed{seed}{'-selector' * selector}"
+        recipes = recipes_of(plan, seed, cell, selector=selector)
+        sha256 = sha256 or {
+            folder.stem: read_corpus(
+                series.data / "corpus", recipe.corpus, kind=recipe.objective.example_kind
+            ).sha256
+            for folder, recipe in recipes.items()
+        }
+        shown = {**plan, "backbone": series.name}
+        key = {"plan": shown, "corpus_sha256": sha256, "selector": selector, "seed": seed}
+        for arm, (_, scored) in ARMS.items():
+            teacher = ("jtcse",) if arm == "distilled" else ()
+            names = ("tower_a", "tower_b", *teacher, *scored)
+            needed = [cell / f"{name}.checkpoint" for name in names]
+            run = Run(
+                name=f"seed {seed}{' with selectors' * selector}: {arm}",
+                file=series.folder / RESULTS_FILE,
+                key={**key, "arm": arm},
+                folder=cell,
+                recipes={folder: recipes[folder] for folder in needed},
+                score=partial(_score, needed[-len(scored) :], series.data),
+            )
+            runs.append(run)
+    return runs
 
 
-def runs_of(series: Series) -> list[Run]:
-    """Every arm of every cell."""
-    cells = cells_of(series)
-    sha256 = {  # which are the same for every cell
-        run: read_corpus(
-            series.data / "corpus", recipe.corpus, kind=recipe.objective.example_kind
-        ).sha256
-        for run, recipe in cells[0].recipes().items()
-    }
-    return [_run(series, cell, arm, sha256) for cell in cells for arm in ARMS]
-
-
-def _run(series: Series, cell: TwinCell, arm: str, sha256: Mapping[str, str]) -> Run:
-    scored, recipes = ARMS[arm][1], cell.recipes()
-    needed = ("tower_a", "tower_b", *(("jtcse",) if arm == "distilled" else ()), *scored)
-    return Run(
-        name=f"seed {cell.seed}{' with selectors' * cell.selector}: {arm}",
-        file=series.folder / RESULTS_FILE,
-        key={
-            "plan": {**cell.plan, "backbone": series.name},
-            "corpus_sha256": sha256,
-            "selector": cell.selector,
-            "seed": cell.seed,
-            "arm": arm,
-        },
-        folder=cell.folder,
-        recipes={cell.checkpoint(run): recipes[run] for run in needed},
-        score=partial(_score, cell, scored, series.data),
+def recipes_of(
+    plan: Mapping[str, Any], seed: int, cell: Path, *, selector: bool
+) -> dict[Path, Recipe]:
+    """The recipe of every checkpoint, in an order in which each finds what it begins from."""
+    steps, batch_size = plan["steps"], plan["batch_size"]
+    tower_a, tower_b, jtcse = (
+        f"{cell / run}.checkpoint" for run in ("tower_a", "tower_b", "jtcse")
     )
+    # Every arm reads as many rows as it has steps, so a teacher need not embed the others.
+    limit = -(-steps * batch_size // len(PAIRS)) + batch_size
+    pairs = [{"source": source, "limit": limit} for source in PAIRS]
+    first = {
+        "seed": seed,
+        "backbone": {"name": plan["backbone"], "max_seq_length": MAX_SEQ_LENGTH},
+        "corpus": [{"source": plan["corpus"]}],
+        "objective": {"name": "simcse"},
+        "training": {
+            **{name: plan[name] for name in TRAINING},
+            "selector_learning_rate": SELECTOR_RATE if selector else 0.0,
+            "eval_every": steps,
+        },
+        "selector": {"num_blocks": 3} if selector else None,
+    }
+
+    def after(tower: str, name: str, **options: Any) -> dict[str, Any]:
+        backbone = {"name": tower, "max_seq_length": MAX_SEQ_LENGTH}
+        own = {"selector": None} if name == "jtcse" else {}  # of the towers
+        return {
+            "backbone": backbone,
+            "corpus": pairs,
+            "objective": {"name": name, **options},
+            **own,
+        }
+
+    joint = partial(after, tower_a, "jtcse", second_tower=tower_b)
+    patches: dict[str, dict[str, Any]] = {
+        "tower_a": {},
+        "tower_b": {"seed": seed + SECOND_TOWER_SEED},
+        "simcse_a": after(tower_a, "supervised"),
+        "simcse_b": after(tower_b, "supervised"),
+        "tncse": joint(cross_attention=False),
+        "jtcse": joint(num_ca_layers=plan["num_ca_layers"]),
+        "distilled": after(tower_a, "pair_distillation", teachers=[jtcse], direction_weight=1.0),
+    }
+    recipes = {run: Arm(run, patch).recipe(first, run) for run, patch in patches.items()}
+    return {cell / f"{run}.checkpoint": recipe for run, recipe in recipes.items()}
 
 
-def _score(cell: TwinCell, scored: Sequence[str], data: Path) -> dict[str, Any]:
-    """Scores of an arm on development data and on the tests."""
-    encode = Remembered(torch_encode(cell.encoder(*scored)))
-    steps = [read_record(cell.checkpoint(run)).get("dev", {}).get("step") for run in scored]
+def _score(checkpoints: Sequence[Path], data: Path) -> dict[str, Any]:
+    """Scores on development data and on the tests, of one encoder or of two that are summed."""
+    one = len(checkpoints) == 1
+    encoder = load_checkpoint(checkpoints[0]) if one else joined(*map(str, checkpoints))
+    encode = Remembered(torch_encode(encoder))
+    steps = [read_record(folder).get("dev", {}).get("step") for folder in checkpoints]
     return {
         "step": None if None in steps else max(steps),
         "development": score_development(encode, data / "sts"),
@@ -222,9 +190,8 @@ def write_twin_tables(series: Series) -> Path:
             "standard deviation over n seeds."
         )
         for selector, title in ((False, "Without selectors"), (True, "A selector in each tower")):
-            parts.append(f"## {title}")
             of = [line for line in lines if line["selector"] == selector]
-            parts += _tables(of) if of else ["Not run."]
+            parts += [f"## {title}", *(_tables(of) if of else ["Not run."])]
     title = f"Twins on {series.name}"
     return write_page(file.with_suffix(".md"), title, series.command, parts)
 
@@ -235,9 +202,9 @@ def _tables(lines: Runs) -> Iterator[str]:
         runs = {arm: of for arm, of in scored.items() if of}
         others = [(LABELS[arm], of, scored[CONTROL]) for arm, of in runs.items() if arm != CONTROL]
         columns = {"n": count, **{name: spread(get(field, name)) for name in names}}
+        compared = compare(others, get(field, names[-1]))
         yield f"{title}:"
         yield arms_table(LABELS, runs, columns)
-        compared = compare(others, get(field, names[-1]))
         yield comparisons_table(f"minus {LABELS[CONTROL]}", names[-1], compared)
 
 

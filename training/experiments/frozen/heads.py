@@ -14,9 +14,10 @@ from s2sent.model.network.selector import S2SentSelector
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.network.selector_states import normed
 
+STATIC = ("static-blocks", "static-features")
 LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 MOST_BLOCKS = 12  # of an arm
-SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}
+SCALINGS = {"none": "as they are", "rms": "each of size 1"}
 
 Head = Callable[[Tensor, Tensor, Tensor], Tensor]  # pooled, coefficients, lengths to embeddings
 
@@ -129,7 +130,7 @@ def _gate(preset: str, num_blocks: int = 3, **options: str) -> Make:
     )
 
 
-def _static(*, per_feature: bool, num_blocks: int = 3, norm: str = "none") -> Make:
+def _static(per_feature: bool, num_blocks: int = 3, norm: str = "none") -> Make:
     return lambda width: StaticHead(num_blocks, width, per_feature=per_feature, norm=norm)
 
 
@@ -143,8 +144,8 @@ _LOGITS = _gate("default", weight_norm="softmax_logits")
 ENCODER_ARMS = {
     "last": LAST,
     "mean": Arm("fixed mean of the three blocks", lambda _: FusionHead(), learns=False),
-    "static-blocks": Arm("static weights, one per block", _static(per_feature=False)),
-    "static-features": Arm("static weights, one per block and feature", _static(per_feature=True)),
+    "static-blocks": Arm("static weights, one per block", _static(False)),
+    "static-features": Arm("static weights, one per block and feature", _static(True)),
     "low-rank": Arm("low-rank head on the last block, as many parameters", _low_rank(_LOGITS)),
     "s2sent-eq4": Arm(
         "S2Sent, Eq. 4 (softmax over sigmoids)", _gate("default", weight_norm="softmax_blocks")
@@ -156,24 +157,19 @@ ENCODER_ARMS["s2sent"] = Arm("S2Sent, softmax over logits", _LOGITS, (*ENCODER_A
 def _decoder_arms(number: int, norm: str, *, learned: bool = True) -> dict[str, Arm]:
     """The mean, static weights and the gate on so many blocks, each beside what is simpler."""
     kind, tail = f"{number}-{norm}", f"{number} blocks, {SCALINGS[norm]}"
-    last, mean, blocks, features = (
-        "last",
-        *(f"{name}-{kind}" for name in ("mean", "static-blocks", "static-features")),
-    )
-    found = {
-        mean: Arm(f"mean of {tail}", lambda _: FusionHead(norm), (last,), number, learns=False)
+    mean, blocks, features = (f"{name}-{kind}" for name in ("mean", *STATIC))
+    fixed = Arm(f"mean of {tail}", lambda _: FusionHead(norm), ("last",), number, learns=False)
+    if not learned:
+        return {mean: fixed}
+    before, gate = ("last", mean), _gate("decoder", number, input_norm=norm)
+    one, many = (_static(each, number, norm) for each in (False, True))
+    controls = (*before, LOW_RANK, blocks, features)
+    return {
+        mean: fixed,
+        blocks: Arm(f"static weights a block, {tail}", one, before, number),
+        features: Arm(f"static a block, feature, {tail}", many, (*before, blocks), number),
+        f"s2sent-{kind}": Arm(f"S2Sent, {tail}", gate, controls, number),
     }
-    if learned:
-        for name, label, before in (
-            (blocks, "static weights a block", ()),
-            (features, "static a block, feature", (blocks,)),
-        ):
-            make = _static(per_feature=name == features, num_blocks=number, norm=norm)
-            found[name] = Arm(f"{label}, {tail}", make, (last, mean, *before), number)
-        controls = (last, mean, LOW_RANK, blocks, features)
-        gate = _gate("decoder", number, input_norm=norm)
-        found[f"s2sent-{kind}"] = Arm(f"S2Sent, {tail}", gate, controls, number)
-    return found
 
 
 DECODER_ARMS = {
@@ -181,7 +177,6 @@ DECODER_ARMS = {
     **_decoder_arms(4, "none", learned=False),
     **_decoder_arms(4, "rms", learned=False),
     **_decoder_arms(3, "none"),
-    **_decoder_arms(3, "length", learned=False),
     **_decoder_arms(3, "rms"),
     **_decoder_arms(6, "rms"),
     **_decoder_arms(MOST_BLOCKS, "rms"),

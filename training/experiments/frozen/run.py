@@ -1,11 +1,11 @@
-"""Runs the arms on a frozen backbone over seeds; each run is a JSON line.
+"""Runs the arms on a frozen backbone over seeds, and makes their tables; each run is a JSON line.
 
 The learning rate of an arm is chosen on development data, by runs of a seed of their own,
 `TUNING_SEED`, which are in the file but in no table.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -21,15 +21,33 @@ from s2sent.model.network.template import TEMPLATES, require_padding
 from s2sent.training.backbones import resolve
 from s2sent.training.bfloat16 import has_bfloat16
 from s2sent.training.corpus import read_corpus
+from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
-from s2sent.training.evaluation.results.statistics import Line
-from s2sent.training.evaluation.sts import distinct
+from s2sent.training.evaluation.results.statistics import Line, compare, kept_step
+from s2sent.training.evaluation.sts import AVERAGE, distinct
 from s2sent.training.experiments.engine import TESTS, Run, is_decoder, run_missing, size_of
-from s2sent.training.experiments.frozen.heads import ARMS, MOST_BLOCKS, arms_for, num_parameters
+from s2sent.training.experiments.frozen.heads import (
+    ARMS,
+    ENCODER_ARMS,
+    MOST_BLOCKS,
+    arms_for,
+    num_parameters,
+)
 from s2sent.training.experiments.frozen.states import BlockStates, states_of
-from s2sent.training.experiments.frozen.tables import PAIRS, TUNING_SEED, counts
 from s2sent.training.experiments.frozen.train import Schedule, batch_loss, batches_of, train_head
 from s2sent.training.experiments.score import correlation, read_tests, scores_on
+from s2sent.training.experiments.tables import (
+    STS,
+    Cell,
+    Runs,
+    arms_of,
+    arms_table,
+    by_setting,
+    comparisons_table,
+    get,
+    of_each_test,
+    spread,
+)
 from s2sent.training.files.jsonl import read_lines
 from s2sent.training.recipe.recipe import CorpusPart
 
@@ -38,7 +56,10 @@ TEMPLATE = "sfp"  # inside which a decoder reads a text
 CLEAN_UP: CleanUp = "statement"
 TRAINING_TOKENS, TOKENS = 64, 256
 RATES = (1e-3, 1e-2)  # of which one is chosen for each arm
-LEFT = ("mean-3-length",)  # an arm that is not run again: it is the mean with rms
+TUNING_SEED = 0  # of the runs that choose a rate
+PAIRS = "pairs_per_task"  # among a run's scores of the tests, where these were thinned
+# Of runs that are compared. A run that learns nothing has no steps of its own.
+SETTING = ("backbone", "reading", "corpus_sha256", "eval_every", "batch_size")
 
 
 def short_texts(pairs: int) -> list[dict[str, Any]]:
@@ -114,7 +135,7 @@ def run_heads(backbone: FrozenBackbone, file: Path, steps: int, seeds: Sequence[
     An arm that learns nothing has one run. The tests are scored where no rate is chosen any more.
     """
     plan = Schedule(steps, 0.0, max(1, steps // 4))
-    arms = [name for name in arms_for(backbone.depth, causal=backbone.causal) if name not in LEFT]
+    arms = arms_for(backbone.depth, causal=backbone.causal)
     run = partial(_run, backbone, file)
     tuning = {
         arm: [run(arm, TUNING_SEED, replace(plan, learning_rate=rate)) for rate in RATES]
@@ -176,3 +197,81 @@ def _score(backbone: FrozenBackbone, cell: Line) -> dict[str, Any]:
         thinned_to = {PAIRS: backbone.test_pairs} if backbone.test_pairs else {}
         found[TESTS] = {**scores, **thinned_to}
     return found
+
+
+def counts(line: Line) -> bool:
+    """Whether a run stands in a table: not one that chose a rate."""
+    return line["seed"] != TUNING_SEED or not learns(line)
+
+
+def learns(line: Line) -> bool:
+    """Whether a run's arm learns anything; one that does not has no seeds, steps or rate."""
+    return ARMS[line["arm"]].learns
+
+
+def frozen_tables(lines: Runs) -> list[str]:
+    """Markdown: how many pairs were scored, a table of scores an objective, one of comparisons.
+
+    Runs of other texts or another schedule have tables of their own. Holm's correction is over all
+    comparisons of such a part. Raises `ConfigError` for runs scored on different numbers of pairs.
+    """
+    numbers = {run[TESTS].get(PAIRS, 0) for run in lines if run.get(TESTS)}
+    if len(numbers) > 1:
+        both = " and others on ".join(map(of_each_test, sorted(numbers)))
+        raise ConfigError(f"Some runs were scored on {both}: keep them in different files.")
+    runs = [{**line["schedule"], **line} for line in lines if counts(line)]
+    parts = [f"{STS}: {of_each_test(*numbers)}."]
+    settings = by_setting(runs, SETTING)
+    for (backbone, _, corpus, every, batch), of in settings.items():
+        if len(settings) > 1:
+            schedule = f"scored every {every} steps of {batch} pairs"
+            parts.append(f"### {backbone}, corpus {corpus}, {schedule}")
+        parts += _tables(of)
+    return parts
+
+
+def _tables(lines: Runs) -> list[str]:
+    parts, sides = [], []
+    for (depth, objective), of in by_setting(lines, ("exit", "objective")).items():
+        runs = {arm: of_arm for arm, of_arm in arms_of(of, ARMS).items() if of_arm}
+        table = arms_table({arm: ARMS[arm].label for arm in runs}, runs, COLUMNS)
+        parts += [f"**Depth {depth}, {objective}**", table]
+        sides += _sides(f"depth {depth}, {objective}: ", runs)
+    minus = "S2Sent minus" if all(line["arm"] in ENCODER_ARMS for line in lines) else "difference"
+    return [*parts, comparisons_table(minus, STS, compare(sides, get(TESTS, AVERAGE)))]
+
+
+def _kept_steps(runs: Runs) -> str:
+    """The first and the last kept step, and how many runs kept their initial weights."""
+    if not learns(runs[0]):
+        return ""
+    steps = sorted(kept_step(run) or 0 for run in runs)
+    initial = steps.count(0)
+    return f"{steps[0]} to {steps[-1]}" + (f"; {initial} of {len(steps)} at 0" if initial else "")
+
+
+COLUMNS: dict[str, Cell] = {
+    "parameters": lambda of: f"{of[0]['parameters']:,}",
+    "seeds": lambda of: str(len(of)) if learns(of[0]) else "nothing learned",
+    "rate": lambda of: f"{of[0]['schedule']['learning_rate']:g}" if learns(of[0]) else "",
+    WITHOUT_OVERLAP: spread(get("chosen", WITHOUT_OVERLAP)),
+    STS: spread(get(TESTS, AVERAGE)),
+    "kept steps": _kept_steps,
+}
+
+
+def _sides(head: str, runs: Mapping[str, Runs]) -> list[tuple[str, Runs, Runs]]:
+    """The arms of several seeds beside their controls.
+
+    A control that learns nothing has its one run for every seed.
+    """
+    sides = []
+    for arm, of_arm in runs.items():
+        for control in ARMS[arm].controls if len(of_arm) > 1 else ():
+            if control in runs:
+                minus = "" if arm in ENCODER_ARMS else f"{ARMS[arm].label}, minus "
+                other = runs[control]
+                if not learns(other[0]):
+                    other = [{**other[0], "seed": run["seed"]} for run in of_arm]
+                sides.append((head + minus + ARMS[control].label, of_arm, other))
+    return sides

@@ -29,7 +29,7 @@ from s2sent.training.recipe.recipe import Recipe
 from tests.support.tiny import tiny_backbone, tiny_decoder
 from tests.support.tiny_data import SENTENCES, tiny_data, write_table
 from tests.support.tiny_tasks import STS_HEADER, tiny_tasks
-from tests.support.untrained import Untrained
+from tests.support.untrained import Untrained, run_with
 
 
 @pytest.fixture(scope="module")
@@ -49,14 +49,14 @@ def series(tmp_path_factory: pytest.TempPathFactory) -> Series:
 def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series) -> None:
     train = Untrained(interrupt_at=2)
     with pytest.raises(Interrupted, match="give the same command again"):
-        run_study(STUDY, series, train=train)
-    page = run_study(STUDY, series, train=train)
+        run_with(train, STUDY, series)
+    page = run_with(train, STUDY, series)
     arms = [run.key["arm"] for run in runs_of(series)]
     assert arms == ["last", "s2sent-3", "mean-3", "static-features-3"]
     names = [f"{arm}.1.seed1.checkpoint" for arm in arms]
     assert train.names == [*names[:2], *names[1:]]
     again = Untrained()
-    assert run_study(STUDY, series, train=again) == page
+    assert run_with(again, STUDY, series) == page
     assert again.names == []
 
     frozen, lora = (read_lines(series.folder / name) for name in (FROZEN_FILE, LORA_FILE))
@@ -73,7 +73,7 @@ def test_both_parts_are_run_once_and_go_on_after_an_interruption(series: Series)
 def test_named_arms_are_low_rank_updates_alone(series: Series, tmp_path: Path) -> None:
     chosen = replace(series, output=tmp_path, arms=("mean-3", "last"))
     train = Untrained()
-    run_study(STUDY, chosen, train=train)
+    run_with(train, STUDY, chosen)
     assert train.names == ["last.1.seed1.checkpoint", "mean-3.1.seed1.checkpoint"]
     assert not (chosen.folder / FROZEN_FILE).exists()
     with pytest.raises(ConfigError, match="first is no arm here: use one of last, s2sent-3, "):
@@ -108,7 +108,7 @@ def test_an_encoder_has_the_frozen_part_alone(series: Series, tmp_path: Path) ->
     encoder = replace(series, backbone=str(tiny_backbone(tmp_path / "bert")), output=tmp_path)
     assert is_decoder(series.backbone)
     assert not is_decoder(encoder.backbone)
-    page = run_study(STUDY, encoder, train=Untrained())
+    page = run_with(Untrained(), STUDY, encoder)
     assert "minus" in page.read_text()
     assert not (encoder.folder / LORA_FILE).exists()
     shutil.rmtree(encoder.folder)

@@ -36,6 +36,7 @@ from tests.support.few import FEW
 from tests.support.tiny_data import tiny_data
 from tests.support.tiny_elastic import elastic_checkpoint
 from tests.support.tiny_tasks import tiny_tasks
+from tests.support.untrained import run_with
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +105,11 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
         return SimpleNamespace(stopped=None)
 
     with pytest.raises(Interrupted, match="give the same command again"):
-        run_study(STUDY, series, train=train)
-    target = run_study(STUDY, series, train=train)
+        run_with(train, STUDY, series)
+    target = run_with(train, STUDY, series)
     names = [f"{seed} {arm}" for seed in (1, 2) for arm in ARMS]
     assert trained == [*names[:3], *names[2:]]
-    assert run_study(STUDY, series, train=train) == target
+    assert run_with(train, STUDY, series) == target
     assert len(trained) == len(names) + 1
     lines = read_lines(series.folder / RESULTS_FILE)
     assert [*lines[0]["tests"]] == ["2", "3", "4"]
@@ -132,7 +133,7 @@ def test_runs_are_scored_once_and_go_on_after_an_interruption(series: Series) ->
     with pytest.raises(ConfigError, match="has no results"):
         run_study(STUDY, replace(series, output=series.output / "none"), only_tables=True)
     with pytest.raises(ConfigError, match="gate is no arm here: use one of last, mean"):
-        run_study(STUDY, replace(series, arms=("gate",)), train=train)
+        run_with(train, STUDY, replace(series, arms=("gate",)))
 
 
 def test_areas_are_tested_by_pairs_of_seeds(tmp_path: Path) -> None:

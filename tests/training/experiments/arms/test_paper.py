@@ -13,10 +13,12 @@ import pytest
 from s2sent.training.__main__ import main
 from s2sent.training.corpus import read_corpus
 from s2sent.training.errors import ConfigError, Interrupted
+from s2sent.training.evaluation import transfer
 from s2sent.training.evaluation.sts import TASKS
+from s2sent.training.experiments import engine
 from s2sent.training.experiments.arms import paper
+from s2sent.training.experiments.arms.configurations import chosen
 from s2sent.training.experiments.arms.paper import cells_of, runs_of
-from s2sent.training.experiments.arms.paper_experiments import chosen
 from s2sent.training.experiments.engine import Series, run_missing
 from s2sent.training.files.jsonl import append_line, read_lines
 from s2sent.training.files.record import source_sha256, write_json
@@ -69,8 +71,9 @@ def go(keys: Sequence[str], series: Series, stand_in: StandIn) -> None:
         patched.setattr(paper, "load_checkpoint", lambda folder: folder)
         patched.setattr(paper, "torch_encode", lambda _: None)
         patched.setattr(paper, "score", lambda *_: {"STS-B": 79.0})
-        patched.setattr(paper, "score_transfer", lambda *_: {"MR": 80.0})
-        run_missing(runs, series.data, train=stand_in.train)
+        patched.setattr(transfer, "score_transfer", lambda *_: {"MR": 80.0})
+        patched.setattr(engine, "train", stand_in.train)
+        run_missing(runs, series.data)
 
 
 def test_a_run_that_has_its_result_is_skipped_and_its_checkpoint_is_gone(series: Series) -> None:

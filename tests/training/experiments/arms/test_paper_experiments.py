@@ -18,12 +18,14 @@ from s2sent.training.evaluation.results.published import (
 from s2sent.training.experiments.arms.configurations import (
     BUDGETS,
     CONFIGURATIONS,
+    EXPERIMENTS,
     PRESETS,
     TEMPLATES,
+    as_printed,
+    chosen,
     recipe_of,
 )
-from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, as_printed, chosen
-from s2sent.training.experiments.arms.paper_tables import experiment_tables
+from s2sent.training.experiments.arms.paper import experiment_tables
 from s2sent.training.experiments.engine import Series
 from s2sent.training.recipe.objectives import PromptBERT, SimCSE
 from s2sent.training.recipe.recipe import Recipe, TrainingConfig

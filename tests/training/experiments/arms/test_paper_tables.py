@@ -7,12 +7,9 @@ import pytest
 from scipy.stats import ttest_rel
 
 from s2sent.training.errors import ConfigError
-from s2sent.training.experiments.arms.paper_experiments import EXPERIMENTS, chosen
-from s2sent.training.experiments.arms.paper_tables import (
-    experiment_tables,
-    read_results,
-    write_tables,
-)
+from s2sent.training.experiments.arms.configurations import EXPERIMENTS
+from s2sent.training.experiments.arms.paper import experiment_tables, read_results, write_tables
+from s2sent.training.experiments.engine import Series
 from s2sent.training.experiments.tables import ByArm
 from s2sent.training.files.jsonl import append_line
 from tests.support.made_up_results import BASE, SELECTED, made_up, write_made_up
@@ -115,18 +112,16 @@ def test_runs_of_different_length_do_not_share_a_table(tmp_path: Path) -> None:
 def test_all_tables_are_written_and_the_same_again(tmp_path: Path) -> None:
     averages = {name: BASE for each in EXPERIMENTS.values() for name in each.configurations}
     write_made_up(tmp_path, averages | {"last3-2d": SELECTED})
-    experiments = list(EXPERIMENTS.values())
-    file = write_tables(experiments, tmp_path, ["simcse"], "reproduce it")
-    text = file.read_text()
+    series = Series(tmp_path, tmp_path.parent, tmp_path.name, command="reproduce it")
+    text = write_tables(series).read_text()
     assert "Made by `s2sent-train reproduce it`" in text
-    assert all(f"### {experiment.title}" in text for experiment in experiments)
-    again = write_tables(experiments, tmp_path, ["simcse"], "reproduce it").read_text()
-    assert again == text
+    assert all(f"### {experiment.title}" in text for experiment in EXPERIMENTS.values())
+    assert write_tables(series).read_text() == text
 
 
 def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="has no results"):
-        write_tables(chosen(["table 2"]), tmp_path, ["simcse"], "reproduce it")
+        write_tables(Series(tmp_path, tmp_path, "none"))
 
 
 def test_rows_that_the_paper_orders_are_tested_by_themselves(tmp_path: Path) -> None:
