@@ -101,7 +101,7 @@ def test_the_readmes_program_runs(folder: Path) -> None:
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stdout) == (0, "(2, 384) 0.653\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "(2, 384) 0.6524\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", s2sent.__all__)

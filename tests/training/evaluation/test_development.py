@@ -233,10 +233,10 @@ def test_the_default_model_has_its_development_scores() -> None:
     encoder = OnnxEncoder(artifact)
     dev = read_development_pairs(REAL / "sts").without_overlap
     full = spearman(encoder.encode(dev.first), encoder.encode(dev.second), dev.gold)
-    assert round(full, 2) == 88.95
+    assert round(full, 2) == 88.75
     shallow = partial(encoder.encode, depth=artifact.manifest.depths[0])
     scores = score_retrieval(shallow, REAL / "retrieval" / "packages-dev.tsv")
-    assert round(scores["R@1"], 2) == 64.7
+    assert round(scores["R@1"], 2) == 64.95
 
 
 @needs_data
@@ -247,7 +247,7 @@ def test_the_default_model_has_its_retrieval_and_its_sts_b_score() -> None:
     encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
-        "R@1": 81.4,
-        "MRR@10": 87.01,
+        "R@1": 81.25,
+        "MRR@10": 86.84,
     }
-    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.9
+    assert round(score(encode, REAL / "sts", ["STS-B"])["STS-B"], 2) == 83.83
