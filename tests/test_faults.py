@@ -49,7 +49,7 @@ class Switchboard(WrappedEncoder):
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> Rows:
         self.entered.set()

@@ -75,7 +75,7 @@ class FixedEncoder:
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """One row per sequence, after the time of a run."""

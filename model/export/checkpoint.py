@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
-from s2sent.model.artifact.manifest import CANARY, CONFIG, MODEL, WEIGHTS, Manifest
+from s2sent.model.artifact.manifest import CONFIG, MODEL, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export.companions import CANARY_TEXT, write_canary, write_pooling
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at, max_seq_length
 from s2sent.model.export.library_errors import step
-from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
+from s2sent.model.export.options import ExportError, ExportOptions
 from s2sent.model.export.parameters import write_parameters
 from s2sent.model.export.parity import (
     SAME_AS_TORCH,
@@ -51,16 +52,7 @@ from s2sent.model.network.pooled import stopped_at
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import OnnxEncoder
 
-CANARY_TEXT = "A canary sings while the air is good."
 _PACKAGES = ("torch", "transformers", "sentence-transformers", "onnxruntime")
-POOLING_FLAGS = {  # in 1_Pooling/config.json, by the pooling's name
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 TRAINING_RECORD = "training.json"  # what the trainer leaves in a checkpoint for the manifest
 
 
@@ -83,10 +75,7 @@ def export_checkpoint(
     if selector := find_selector(encoder):
         _refuse_batch_dependence(selector.config)
     sentences = checked_texts(encoder, options.sentences)
-    unrounded = encoder
-    if options.precision in STORED_AS_INT8:
-        # `multiply_as_int8` rounds the matrices of its products itself; the tables are left.
-        encoder = round_weights(encoder, tables_only=options.precision == "int8")
+    unrounded, encoder = encoder, round_weights(encoder, options.precision)
     with staged(target, overwrite=options.overwrite) as folder:
         written = write_graph(encoder, folder / MODEL, options)
         if options.precision in SAME_AS_TORCH and not (folder / WEIGHTS).exists():
@@ -94,20 +83,9 @@ def export_checkpoint(
         _write_companions(encoder, folder)
         manifest = _describe(encoder, checkpoint, options, written)
 
-        def compare(depth: int | None = None) -> ParityReport:
-            name = checked_prompt_name(served)
-            given, rows = (sentences, depth, manifest.prompt(name)), len(sentences)
-            exported = encode(encoder, *given)
-            return check_parity(
-                options.precision,
-                sentences,
-                onnx=partial(served.encode, batch_size=rows, depth=depth, prompt_name=name),
-                torch=exported,
-                unrounded=exported if unrounded is encoder else encode(unrounded, *given),
-            )
-
         with step("run", backbone_config(encoder)):
             served = OnnxEncoder(Artifact(folder, manifest))
+            compare = partial(compare_with_torch, served, sentences, encoder, unrounded)
             parity = parity_by_depth(manifest.depths, compare)
         seal(folder, replace(manifest, parity=parity))
     return Artifact.open(target)
@@ -128,19 +106,37 @@ def _write_companions(encoder: SentenceTransformer, folder: Path) -> None:
     config = backbone_config(encoder)
     config.to_json_file(folder / CONFIG, use_diff=False)
     pooled, width = _pooled(encoder), get_pooling(encoder).get_embedding_dimension()
-    modes = {"word_embedding_dimension": width // len(pooled)} | {
-        name: mode in pooled for name, mode in POOLING_FLAGS.items()
-    }
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
-    write_canary(encoder, folder)
+    write_pooling(folder, width // len(pooled), pooled)
+    write_canary(folder, encode(encoder, [CANARY_TEXT], prompt="")[0])
 
 
-def write_canary(encoder: SentenceTransformer, folder: Path) -> None:
-    """Write the text, and its embedding without any prompt, that a service checks at its start."""
-    vector = encode(encoder, [CANARY_TEXT], prompt="")[0]
-    canary = {"text": CANARY_TEXT, "embedding": [round(float(x), 8) for x in vector]}
-    (folder / CANARY).write_text(json.dumps(canary))
+def compare_with_torch(
+    served: OnnxEncoder,
+    sentences: Sequence[str],
+    exported: SentenceTransformer,
+    unrounded: SentenceTransformer,
+    depth: int | None = None,
+) -> ParityReport:
+    """`check_parity` of an artifact with the weights that it has and those of its checkpoint."""
+    manifest, name = served.artifact.manifest, checked_prompt_name(served)
+    given = sentences, depth, manifest.prompt(name)
+    torch = encode(exported, *given)
+    return check_parity(
+        manifest.precision,
+        sentences,
+        onnx=partial(served.encode, batch_size=len(sentences), depth=depth, prompt_name=name),
+        torch=torch,
+        unrounded=torch if unrounded is exported else encode(unrounded, *given),
+    )
+
+
+def training_of(checkpoint: Path) -> dict[str, Any]:
+    """What the trainer left in a checkpoint; nothing of one that it did not make."""
+    record = checkpoint / TRAINING_RECORD
+    if not record.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    return found
 
 
 def _describe(
@@ -150,8 +146,7 @@ def _describe(
     written: WrittenGraph,
 ) -> Manifest:
     """The manifest without the parity report and the files."""
-    record = checkpoint / TRAINING_RECORD
-    training = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    training = training_of(checkpoint)
     config, selector = backbone_config(encoder), find_selector(encoder)
     return Manifest(
         name=options.name,

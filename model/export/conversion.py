@@ -14,6 +14,7 @@ from s2sent.model.artifact.errors import ArtifactError, UserError
 from s2sent.model.artifact.manifest import PARAMETERS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
+from s2sent.model.export.companions import copy_files
 from s2sent.model.export.parity import ParityError, ParityReport, check_parity, parity_by_depth
 from s2sent.model.runtime.encoder import OnnxEncoder
 
@@ -40,10 +41,7 @@ def write_converted(
     """
     artifact = source.artifact
     with staged(target, overwrite=overwrite) as folder:
-        for file in artifact.manifest.files:
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            if file not in (*replaces, PARAMETERS):  # which are of the source's graph
-                (folder / file).write_bytes(artifact.read(file))
+        copy_files(artifact, folder, but=(*replaces, PARAMETERS))  # which are of its graph
         written = write(folder)
         versions = artifact.manifest.versions | {"onnxruntime": version("onnxruntime")}
         manifest = replace(written, files={}, versions=versions)

@@ -7,11 +7,8 @@
 Both towers read the same inputs, so one run gives the sum, and an engine needs nothing new.
 """
 
-import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,19 +16,23 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.compose import add_prefix_graph
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize
 
 from s2sent.model.artifact.manifest import CANARY, MODEL, PARAMETERS, WEIGHTS, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
-from s2sent.model.export.checkpoint import TRAINING_RECORD, encode, export_checkpoint, write_canary
+from s2sent.model.export.checkpoint import (
+    compare_with_torch,
+    encode,
+    export_checkpoint,
+    training_of,
+)
+from s2sent.model.export.companions import CANARY_TEXT, copy_files, write_canary
 from s2sent.model.export.int8.rounding import round_weights
 from s2sent.model.export.lengths import checked_texts, cut_at
 from s2sent.model.export.nodes import constant, drop_unread, make_op, makers_of, pick, refill
-from s2sent.model.export.options import STORED_AS_INT8, ExportError, ExportOptions
-from s2sent.model.export.parity import check_parity, checked_prompt_name
+from s2sent.model.export.options import ExportError, ExportOptions
 from s2sent.model.network.twin_encoder import TOWERS
 from s2sent.model.network.twins import get_twins, join_towers, load_twin_encoder
 from s2sent.model.runtime.encoder import LEAST_NORM, POOLED_OUTPUT, OnnxEncoder
@@ -56,24 +57,17 @@ def export_twins(checkpoint: Path, target: Path, options: ExportOptions) -> Arti
         staged(target, overwrite=options.overwrite) as folder,
     ):
         towers = [export_checkpoint(checkpoint / n, Path(scratch, n), options) for n in TOWERS]
-        _copy_companions(towers[0], folder)
+        copy_files(towers[0], folder, but=(MODEL, WEIGHTS, PARAMETERS, CANARY))
         normalize = isinstance(twins[-1], Normalize)
         whole = sum_towers([onnx.load(tower.path / MODEL) for tower in towers], normalize=normalize)
         graph.save(whole, str(folder / MODEL))
-        as_exported = _as_exported(twins, options)
-        write_canary(as_exported, folder)
+        rounded = [round_weights(t, options.precision) for t in get_twins(twins).towers]
+        exported = join_towers(*rounded, normalize=normalize)
+        write_canary(folder, encode(exported, [CANARY_TEXT], prompt="")[0])
         manifest = _describe([tower.manifest for tower in towers], checkpoint, normalize=normalize)
         served = OnnxEncoder(Artifact(folder, manifest))
         sentences = checked_texts(get_twins(twins).towers[0], options.sentences)
-        name = checked_prompt_name(served)
-        prompt = manifest.prompt(name)
-        report = check_parity(
-            options.precision,
-            sentences,
-            onnx=partial(served.encode, batch_size=len(sentences), prompt_name=name),
-            torch=encode(as_exported, sentences, prompt=prompt),
-            unrounded=encode(twins, sentences, prompt=prompt),
-        )
+        report = compare_with_torch(served, sentences, exported, twins)
         seal(folder, replace(manifest, parity=asdict(report)))
     return Artifact.open(target)
 
@@ -119,31 +113,13 @@ def _sum(whole: GraphProto, pooled: Sequence[str], *, normalize: bool) -> list[N
     ]
 
 
-def _copy_companions(tower: Artifact, folder: Path) -> None:
-    """Copy the tokenizer and what else a tower's artifact has beside graph and canary."""
-    for name in tower.manifest.files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        if name not in (MODEL, WEIGHTS, PARAMETERS, CANARY):
-            shutil.copyfile(tower.path / name, folder / name)
-
-
-def _as_exported(twins: SentenceTransformer, options: ExportOptions) -> SentenceTransformer:
-    """The twins with the weights that their towers' exports have."""
-    if options.precision not in STORED_AS_INT8:
-        return twins
-    tables_only = options.precision == "int8"
-    towers = [round_weights(tower, tables_only=tables_only) for tower in get_twins(twins).towers]
-    return join_towers(*towers, normalize=isinstance(twins[-1], Normalize))
-
-
 def _describe(towers: Sequence[Manifest], checkpoint: Path, *, normalize: bool) -> Manifest:
     """The manifest without the sum's parity and the files."""
-    record = checkpoint / TRAINING_RECORD
     first, second = towers
     return replace(
         first,
         normalize=normalize,
-        training=json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {},
+        training=training_of(checkpoint),
         parity={},
         fused={name: count + second.fused[name] for name, count in first.fused.items()},
         files={},

@@ -18,9 +18,8 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 
 from s2sent.model.export import graph
-from s2sent.model.export.cpu.long_attention import skip_mask_for_long_texts
-from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
-from s2sent.model.export.cpu.packing import add_biases_in_products, pack
+from s2sent.model.export.cpu.masked_attention import finish_attention
+from s2sent.model.export.cpu.packing import pack_fused
 from s2sent.model.export.early_exit import OwnGates, add_depth_input
 from s2sent.model.export.int8.calibration import MEASURED_AT_ONCE, measure_tokens
 from s2sent.model.export.int8.products import multiply_as_int8
@@ -34,7 +33,7 @@ from s2sent.model.export.parity import parity_sentences
 from s2sent.model.export.tracing.trace import TracedEncoder, backbone_config, trace_encoder
 from s2sent.model.export.tracing.traceable import require_traceable
 from s2sent.model.network.encoder import find_selector, find_template
-from s2sent.model.runtime.encoder import LONG_TEXT, padded_inputs
+from s2sent.model.runtime.encoder import padded_inputs
 from s2sent.model.runtime.tokenizer import Tokenizer
 
 PROJECTIONS = "pooling/selector.projections."  # how the names of exits' matrices begin
@@ -93,10 +92,7 @@ def _finish(
     whole = graph.join(front, pooling)
     if options.depths:
         add_depth_input(whole, traced.exits, _own_gates(encoder, traced), traced.states)
-    if max_seq_length(encoder) > LONG_TEXT:
-        skip_mask_for_long_texts(whole.graph)
-    if packed and attend_by_standard_operator(whole):
-        fused["Attention"] = fused.pop("MultiHeadAttention")
+    finish_attention(whole, fused, packed=packed, longest=max_seq_length(encoder))
     return whole, fused, packed
 
 
@@ -173,11 +169,7 @@ def _finish_encoder(
     fused: dict[str, int] = {}
     if not options.standard_operators:
         front, fused = _fuse(front, encoder, options)
-    packed = options.precision != "fp16" and pack(front.graph)
-    if packed:  # attention is still one operator, under another name
-        fused["MultiHeadAttention"] = fused.pop("Attention")
-        if add_biases_in_products(front.graph):
-            fused["Gelu"] = fused.pop("BiasGelu")
+    packed = options.precision != "fp16" and pack_fused(front.graph, fused)
     if options.precision == "fp16":
         # Its states are cast back, so that pooling stays in float32.
         front = convert_float_to_float16(front, keep_io_types=True, disable_shape_infer=True)

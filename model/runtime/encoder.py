@@ -39,7 +39,7 @@ UNPADDED_TOLERANCE = {"fp16": 5e-3, "fp32": 1e-3}
 LEAST_NORM = 1e-12  # that a vector is divided by, as in torch
 
 # Padded tokens of a run up to which its session keeps the run's memory for the next run: of runs
-# side by side, which come in numbers, and of exclusive ones.
+# side by side, which come in numbers, and of runs with all threads.
 KEPT_TOKENS = 1024
 KEPT_TOKENS_ALONE = 256
 
@@ -52,8 +52,8 @@ class OnnxEncoder:
     `model.artifact.errors.ArtifactError` for a folder that is no artifact.
 
     With ``concurrent_runs`` above 1, runs on a CPU are expected side by side and each gets one
-    thread, which uses the cores better than threads that work in step; an exclusive run gets all
-    ``intra_op_num_threads``. That takes a second session, which holds its own packed matrices.
+    thread, which uses the cores better than threads that work in step; a run with ``all_threads``
+    gets ``intra_op_num_threads``. That takes a second session, with packed matrices of its own.
 
     On a GPU attention leaves padding out where the artifact has such graphs and they give what the
     padded ones give; ``warning`` says why not. ``unpadded`` False forbids it.
@@ -94,7 +94,7 @@ class OnnxEncoder:
             if concurrent_runs > 1 and intra_op_num_threads > 1:
                 threads.append(1)
             sessions = open_sessions(artifact, threads=threads)
-        self._exclusive_session, self._shared_session = sessions[0], sessions[-1]
+        self._all_threads_session, self._one_thread_session = sessions[0], sessions[-1]
         self.has_block_weights = BLOCK_WEIGHTS_OUTPUT in outputs_of(sessions[0])
         self._returning_memory = memory_returning_options()
         self._has_device_memory = device != "cpu"
@@ -105,29 +105,29 @@ class OnnxEncoder:
         self.warning = ""
         if unpadded and self._has_device_memory and UNPADDED_MODEL in manifest.files:
             self.warning = self._leave_padding_out(opener)
-            self._exclusive_session = self._shared_session = self._by_depth[None]
+            self._all_threads_session = self._one_thread_session = self._by_depth[None]
 
     def run(
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Embed token id sequences, special tokens included, as `TokenizedText` has them.
 
         Returns pooled embeddings [n, dim], row i for sequence i, not normalised. Sequences are
         padded to the longest, so close lengths save work; no row depends on the others. Set
-        ``exclusive`` where no other run is expected meanwhile. ``depth``, of ``all_depths`` in the
-        manifest, stops after that block; None runs all. Raises ValueError for another depth.
+        ``all_threads`` where no other run is expected meanwhile. ``depth``, of the manifest's
+        ``all_depths``, stops after that block; None runs all. Raises ValueError for another depth.
         """
-        return self._run(POOLED_OUTPUT, sequences, exclusive=exclusive, depth=depth)
+        return self._run(POOLED_OUTPUT, sequences, all_threads=all_threads, depth=depth)
 
     def block_weights(
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """The selector's weights [n, blocks, dim], shallowest first; arguments as of `run`.
@@ -137,12 +137,12 @@ class OnnxEncoder:
         """
         if not self.has_block_weights:
             raise ValueError(f"the graph of {self.artifact.path} has no {BLOCK_WEIGHTS_OUTPUT}.")
-        weights = self._run(BLOCK_WEIGHTS_OUTPUT, sequences, exclusive=exclusive, depth=depth)
+        weights = self._run(BLOCK_WEIGHTS_OUTPUT, sequences, all_threads=all_threads, depth=depth)
         fused = len(self.artifact.manifest.fused_blocks(depth))
         return weights[:, -fused:]  # an exit may fuse fewer blocks than the full depth
 
     def _run(
-        self, output: str, sequences: Sequence[Sequence[int]], *, exclusive: bool, depth: int | None
+        self, output: str, rows: Sequence[Sequence[int]], *, all_threads: bool, depth: int | None
     ) -> NDArray[np.float32]:
         manifest = self.artifact.manifest
         if depth == manifest.full_depth:
@@ -150,19 +150,19 @@ class OnnxEncoder:
         if depth is not None and depth not in manifest.depths:
             known = ", ".join(map(str, manifest.all_depths))
             raise ValueError(f"depth is {depth}; the artifact can stop at {known}.")
-        run = partial(self._run_together, output, exclusive=exclusive, depth=depth)
-        if self._has_device_memory or max(map(len, sequences)) <= LONG_TEXT:
-            return run(sequences)
-        parts = _long_ones_alone(sequences)
-        rows = np.concatenate([run([sequences[place] for place in part]) for part in parts])
-        return rows[np.argsort(np.concatenate(parts))]
+        run = partial(self._run_together, output, all_threads=all_threads, depth=depth)
+        if self._has_device_memory or max(map(len, rows)) <= LONG_TEXT:
+            return run(rows)
+        parts = _long_ones_alone(rows)
+        values = np.concatenate([run([rows[place] for place in part]) for part in parts])
+        return values[np.argsort(np.concatenate(parts))]
 
     def _run_together(
-        self, output: str, sequences: Sequence[Sequence[int]], *, exclusive: bool, depth: int | None
+        self, output: str, rows: Sequence[Sequence[int]], *, all_threads: bool, depth: int | None
     ) -> NDArray[np.float32]:
         """One run of the graph."""
-        inputs = self.inputs(sequences)
-        session = self._exclusive_session if exclusive else self._shared_session
+        inputs = self.inputs(rows)
+        session = self._all_threads_session if all_threads else self._one_thread_session
         if self._by_depth:
             session = self._by_depth[depth]
         elif depth is not None:
@@ -170,7 +170,7 @@ class OnnxEncoder:
         if self._has_device_memory:
             with self._gpu_is_free:
                 return run_bound(session, output, inputs)
-        kept = KEPT_TOKENS if session is self._shared_session else KEPT_TOKENS_ALONE
+        kept = KEPT_TOKENS if session is self._one_thread_session else KEPT_TOKENS_ALONE
         options = self._returning_memory if inputs["input_ids"].size > kept else None
         values: NDArray[np.float32] = session.run([output], inputs, options)[0]
         return values
@@ -179,7 +179,7 @@ class OnnxEncoder:
         """Give back what runs side by side keep on a CPU; takes one run of a short text."""
         if not self._has_device_memory:
             inputs = self.inputs([self.tokenizer.tokenize(["a"])[0].input_ids])
-            self._shared_session.run([POOLED_OUTPUT], inputs, self._returning_memory)
+            self._one_thread_session.run([POOLED_OUTPUT], inputs, self._returning_memory)
 
     def inputs(self, sequences: Sequence[Sequence[int]]) -> dict[str, NDArray[Any]]:
         """The graph's inputs for ``sequences``, as `padded_inputs` makes them."""

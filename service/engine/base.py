@@ -74,7 +74,7 @@ class BaseEngine:
 
     @property
     def threads(self) -> int:
-        """Threads of an exclusive run."""
+        """Threads of a run that has the cores to itself."""
         return self._parallelism.threads
 
     @property

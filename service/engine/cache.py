@@ -29,9 +29,6 @@ class EmbeddingCache:
         self._embeddings: OrderedDict[bytes, Embedding] = OrderedDict()  # oldest use first
         self.bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._embeddings)
-
     def find(
         self, sequences: Sequence[Sequence[int]], *, depth: int | None = None
     ) -> dict[int, Embedding]:

@@ -126,20 +126,20 @@ class TokenEncoder(Protocol):
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Return one embedding [dim] per sequence, not normalised, once the run is over.
 
-        ``exclusive`` says that no other run is expected meanwhile, so that this one may use every
-        core. ``depth`` is the last block to run, one of the artifact's depths; None runs all.
+        ``all_threads`` says that no other run is expected meanwhile, so that this one may use
+        every core. ``depth`` is the last block to run, one of the artifact's depths; None runs all.
         """
 
     def block_weights(
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Return the selector's weights [blocks, dim] per sequence; as `run`."""

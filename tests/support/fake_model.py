@@ -130,7 +130,7 @@ class FakeEncoder:
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         texts = ["".join(map(chr, ids)) for ids in sequences]
@@ -158,11 +158,11 @@ class FakeEncoder:
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """One block, whose weights are the embedding and one more."""
-        return 1 + self.run(sequences, exclusive=exclusive, depth=depth)[:, None]
+        return 1 + self.run(sequences, all_threads=all_threads, depth=depth)[:, None]
 
     def return_memory(self) -> None:
         self.returns.append(threading.current_thread().name)

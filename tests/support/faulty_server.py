@@ -48,7 +48,7 @@ class FaultyEncoder(WrappedEncoder):
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Embed, or go wrong."""
@@ -66,7 +66,7 @@ class FaultyEncoder(WrappedEncoder):
             raise SystemExit("told to die")
         if (dice := dice - DIE) < STALL:
             time.sleep(STALL_SECONDS)
-        rows = self._encoder.run(sequences, exclusive=exclusive, depth=depth)
+        rows = self._encoder.run(sequences, all_threads=all_threads, depth=depth)
         if STALL <= dice < STALL + NOT_FINITE:
             rows[len(rows) // 2] = np.nan
         return rows

@@ -6,9 +6,11 @@ import socket
 from functools import partial
 from typing import Any, Self
 
+import pytest
+
 from s2sent.service.engine.engine import Engine
 from s2sent.service.engine.link.board import Board
-from s2sent.service.engine.link.client import EngineConnection, RemoteEngine
+from s2sent.service.engine.link.client import EngineConnection, RemoteEngine, RemoteModel
 from s2sent.service.engine.link.server import HttpProcessConnection, LinkServer
 from s2sent.service.engine.types import Readiness, ServedModel
 from s2sent.service.settings import Settings
@@ -62,10 +64,12 @@ class LinkedEngine(RemoteEngine):
             server, 1, on_ready=lambda: None, on_samples=lambda _, asked: None, **options
         )
         await connect(near, far)
-        engine = cls(settings, metrics, near, open_model=lambda _: model)
+        engine = cls(settings, metrics, near)
         engine.core, engine.server, engine.near, engine.far = core, server, near, far
         server.describe(b"")
-        await engine.start()
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(RemoteModel, "of", lambda _: model)
+            await engine.start()
         return engine
 
     def readiness(self) -> Readiness:

@@ -22,11 +22,11 @@ class WrappedEncoder:
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
     ) -> NDArray[np.float32]:
         """Those of the real encoder."""
-        return self._encoder.block_weights(sequences, exclusive=exclusive, depth=depth)
+        return self._encoder.block_weights(sequences, all_threads=all_threads, depth=depth)
 
     def return_memory(self) -> None:
         """As the real encoder."""

@@ -19,8 +19,8 @@ from s2sent.training.evaluation.sts import (
     AVERAGE,
     DEV_FILE,
     TASKS,
+    CachedEncode,
     Encode,
-    Remembered,
     distinct,
     score,
     with_average,
@@ -79,7 +79,7 @@ def evaluate_encoders(
     if options.retrieval is not None:
         read_retrieval(options.retrieval)
         read_development_pairs(data / "sts")
-    encoders = {name: Remembered(open_encoder(name)) for name in distinct(names)}
+    encoders = {name: CachedEncode(open_encoder(name)) for name in distinct(names)}
     found: Found = {name: {} for name in encoders}
     if not options.dev_only:
         _test_tables(encoders, data, show, options, found, artifact)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from s2sent.training.evaluation.geometry import Group, geometry, groups_by_gold
-from s2sent.training.evaluation.sts import Encode, Remembered, score, with_average
+from s2sent.training.evaluation.sts import CachedEncode, Encode, score, with_average
 from s2sent.training.evaluation.transfer import score_transfer
 
 Scores = dict[str, float]  # score by task, and the average of the tasks
@@ -26,7 +26,7 @@ def measure(name: str, encode: Encode, data: Path, *, transfer: bool = False) ->
 
     Every text is embedded once. Raises `DataError` for a file that cannot be used.
     """
-    encode = Remembered(encode)
+    encode = CachedEncode(encode)
     return Measured(
         name=name,
         sts=with_average(score(encode, data / "sts")),

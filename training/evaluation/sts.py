@@ -72,8 +72,8 @@ class SentencePairs:
     gold: list[float]
 
 
-class Remembered:
-    """An encoder with a cache: each text is embedded once."""
+class CachedEncode:
+    """An encoder that embeds each text once."""
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -86,14 +86,14 @@ class Remembered:
         return np.stack([self._known[text] for text in texts])
 
     @cached_property
-    def query(self) -> "Remembered":
+    def query(self) -> "CachedEncode":
         """The encoder of queries, with a cache of its own."""
-        return Remembered(roles(self._encode)[0])
+        return CachedEncode(roles(self._encode)[0])
 
     @cached_property
-    def document(self) -> "Remembered":
+    def document(self) -> "CachedEncode":
         """The encoder of documents, likewise."""
-        return Remembered(roles(self._encode)[1])
+        return CachedEncode(roles(self._encode)[1])
 
 
 def distinct(*columns: Iterable[str]) -> list[str]:

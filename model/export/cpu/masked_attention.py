@@ -14,9 +14,10 @@ from collections.abc import Collection
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, helper
 
-from s2sent.model.export.cpu.long_attention import LONG_UNPADDED
+from s2sent.model.export.cpu.long_attention import LONG_UNPADDED, skip_mask_for_long_texts
 from s2sent.model.export.cpu.packing import MASK
 from s2sent.model.export.nodes import choose, constant, drop_unread, make_op, map_nodes, refill
+from s2sent.model.runtime.encoder import LONG_TEXT
 
 OPSET = 23  # the first with Attention
 _IR_VERSION = 11  # the format's version that came with it
@@ -29,6 +30,19 @@ HIDDEN = -50.0
 HIDDEN_KEYS = "attention/hidden"
 _MASK, _BIAS = 4, 5  # places among the inputs of MultiHeadAttention
 _KNOWN = frozenset(("num_heads", "scale", "mask_filter_value"))
+
+
+def finish_attention(
+    model: ModelProto, fused: dict[str, int], *, packed: bool, longest: int
+) -> None:
+    """Give attention its last form, for texts of up to ``longest`` tokens, in place.
+
+    ``fused`` counts the operators, here by their new names.
+    """
+    if longest > LONG_TEXT:
+        skip_mask_for_long_texts(model.graph)
+    if packed and attend_by_standard_operator(model):
+        fused["Attention"] = fused.pop("MultiHeadAttention")
 
 
 def attend_by_standard_operator(model: ModelProto) -> int:

@@ -75,6 +75,16 @@ def pack(graph: GraphProto) -> bool:
     return True
 
 
+def pack_fused(graph: GraphProto, fused: dict[str, int]) -> bool:
+    """`pack`, and let products add biases; ``fused`` counts the operators by their new names."""
+    if not pack(graph):
+        return False
+    fused["MultiHeadAttention"] = fused.pop("Attention")
+    if add_biases_in_products(graph):
+        fused["Gelu"] = fused.pop("BiasGelu")
+    return True
+
+
 def add_biases_in_products(graph: GraphProto) -> int:
     """Let products of packed tokens add the bias that BiasGelu adds, in place; returns how often.
 

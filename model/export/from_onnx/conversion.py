@@ -7,7 +7,6 @@ Such folders are what optimum and the hub's export tools write beside a sentence
 checkpoint. `model.export.checkpoint` exports the others.
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -25,23 +24,15 @@ from onnx.utils import Extractor
 from tokenizers import Tokenizer as Vocabulary
 
 from s2sent.model.artifact.errors import ArtifactError
-from s2sent.model.artifact.manifest import (
-    CANARY,
-    CONFIG,
-    MODEL,
-    POOLING_MASK,
-    TOKENIZER,
-    Manifest,
-)
+from s2sent.model.artifact.manifest import CONFIG, MODEL, POOLING_MASK, TOKENIZER, Manifest
 from s2sent.model.artifact.reader import Artifact
 from s2sent.model.artifact.writer import seal, staged
 from s2sent.model.export import graph
-from s2sent.model.export.cpu.long_attention import skip_mask_for_long_texts
-from s2sent.model.export.cpu.masked_attention import attend_by_standard_operator
-from s2sent.model.export.cpu.packing import add_biases_in_products, pack
+from s2sent.model.export.companions import CANARY_TEXT, write_canary, write_pooling
+from s2sent.model.export.cpu.masked_attention import finish_attention
+from s2sent.model.export.cpu.packing import pack_fused
 from s2sent.model.export.from_onnx.folder import (
     EXPORT,
-    POOLINGS,
     GivenEncoder,
     GivenGraphError,
     read_encoder,
@@ -57,15 +48,9 @@ from s2sent.model.export.parity import (
     checked_prompt_name,
     sentences_for,
 )
-from s2sent.model.runtime.encoder import (
-    LEAST_NORM,
-    LONG_TEXT,
-    OnnxEncoder,
-    padded_inputs,
-)
+from s2sent.model.runtime.encoder import LEAST_NORM, OnnxEncoder, padded_inputs
 from s2sent.model.runtime.tokenizer import Tokenizer
 
-CANARY_TEXT = "A canary sings while the air is good."
 Embed = Callable[[Sequence[str], str], NDArray[np.float32]]  # texts behind a prompt -> [n, dim]
 _COPIED = (CONFIG, "tokenizer_config.json", "special_tokens_map.json")
 
@@ -167,16 +152,9 @@ def _write_graph(
     _rename_output(front.graph, STATES)
     if encoder.backbone:
         front, fused = graph.fuse(front, num_heads=encoder.backbone.num_heads, width=width)
-    packed = pack(front.graph)
-    if packed:
-        fused["MultiHeadAttention"] = fused.pop("Attention")
-        if add_biases_in_products(front.graph):
-            fused["Gelu"] = fused.pop("BiasGelu")
+    packed = pack_fused(front.graph, fused)
     whole = graph.join(front, pooling_graph(encoder, width, front.ir_version))
-    if encoder.max_seq_length > LONG_TEXT:
-        skip_mask_for_long_texts(whole.graph)
-    if packed and attend_by_standard_operator(whole):
-        fused["Attention"] = fused.pop("MultiHeadAttention")
+    finish_attention(whole, fused, packed=packed, longest=encoder.max_seq_length)
     graph.save(whole, str(path))
     return fused, packed
 
@@ -229,13 +207,9 @@ def _write_companions(encoder: GivenEncoder, folder: Path, reference: Embed) -> 
     for name in _COPIED:
         if (encoder.folder / name).is_file():
             shutil.copy(encoder.folder / name, folder / name)
-    vector = [round(float(number), 8) for number in reference([CANARY_TEXT], "")[0]]
-    (folder / "1_Pooling").mkdir()
-    modes: dict[str, Any] = {"word_embedding_dimension": len(vector)}
-    modes |= {flag: mode == encoder.pooling for flag, mode in POOLINGS.items()}
-    (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
-    canary = {"text": CANARY_TEXT, "embedding": vector}
-    (folder / CANARY).write_text(json.dumps(canary))
+    canary = reference([CANARY_TEXT], "")[0]
+    write_pooling(folder, len(canary), [encoder.pooling])
+    write_canary(folder, canary)
 
 
 def main(source: str, target: str, name: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import AliasChoices, BaseModel, Field, TypeAdapter, ValidationErro
 
 from s2sent.model.artifact.graph_policy import GraphRefused, check_graph
 from s2sent.model.artifact.manifest import CONFIG, MODEL, TOKENIZER
+from s2sent.model.export.companions import POOLING_FLAGS
 from s2sent.model.export.nodes import refill
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -17,7 +18,6 @@ STATE_OUTPUTS = ("last_hidden_state", "token_embeddings")  # as optimum names th
 
 LONGEST = 4096  # tokens that are read where only the positions bound them
 EXPORT = "install torch with `make train` and export the checkpoint with s2sent-train export"
-POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 STATIC = "StaticEmbedding"
 PROMPTS = "config_sentence_transformers.json"
 _PIPELINES = (
@@ -133,8 +133,8 @@ def _pooling(folder: Path) -> tuple[str, bool]:
         modes = [str(settings["pooling_mode"])]
     else:
         flags = (key for key, value in settings.items() if value is True and "mode" in key)
-        modes = [POOLINGS.get(flag, flag) for flag in flags]
-    if len(modes) != 1 or modes[0] not in POOLINGS.values():
+        modes = [POOLING_FLAGS.get(flag, flag) for flag in flags]
+    if len(modes) != 1 or modes[0] not in ("mean", "cls"):
         raise GivenGraphError(
             f"{folder} pools by {', '.join(modes) or 'nothing'}, and without torch only by mean and"
             f" cls can be served: {EXPORT}."

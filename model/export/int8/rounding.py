@@ -7,19 +7,24 @@ from sentence_transformers import SentenceTransformer
 from transformers.pytorch_utils import Conv1D
 
 from s2sent.model.export.int8.storage import MIN_ROUNDED_ELEMENTS, round_channels
+from s2sent.model.export.options import STORED_AS_INT8
 from s2sent.model.network.encoder import find_selector
 
 
 def round_weights(
-    encoder: SentenceTransformer, *, tables_only: bool = False
+    encoder: SentenceTransformer, precision: str = "weight-int8"
 ) -> SentenceTransformer:
     """A copy with its large matrices on the int8 grid of their output channels or rows.
 
     They are the backbone's and those behind exits (`SelectorConfig.project_exits`). What the latter
     read are features of different sizes, so each of their rows has a grid of its own: of the
-    default model 1 - cosine is 1e-3 at worst, and 2e-2 with a grid for each column. With
-    ``tables_only`` only the embedding tables are rounded.
+    default model 1 - cosine is 1e-3 at worst, and 2e-2 with a grid for each column. For int8 only
+    the embedding tables are rounded, since `multiply_as_int8` rounds the matrices of its products.
+    For a precision that stores no int8 the encoder is returned as it is.
     """
+    if precision not in STORED_AS_INT8:
+        return encoder
+    tables_only = precision == "int8"
     encoder = copy.deepcopy(encoder)
     round_matrices(encoder[0], tables_only=tables_only)
     if not tables_only:

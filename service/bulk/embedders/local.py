@@ -86,7 +86,7 @@ class LocalEmbedder:
                     embedded.errors[int(at)] = f"the encoder failed on the text ({kind})"
 
     def _encode(self, texts: list[Tokens]) -> NDArray[np.float32]:
-        return self._encoder.run(texts, exclusive=False, depth=self._depth)  # type: ignore[arg-type]  # arrays of ids are sequences of them
+        return self._encoder.run(texts, all_threads=False, depth=self._depth)  # type: ignore[arg-type]  # arrays of ids are sequences of them
 
 
 def make_batches(lengths: NDArray[np.int32]) -> list[NDArray[np.intp]]:

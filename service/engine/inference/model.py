@@ -100,33 +100,33 @@ class LoadedModel:
     def warm_up(self, settings: Settings) -> None:
         """Do what a first request would do, and check the canary, unless that was done before.
 
-        Runs a short text both exclusively and not, so that no client pays for a first run. Where a
+        Runs a short text on all threads and on one, so that no client pays for a first run. Where a
         batch may take more memory than opening did, the largest batch is run too, so that one that
         does not fit is known now. Raises EngineStartFailed.
         """
         if self.is_verified:
             return
         short = self._trial_tokens("warm up")
-        self._trial_run([short], exclusive=True)
-        self._trial_run([short], exclusive=False)
+        self._trial_run([short], all_threads=True)
+        self._trial_run([short], all_threads=False)
         most = settings.max_batch_tokens
         if settings.processor != "cpu" or most > UNTRIED_TOKENS:
             limit = self.encoder.max_seq_length
             longest = (short * limit)[:limit]
-            self._trial_run([longest] * max(1, most // limit), exclusive=True)
+            self._trial_run([longest] * max(1, most // limit), all_threads=True)
         self.check_canary(self.run)
         self.is_verified = True
 
     def verify(self) -> None:
         """Run a short text and check the canary; raises EngineStartFailed."""
-        self._trial_run([self._trial_tokens("warm up")], exclusive=False)
+        self._trial_run([self._trial_tokens("warm up")], all_threads=False)
         self.check_canary(self.run)
 
     def run(
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
         weights: bool = False,
     ) -> NDArray[np.float32]:
@@ -135,7 +135,7 @@ class LoadedModel:
         Raises WrongShape, or what the encoder raises.
         """
         compute = self.encoder.block_weights if weights else self.encoder.run
-        values = compute(sequences, exclusive=exclusive, depth=depth)
+        values = compute(sequences, all_threads=all_threads, depth=depth)
         if weights:
             values = values.reshape(len(values), -1)
         expected = (len(sequences), self.row_length(depth, weights=weights))
@@ -186,9 +186,9 @@ class LoadedModel:
                 f"the tokenizer failed on {text!r}: {error}. Export the checkpoint again."
             ) from error
 
-    def _trial_run(self, batch: Sequence[Sequence[int]], *, exclusive: bool) -> None:
+    def _trial_run(self, batch: Sequence[Sequence[int]], *, all_threads: bool) -> None:
         try:
-            self.run(batch, exclusive=exclusive)
+            self.run(batch, all_threads=all_threads)
         except Exception as error:  # the encoder may raise anything, MemoryError too
             raise EngineStartFailed(
                 f"the first run of {len(batch)} x {len(batch[0])} tokens failed: {error}. "

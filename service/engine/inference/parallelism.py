@@ -25,7 +25,7 @@ MOST_HTTP_PROCESSES = 12
 
 @dataclass(frozen=True)
 class Parallelism:
-    """Threads of an exclusive run, and the number of runs side by side."""
+    """Threads of a run by itself, and the number of runs side by side."""
 
     threads: int
     concurrent_runs: int

@@ -39,16 +39,16 @@ class ModelUnavailable(ArtifactError):
     """The model cannot be served; the message says why and what to do."""
 
 
-def artifact_of(model: str, cache: Path | None = None) -> Path:
+def artifact_of(model: str) -> Path:
     """The folder of the artifact of ``model``: a folder, a hub id, or a ``pypi:`` name.
 
-    It is made where the cache (by default ``s2sent/models`` in the user's) has none for the files
-    of the model as they are now. Raises ModelUnavailable.
+    It is made where ``s2sent/models`` in the user's cache has none for the files of the model as
+    they are now. Raises ModelUnavailable.
     """
     folder = Path(model).absolute() if Path(model).exists() else _snapshot(model)
     if folder is not None and (folder / MANIFEST).is_file():
         return folder
-    entry = (cache or cache_folder("models")) / _key(model, folder)
+    entry = cache_folder("models") / _key(model, folder)
     if _is_kept(entry):
         return entry
     try:

@@ -94,7 +94,7 @@ class InferenceWorkers:
         self,
         sequences: Sequence[Sequence[int]],
         *,
-        exclusive: bool = True,
+        all_threads: bool = True,
         depth: int | None = None,
         weights: bool = False,
     ) -> NDArray[np.float32]:
@@ -103,13 +103,13 @@ class InferenceWorkers:
         self._running_since[thread] = started
         try:
             embeddings = self._model.run(
-                sequences, exclusive=exclusive, depth=depth, weights=weights
+                sequences, all_threads=all_threads, depth=depth, weights=weights
             )
         finally:
             del self._running_since[thread]
         seconds = self._clock() - started
         tokens = sum(map(len, sequences))
-        if exclusive:  # in its fixed part one core works, and the others wait
+        if all_threads:  # in its fixed part one core works, and the others wait
             self._throughput.add(tokens, seconds, fixed_parts=self._count)
         else:  # it has a share of the machine, as have the others
             self._throughput.add(tokens, seconds / self._count)
@@ -224,7 +224,7 @@ class InferenceWorkers:
             batch = self._batcher.next_batch()
         return batch
 
-    def _process(self, batch: list[QueuedText], exclusive: bool) -> bool:
+    def _process(self, batch: list[QueuedText], all_threads: bool) -> bool:
         """Run texts and answer them; halve a batch that fails, until the text at fault is alone.
 
         Returns whether the encoder embedded any of them, or had nothing to do.
@@ -238,7 +238,7 @@ class InferenceWorkers:
         try:
             asked = batch[0].request
             embeddings = self.run(
-                list(row_of), exclusive=exclusive, depth=asked.depth, weights=asked.weights
+                list(row_of), all_threads=all_threads, depth=asked.depth, weights=asked.weights
             )
         except Exception as error:  # whatever the encoder raises, MemoryError too
             logger.exception("a batch of %d texts failed", len(batch))
@@ -250,7 +250,7 @@ class InferenceWorkers:
                 return False
             middle = len(batch) // 2
             first, second = batch[:middle], batch[middle:]
-            return self._process(first, exclusive) | self._process(second, exclusive)
+            return self._process(first, all_threads) | self._process(second, all_threads)
         if len(row_of) < len(batch):
             embeddings = embeddings[rows]
             self._metrics.coalesced_texts.inc(len(batch) - len(row_of))

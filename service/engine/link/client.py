@@ -25,7 +25,7 @@ from s2sent.service.engine.link.frames import (
     result_of,
 )
 from s2sent.service.engine.tokenization import start_threads_of
-from s2sent.service.engine.types import Readiness, ServedModel, TextTokenizer
+from s2sent.service.engine.types import Readiness, TextTokenizer
 from s2sent.service.errors import failed_text
 from s2sent.service.lanes import Lane
 from s2sent.service.settings import Settings
@@ -229,30 +229,21 @@ class _SharedInFlight(InFlightRequests):
 class RemoteEngine(BaseEngine):
     """An engine whose texts wait and run in the engine process.
 
-    ``on_fatal`` is called with a sentence when that process has ended or failed. ``open_model``
-    makes the model of what MODEL tells.
+    ``on_fatal`` is called with a sentence when that process has ended or failed.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Metrics,
-        connection: EngineConnection,
-        *,
-        open_model: Callable[[bytes], ServedModel] = RemoteModel.of,
-    ) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, connection: EngineConnection) -> None:
         in_flight = _SharedInFlight(connection, metrics, settings.request_timeout_seconds)
         seconds_to_empty = connection.board.seconds_to_empty
         super().__init__(settings, metrics, connection, seconds_to_empty, in_flight)
         self._connection = connection
         self.on_fatal: Callable[[str], None] = lambda reason: None
-        self._open_model = open_model
         self._readiness = Readiness(False, "starting")
         connection.on_state = self._on_state
 
     async def start(self) -> None:
         """Wait for the engine process's model, and open its tokenizer; raises NoMoreThreads."""
-        self._model = self._open_model(await self._connection.model)
+        self._model = RemoteModel.of(await self._connection.model)
         start_threads_of(self._model.tokenizer)
         if self._admission.state == "starting":  # neither drained nor failed meanwhile
             self._admission.state = "serving"

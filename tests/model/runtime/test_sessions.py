@@ -166,7 +166,7 @@ def test_sessions_on_a_cpu_look_up_rows_in_one_table(
     for table in tables.values():
         table[:] = table[::-1]
     together, alone = (
-        encoder.run(rows(encoder), exclusive=exclusive) for exclusive in (False, True)
+        encoder.run(rows(encoder), all_threads=all_threads) for all_threads in (False, True)
     )
     np.testing.assert_array_equal(together, alone)
     assert not np.allclose(alone, before, atol=1e-3)
@@ -179,10 +179,10 @@ def test_sharing_changes_no_bit(
     sharing = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
     monkeypatch.setattr(sessions, "read_lookup_tables", lambda _: {})
     apart = OnnxEncoder(stopping_artifact, intra_op_num_threads=2, concurrent_runs=2)
-    for exclusive in (True, False):
+    for all_threads in (True, False):
         np.testing.assert_array_equal(
-            sharing.run(rows(sharing), exclusive=exclusive, depth=depth),
-            apart.run(rows(apart), exclusive=exclusive, depth=depth),
+            sharing.run(rows(sharing), all_threads=all_threads, depth=depth),
+            apart.run(rows(apart), all_threads=all_threads, depth=depth),
         )
 
 
@@ -294,7 +294,7 @@ def test_on_a_gpu_runs_of_several_threads_wait_for_each_other(
     one_by_one = [encoder.run([row], depth=depth) for row, depth in asked] * 8
     with ThreadPoolExecutor(4) as pool:
         together = list(
-            pool.map(lambda one: encoder.run([one[0]], exclusive=False, depth=one[1]), asked * 8)
+            pool.map(lambda one: encoder.run([one[0]], all_threads=False, depth=one[1]), asked * 8)
         )
     np.testing.assert_allclose(together, one_by_one, atol=1e-6)
     bindings = [each for session in runtime.sessions for each in session.bindings]

@@ -26,7 +26,7 @@ from s2sent.training.evaluation.development import (
 from s2sent.training.evaluation.encoders import open_encoder
 from s2sent.training.evaluation.results.use_of_tests import TEST_USE_FILE, log_test_use
 from s2sent.training.evaluation.retrieval import retrieval_scores, score_retrieval
-from s2sent.training.evaluation.sts import DEV_FILE, TASKS, Remembered, score, spearman
+from s2sent.training.evaluation.sts import DEV_FILE, TASKS, CachedEncode, score, spearman
 from s2sent.training.files.record import RECORD_FILE
 from tests.support.tiny_data import write_table
 from tests.support.tiny_tasks import tiny_tasks
@@ -244,7 +244,7 @@ def test_the_default_model_has_its_development_scores() -> None:
 @pytest.mark.timeout(600)
 def test_the_default_model_has_its_retrieval_and_its_sts_b_score() -> None:
     """Numbers of docs/selector.md, scored again."""
-    encode = Remembered(open_encoder(str(ROOT / "artifacts" / "default")))
+    encode = CachedEncode(open_encoder(str(ROOT / "artifacts" / "default")))
     scores = score_retrieval(encode, REAL / "retrieval" / "packages-dev.tsv")
     assert {name: round(value, 2) for name, value in scores.items()} == {
         "R@1": 81.25,

@@ -15,7 +15,7 @@ from s2sent.training.evaluation.depths.embeddings import encode_exits
 from s2sent.training.evaluation.depths.encoders import open_depths
 from s2sent.training.evaluation.encoders import load_checkpoint, open_encoder, torch_encode
 from s2sent.training.evaluation.retrieval import retrieval_scores, score_retrieval
-from s2sent.training.evaluation.sts import Encode, Remembered, roles
+from s2sent.training.evaluation.sts import CachedEncode, Encode, roles
 from tests.support.server_process import running_server
 from tests.support.tiny_data import SENTENCES, write_table
 
@@ -60,7 +60,7 @@ def assert_reads_as_the_library(encode: Encode, folder: Path) -> None:
 
 def test_a_checkpoint_reads_queries_and_documents_as_the_library_does(prompted: Path) -> None:
     assert_reads_as_the_library(open_encoder(str(prompted)), prompted)
-    assert_reads_as_the_library(Remembered(open_encoder(str(prompted))), prompted)
+    assert_reads_as_the_library(CachedEncode(open_encoder(str(prompted))), prompted)
 
 
 def test_an_artifact_and_its_service_do_too(prompted: Path, prompted_artifact: Path) -> None:
@@ -78,7 +78,7 @@ def test_retrieval_is_scored_with_the_prompts(prompted: Path, tmp_path: Path) ->
     plain = torch_encode(library).encode
     assert expected != retrieval_scores(plain(QUERIES), plain(DOCUMENTS))
     assert score_retrieval(open_encoder(str(prompted)), file) == expected
-    assert score_retrieval(Remembered(open_encoder(str(prompted))), file) == expected
+    assert score_retrieval(CachedEncode(open_encoder(str(prompted))), file) == expected
 
 
 @pytest.mark.parametrize("kind", ["checkpoint", "artifact"])

@@ -32,7 +32,7 @@ from s2sent.training.evaluation.geometry import geometry_of
 from s2sent.training.evaluation.retrieval import retrieval_scores
 from s2sent.training.evaluation.sts import (
     TASKS,
-    Remembered,
+    CachedEncode,
     SentencePairs,
     average,
     read_sentence_pairs,
@@ -171,16 +171,16 @@ def test_the_average_is_of_the_unrounded_scores() -> None:
     assert average({"a": 1.004, "b": 1.004}) == pytest.approx(1.004)
 
 
-def test_a_remembered_text_is_not_embedded_again() -> None:
+def test_a_cached_text_is_not_embedded_again() -> None:
     asked: list[list[str]] = []
 
     def encode(texts: Sequence[str]) -> NDArray[np.float32]:
         asked.append(list(texts))
         return letters(texts)
 
-    remembered = Remembered(encode)
-    np.testing.assert_array_equal(remembered(["a", "b", "a"]), letters(["a", "b", "a"]))
-    np.testing.assert_array_equal(remembered(["b", "c"]), letters(["b", "c"]))
+    cached = CachedEncode(encode)
+    np.testing.assert_array_equal(cached(["a", "b", "a"]), letters(["a", "b", "a"]))
+    np.testing.assert_array_equal(cached(["b", "c"]), letters(["b", "c"]))
     assert asked == [["a", "b"], ["c"]]
 
 

@@ -20,7 +20,7 @@ from s2sent.training.evaluation.encoders import (
     is_artifact,
     open_torch,
 )
-from s2sent.training.evaluation.sts import Encode, Remembered, each_role
+from s2sent.training.evaluation.sts import CachedEncode, Encode, each_role
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -60,7 +60,7 @@ def artifact_depths(encoder: OnnxEncoder) -> DepthEncoders:
     encoders: dict[int, Encode] = {}
     for depth in manifest.all_depths:
         at = None if depth == manifest.full_depth else depth
-        encoders[depth] = Remembered(artifact_encode(encoder, depth=at))
+        encoders[depth] = CachedEncode(artifact_encode(encoder, depth=at))
     return DepthEncoders(encoders, encoder.dim)
 
 
@@ -83,14 +83,14 @@ def checkpoint_depths(encoder: "SentenceTransformer", path: Path) -> DepthEncode
 
         return encode
 
-    remembered = Remembered(by_prompt(encoder.prompts, every_depth))
+    cached = CachedEncode(by_prompt(encoder.prompts, every_depth))
 
     def in_column(place: int, encode: Encode) -> Encode:
         return lambda texts: encode(texts)[:, place]
 
     full = int(cast(Any, encoder[0]).auto_model.config.num_hidden_layers)
     encoders = {
-        depth: each_role(remembered, partial(in_column, place))
+        depth: each_role(cached, partial(in_column, place))
         for place, depth in enumerate([*exits, full])
     }
     return DepthEncoders(encoders, selector.config.width)

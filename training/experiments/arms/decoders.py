@@ -14,7 +14,7 @@ from s2sent.training.bfloat16 import has_bfloat16
 from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.development import WITHOUT_OVERLAP, read_development_pairs
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
-from s2sent.training.evaluation.sts import AVERAGE, Remembered, distinct
+from s2sent.training.evaluation.sts import AVERAGE, CachedEncode, distinct
 from s2sent.training.experiments.engine import (
     TESTS,
     Arm,
@@ -131,7 +131,7 @@ def runs_of(series: Series) -> list[Run]:
 def _score(series: Series, checkpoint: Path) -> dict[str, Any]:
     """Development score and tests, in the run's precision."""
     encoder = load_checkpoint(checkpoint).to(torch.bfloat16 if has_bfloat16() else torch.float32)
-    encode = Remembered(torch_encode(encoder))
+    encode = CachedEncode(torch_encode(encoder))
     dev = read_development_pairs(series.data / "sts").without_overlap
     tests = read_tests(series.data, series.test_pairs)
     encode(distinct(*(side for of in (dev, *tests.values()) for side in (of.first, of.second))))

@@ -21,7 +21,7 @@ from s2sent.training.errors import ConfigError
 from s2sent.training.evaluation.development import ALL_PAIRS, WITHOUT_OVERLAP, score_development
 from s2sent.training.evaluation.encoders import load_checkpoint, torch_encode
 from s2sent.training.evaluation.results.statistics import compare
-from s2sent.training.evaluation.sts import AVERAGE, TASKS, Remembered, score, with_average
+from s2sent.training.evaluation.sts import AVERAGE, TASKS, CachedEncode, score, with_average
 from s2sent.training.experiments.engine import Arm, Run, Series, Study, read_results, size_of
 from s2sent.training.experiments.tables import (
     Runs,
@@ -162,7 +162,7 @@ def _score(checkpoints: Sequence[Path], data: Path) -> dict[str, Any]:
     """Scores on development data and on the tests, of one encoder or of two that are summed."""
     one = len(checkpoints) == 1
     encoder = load_checkpoint(checkpoints[0]) if one else joined(*map(str, checkpoints))
-    encode = Remembered(torch_encode(encoder))
+    encode = CachedEncode(torch_encode(encoder))
     steps = [read_record(folder).get("dev", {}).get("step") for folder in checkpoints]
     return {
         "step": None if None in steps else max(steps),

@@ -463,7 +463,7 @@ def test_one_thread_and_two_give_the_same(exported: Artifact) -> None:
     encoder = OnnxEncoder(exported, intra_op_num_threads=2, concurrent_runs=2)
     rows = [row.input_ids for row in encoder.tokenizer.tokenize(TEXTS)]
     np.testing.assert_allclose(
-        encoder.run(rows, exclusive=True), encoder.run(rows, exclusive=False), atol=1e-7
+        encoder.run(rows, all_threads=True), encoder.run(rows, all_threads=False), atol=1e-7
     )
 
 

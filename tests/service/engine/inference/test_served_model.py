@@ -32,6 +32,13 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache of exported models, in which nothing is yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "s2sent" / "models"
+
+
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty local cache as the hub lays it out, and no connection."""
@@ -69,21 +76,21 @@ def keep_in(hub: Path, name: str, folder: Path) -> None:
 
 
 def test_a_folder_with_a_graph_is_exported_once(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = artifact_of(str(given), tmp_path / "cache")
+    made = artifact_of(str(given))
     assert Artifact.open(made).manifest.name == "tiny"
     monkeypatch.setattr(subprocess, "run", None)  # it cannot be started again
-    assert artifact_of(str(given), tmp_path / "cache") == made
+    assert artifact_of(str(given)) == made
 
 
 @pytest.mark.usefixtures("exported_here")
 def test_other_files_are_exported_anew(given: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(given, tmp_path / "mine"))
-    first = artifact_of(str(folder), tmp_path / "cache")
+    first = artifact_of(str(folder))
     settings = folder / "sentence_bert_config.json"
     settings.write_text('{"max_seq_length": 16, "do_lower_case": false}')
-    second = artifact_of(str(folder), tmp_path / "cache")
+    second = artifact_of(str(folder))
     lengths = [Artifact.open(each).manifest.max_seq_length for each in (first, second)]
     assert lengths == [64, 16]
 
@@ -93,10 +100,10 @@ def test_other_files_are_exported_anew(given: Path, tmp_path: Path) -> None:
     ("kept", "asked"), [("me/mine", "me/mine"), ("sentence-transformers/mine", "mine")]
 )
 def test_a_hub_id_is_found_in_the_local_cache_without_a_connection(
-    given: Path, hub: Path, tmp_path: Path, kept: str, asked: str
+    given: Path, hub: Path, kept: str, asked: str
 ) -> None:
     keep_in(hub, kept, given)
-    assert Artifact.open(artifact_of(asked, tmp_path / "cache")).manifest.name == "mine"
+    assert Artifact.open(artifact_of(asked)).manifest.name == "mine"
 
 
 def test_an_artifact_is_served_as_it_is(tiny_artifact: Artifact, hub: Path) -> None:
@@ -144,33 +151,31 @@ def test_static_embeddings_are_served_without_torch(
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     static_encoder(tmp_path / "static")
     keep_in(hub, "me/static", tmp_path / "static")
-    made = Artifact.open(artifact_of("me/static", tmp_path / "cache"))
+    made = Artifact.open(artifact_of("me/static"))
     assert made.manifest.backbone == {"architecture": "static"}
 
 
 @pytest.mark.usefixtures("exported_here")
-def test_a_checkpoint_without_a_graph_is_exported_by_torch(
-    tiny_checkpoint: Path, tmp_path: Path
-) -> None:
-    made = artifact_of(str(tiny_checkpoint), tmp_path / "cache")
+def test_a_checkpoint_without_a_graph_is_exported_by_torch(tiny_checkpoint: Path) -> None:
+    made = artifact_of(str(tiny_checkpoint))
     assert Artifact.open(made).manifest.selector is not None
 
 
 def test_a_checkpoint_in_the_hubs_cache_is_exported_too_without_a_connection(
-    tiny_checkpoint: Path, hub: Path, tmp_path: Path
+    tiny_checkpoint: Path, hub: Path
 ) -> None:
     keep_in(hub, "me/trained", tiny_checkpoint)
-    made = Artifact.open(artifact_of("me/trained", tmp_path / "cache"))
+    made = Artifact.open(artifact_of("me/trained"))
     assert made.manifest.selector is not None
     assert made.manifest.name == "trained"
 
 
 def test_without_torch_the_two_commands_that_help_are_named(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ModelUnavailable, match="`make train`, then `.*s2sent-train export"):
-        artifact_of(str(tiny_checkpoint), tmp_path / "cache")
+        artifact_of(str(tiny_checkpoint))
 
 
 @pytest.mark.parametrize(
@@ -180,11 +185,9 @@ def test_without_torch_the_two_commands_that_help_are_named(
         ("./nowhere/at/all", "is no folder and no hub id. Correct the path."),
     ],
 )
-def test_a_model_that_is_nowhere_is_a_sentence(
-    hub: Path, tmp_path: Path, model: str, sentence: str
-) -> None:
+def test_a_model_that_is_nowhere_is_a_sentence(hub: Path, model: str, sentence: str) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
-        artifact_of(model, tmp_path / "cache")
+        artifact_of(model)
 
 
 @pytest.mark.usefixtures("exported_here")
@@ -194,45 +197,45 @@ def test_a_graph_that_is_refused_gives_way_to_the_export_by_torch(
     """Of a checkpoint with modules that are not read without torch."""
     folder = Path(shutil.copytree(tiny_checkpoint, tmp_path / "mine"))
     shutil.copytree(given / "onnx", folder / "onnx")
-    made = artifact_of(str(folder), tmp_path / "cache")
+    made = artifact_of(str(folder))
     assert Artifact.open(made).manifest.selector is not None
 
 
 def test_a_hubs_model_without_a_graph_is_exported_by_its_name(
-    given: Path, hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Path, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is fetched of it has no weights."""
     keep_in(hub, "me/mine", given)
     shutil.rmtree(next(hub.rglob("onnx")))
     ran: list[list[str]] = []
     monkeypatch.setattr(served_model, "_run", lambda command, *_: ran.append(command))
-    entry = artifact_of("me/mine", tmp_path / "cache")
+    entry = artifact_of("me/mine")
     assert ran == [["s2sent.training", "export", "me/mine", str(entry), "--name", "mine"]]
 
 
 @pytest.mark.usefixtures("exported_here")
 def test_a_folder_is_found_from_where_it_is_named(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(given.parent)
-    assert Artifact.open(artifact_of(given.name, tmp_path / "cache")).manifest.name == given.name
+    assert Artifact.open(artifact_of(given.name)).manifest.name == given.name
 
 
 def test_what_the_export_says_is_told(
-    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     folder = Path(shutil.copytree(given, tmp_path / "mine"))
     (folder / "1_Pooling/config.json").write_text('{"pooling_mode": "max"}')
     with pytest.raises(ModelUnavailable, match="could not be exported: .* pools by max"):
-        artifact_of(str(folder), tmp_path / "cache")
-    assert not any((tmp_path / "cache").glob("*/"))
+        artifact_of(str(folder))
+    assert not any(cache.glob("*/"))
 
 
 def test_a_cache_that_cannot_be_written_is_a_sentence(given: Path, tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(ModelUnavailable, match="set XDG_CACHE_HOME to a folder"):
-        artifact_of(str(given), tmp_path / "cache")
+        artifact_of(str(given))
 
 
 def test_a_user_without_a_home_folder_is_told_to_name_a_cache(
@@ -245,30 +248,30 @@ def test_a_user_without_a_home_folder_is_told_to_name_a_cache(
         artifact_of(str(given))
 
 
-def test_a_lock_that_is_a_link_is_not_followed(given: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
+def test_a_lock_that_is_a_link_is_not_followed(given: Path, tmp_path: Path, cache: Path) -> None:
+    cache.mkdir(parents=True)
     (tmp_path / "target").write_text("kept")
     entry = served_model._key(str(given), given)
-    (tmp_path / f"cache/{entry}.lock").symlink_to(tmp_path / "target")
+    (cache / f"{entry}.lock").symlink_to(tmp_path / "target")
     with pytest.raises(ModelUnavailable, match="cannot keep the exported model"):
-        artifact_of(str(given), tmp_path / "cache")
+        artifact_of(str(given))
     assert (tmp_path / "target").read_text() == "kept"
 
 
 @pytest.mark.usefixtures("exported_here")
 @pytest.mark.parametrize("part", [".", "onnx/model.onnx", ".."])
-def test_what_others_may_write_is_not_served(given: Path, tmp_path: Path, part: str) -> None:
-    made = artifact_of(str(given), tmp_path / "cache")
+def test_what_others_may_write_is_not_served(given: Path, part: str) -> None:
+    made = artifact_of(str(given))
     (made / part).chmod(0o777)
     with pytest.raises(ModelUnavailable, match="cannot keep the exported model: others may write"):
-        artifact_of(str(given), tmp_path / "cache")
+        artifact_of(str(given))
 
 
-def test_what_is_exported_is_private_whatever_the_umask(given: Path, tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir(mode=0o755)
+def test_what_is_exported_is_private_whatever_the_umask(given: Path, cache: Path) -> None:
+    cache.mkdir(mode=0o755, parents=True)
     before = os.umask(0)
     try:
-        made = artifact_of(str(given), tmp_path / "cache")
+        made = artifact_of(str(given))
     finally:
         os.umask(before)
     assert not [found for found in (made, *made.rglob("*")) if found.stat().st_mode & 0o022]

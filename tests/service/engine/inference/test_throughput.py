@@ -43,10 +43,10 @@ def test_the_estimate_is_as_near_as_the_assumed_cost_of_a_run(
     assert took / 2.01 <= estimate_after(batches, run_cost) <= took * 2.01
 
 
-def test_an_exclusive_run_has_the_fixed_cost_of_every_core() -> None:
+def test_a_run_on_all_threads_has_the_fixed_cost_of_every_core() -> None:
     """One core works in its fixed part; beside others it would have cost that core alone."""
     limits = BatchLimits(MAX_TOKENS, max_texts=128, run_cost_tokens=RUN_COST)
-    exclusive, shared = ThroughputEstimate(limits), ThroughputEstimate(limits)
-    exclusive.add(8, (8 + 4 * RUN_COST) * SECONDS_PER_TOKEN, fixed_parts=4)
+    on_all, shared = ThroughputEstimate(limits), ThroughputEstimate(limits)
+    on_all.add(8, (8 + 4 * RUN_COST) * SECONDS_PER_TOKEN, fixed_parts=4)
     shared.add(8, (8 + RUN_COST) * SECONDS_PER_TOKEN)
-    assert exclusive.seconds_for(BACKLOG) == pytest.approx(shared.seconds_for(BACKLOG))
+    assert on_all.seconds_for(BACKLOG) == pytest.approx(shared.seconds_for(BACKLOG))
