@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
@@ -193,30 +194,22 @@ def _errors_as_sentences(progress: "Progress") -> Iterator[StopSignals]:
         _stop(f"{error.name} is not installed. Run: {python} -m pip install {package}")
 
 
+@dataclass
 class _Run:
     """A job with how to begin and how to show it."""
 
-    def __init__(
-        self,
-        job: Job,
-        shard: Shard,
-        resume: bool,
-        overwrite: bool,
-        progress: "Progress",
-        signals: StopSignals,
-    ) -> None:
-        self._job = job
-        self._shard = shard
-        self._resume = resume
-        self._overwrite = overwrite
-        self._progress = progress
-        self._signals = signals
+    job: Job
+    shard: Shard
+    resume: bool
+    overwrite: bool
+    progress: "Progress"
+    signals: StopSignals
 
     def on_ray(self, address: str) -> None:
         from s2sent.service.bulk.ray_job import run_on_ray
 
         output = run_on_ray(
-            self._job, address, self._progress, resume=self._resume, overwrite=self._overwrite
+            self.job, address, self.progress, resume=self.resume, overwrite=self.overwrite
         )
         _report(output)
 
@@ -226,44 +219,44 @@ class _Run:
         from s2sent.service.bulk.input.first_rows import check_first_rows
 
         share_one_heap()
-        files = scan(self._job.inputs, self._job.options, given=self._job.input_format)
-        job = self._job = with_part_rows(self._job, files)
-        check_first_rows(files, job, resume=self._resume, overwrite=self._overwrite)
+        files = scan(self.job.inputs, self.job.options, given=self.job.input_format)
+        job = self.job = with_part_rows(self.job, files)
+        check_first_rows(files, job, resume=self.resume, overwrite=self.overwrite)
         # Nothing is shared with other threads yet, and a service may be a long time in answering.
         remote = self._remote(server, key_file) if server is not None else None
-        with self._signals.deferred():
+        with self.signals.deferred():
             self._embed(files, remote or self._local())
 
     def _embed(self, files: "list[InputFile]", embedder: "Embedder") -> None:
         from s2sent.service.bulk.output.folder import OutputFolder
         from s2sent.service.bulk.runner import Runner
 
-        job = self._job
+        job = self.job
         output = OutputFolder(job.output, embedder.model, job.options, files)
         try:
-            output.begin(self._shard, resume=self._resume, overwrite=self._overwrite)
+            output.begin(self.shard, resume=self.resume, overwrite=self.overwrite)
             if not output.is_complete:
-                stop = self._signals.check
+                stop = self.signals.check
                 runner = Runner(
-                    output, embedder, job.null_errors, self._progress, stop, job.max_failed
+                    output, embedder, job.null_errors, self.progress, stop, job.max_failed
                 )
-                runner.run(self._shard)
+                runner.run(self.shard)
                 output.finish()
             _report(output)
         finally:
             embedder.close()
-            self._progress.end()
+            self.progress.end()
             output.close()
 
     def _remote(self, server: str, key_file: Path | None) -> "Embedder":
         from s2sent.service.bulk.embedders.remote import RemoteEmbedder
 
-        return RemoteEmbedder(server, self._job.options, key=read_key(key_file), tell=_tell)
+        return RemoteEmbedder(server, self.job.options, key=read_key(key_file), tell=_tell)
 
     def _local(self) -> "Embedder":
         from s2sent.service.bulk.embedders.local import LocalEmbedder
 
-        return LocalEmbedder(self._job.artifact, self._job.options, threads=self._job.threads)
+        return LocalEmbedder(self.job.artifact, self.job.options, threads=self.job.threads)
 
 
 def _progress(kind: ProgressKind) -> "Progress":

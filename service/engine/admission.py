@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from s2sent.model.runtime.tokenizer import TokenizedText
@@ -43,27 +44,20 @@ class SecondsToEmpty(Protocol):
     def __call__(self, lane: Lane | None = None, more_tokens: int = 0) -> float: ...
 
 
+@dataclass
 class Admission:
     """The state of the engine and its limits.
 
-    Refusals for lack of room or time are counted and have a Retry-After: ``seconds_to_empty`` tells
+    Refusals for lack of room or time are counted and have a Retry-After: `SecondsToEmpty` tells
     how long the waiting tokens take, and so many more after them.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        metrics: Metrics,
-        queue: TextQueue,
-        seconds_to_empty: SecondsToEmpty,
-        in_flight: InFlightRequests,
-    ) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._queue = queue
-        self._seconds_to_empty = seconds_to_empty
-        self._in_flight = in_flight
-        self.state: State = "starting"
+    _settings: Settings
+    _metrics: Metrics
+    _queue: TextQueue
+    _seconds_to_empty: SecondsToEmpty
+    _in_flight: InFlightRequests
+    state: State = field(default="starting", init=False)
 
     def check_tokenizing(self, items: Sequence[Sized]) -> None:
         """The checks of a request for token spans or decoding, which does not enter the queue.

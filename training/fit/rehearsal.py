@@ -28,14 +28,10 @@ class FirstSteps(TrainerCallback):
         self.times: list[float] = []
         self.dev = 0.0  # seconds
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.dev = -time.monotonic()
 
-    def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, *args: Any, **kwargs: Any) -> None:
         self.dev += time.monotonic()
         self.times.append(time.monotonic())
 

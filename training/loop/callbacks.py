@@ -56,9 +56,7 @@ class Progress(TrainerCallback):
         self.best = (float("-inf"), 0)  # score and step, of those trained
         self.bar: Bar | None = None
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.started, self.first = time.monotonic(), state.global_step
         if state.best_metric is not None and state.best_global_step:  # of the run that is resumed
             self.best = (state.best_metric, state.best_global_step)
@@ -72,40 +70,22 @@ class Progress(TrainerCallback):
             self.task = self.bar.add_task("training", total=state.max_steps)
             self.bar.start()
 
-    def on_log(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.loss = (logs or {}).get("loss", self.loss)
+    def on_log(self, *args: Any, **kwargs: Any) -> None:
+        self.loss = kwargs["logs"].get("loss", self.loss)
 
-    def on_step_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.bar is not None:
             self.bar.update(self.task, completed=state.global_step, description=self._line(state))
 
-    def on_evaluate(
-        self,
-        args: Any,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        self.dev = (metrics or {}).get(self.metric, float("nan"))
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self.dev = kwargs["metrics"].get(self.metric, float("nan"))
         # The first step of this process was scored before, or is the start, which is not kept.
         if state.global_step != self.first:
             self.best = max(self.best, (self.dev, state.global_step), key=lambda seen: seen[0])
         if state.is_world_process_zero:
             log.info("step %d/%d  %s", state.global_step, state.max_steps, self._line(state))
 
-    def on_train_end(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
         if self.bar is not None:
             self.bar.stop()
 
@@ -135,14 +115,10 @@ class Saves(TrainerCallback):
         self.seconds = 60 * minutes
         self.saved = time.monotonic()
 
-    def on_train_begin(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.saved = time.monotonic()
 
-    def on_save(
-        self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, *args: Any, **kwargs: Any) -> None:
         self.saved = time.monotonic()
 
     def on_step_end(

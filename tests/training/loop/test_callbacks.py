@@ -20,10 +20,10 @@ def test_a_line_before_the_first_step_says_what_is_known(caplog: pytest.LogCaptu
     state.best_metric, state.best_global_step = 70.25, 1
     progress.on_train_begin(None, state, control)
     with caplog.at_level(logging.INFO):
-        progress.on_evaluate(None, state, control, {"dev": 70.5})
-        progress.on_log(None, state, control, {"loss": 0.25})
+        progress.on_evaluate(None, state, control, metrics={"dev": 70.5})
+        progress.on_log(None, state, control, logs={"loss": 0.25})
         state.global_step = 3
-        progress.on_evaluate(None, state, control, {"dev": 71.0})
+        progress.on_evaluate(None, state, control, metrics={"dev": 71.0})
     first, second = caplog.messages
     assert first == "step 2/4  dev 70.50  best 70.25 at 1"
     assert second.startswith("step 3/4  loss 0.25  dev 71.00  best 71.00 at 3  ")
@@ -37,9 +37,9 @@ def test_the_start_is_not_called_the_best_step(caplog: pytest.LogCaptureFixture)
     state, control = TrainerState(max_steps=4, global_step=0), TrainerControl()
     progress.on_train_begin(None, state, control)
     with caplog.at_level(logging.INFO):
-        progress.on_evaluate(None, state, control, {"dev": 71.0})
+        progress.on_evaluate(None, state, control, metrics={"dev": 71.0})
         state.global_step = 2
-        progress.on_evaluate(None, state, control, {"dev": 70.5})
+        progress.on_evaluate(None, state, control, metrics={"dev": 70.5})
     first, second = caplog.messages
     assert first == "step 0/4  dev 71.00"
     assert second.startswith("step 2/4  dev 70.50  best 70.50 at 2  ")
@@ -55,8 +55,8 @@ def test_a_loss_has_three_digits_however_small_it_is(
     state, control = TrainerState(max_steps=4, global_step=2), TrainerControl()
     progress.on_train_begin(None, state, control)
     with caplog.at_level(logging.INFO):
-        progress.on_log(None, state, control, {"loss": loss})
-        progress.on_evaluate(None, state, control, {"dev": 71.0})
+        progress.on_log(None, state, control, logs={"loss": loss})
+        progress.on_evaluate(None, state, control, metrics={"dev": 71.0})
     assert f"loss {shown}  dev" in caplog.messages[0]
 
 
