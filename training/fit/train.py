@@ -31,7 +31,7 @@ from s2sent.training.evaluation.sts import SentencePairs
 from s2sent.training.files.record import read_record, write_record
 from s2sent.training.fit.preparation import SAVE_MINUTES, partial_of, prepare
 from s2sent.training.loop.callbacks import stop_at_signal
-from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, reading
+from s2sent.training.loop.dev import DEV_METRIC, dev_evaluator, truncated_to
 from s2sent.training.loop.lookup import cached_backbone
 from s2sent.training.loop.low_rank import has_updates, merge_updates
 from s2sent.training.loop.trainer import Trainer
@@ -90,7 +90,7 @@ def train(
         recipe, data, output, cache=cache, save_minutes=save_minutes, report_to=report_to
     )
     dev, corpus, encoder, trainer = ready.dev, ready.corpus, ready.encoder, ready.trainer
-    with reading(encoder, recipe.backbone.max_seq_length):
+    with truncated_to(encoder, recipe.backbone.max_seq_length):
         start = block_weights(encoder, dev.first)
     for callback in callbacks:
         trainer.add_callback(callback)  # type: ignore[no-untyped-call]  # transformers is partly typed
@@ -234,7 +234,7 @@ def _save(
     shutil.rmtree(scratch, ignore_errors=True)
     if has_updates(encoder):
         merge_updates(encoder)
-    with reading(encoder, recipe.backbone.max_seq_length):
+    with truncated_to(encoder, recipe.backbone.max_seq_length):
         if not isinstance(recipe.objective, PromptBERT):  # whose loss reads lengths, too
             encoder.append(Normalize())
         with saving(scratch):

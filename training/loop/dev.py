@@ -38,7 +38,7 @@ class DevEvaluator(SentenceEvaluator):
         self.depths = depths
 
     def __call__(self, model: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
-        with reading(model, self.max_seq_length), _without_autocast(model):
+        with truncated_to(model, self.max_seq_length), _without_autocast(model):
             scores = self.by_depth(model)
         return {DEV_METRIC: statistics.fmean(scores.values())}
 
@@ -66,7 +66,7 @@ class DevEvaluator(SentenceEvaluator):
 
 
 @contextmanager
-def reading(encoder: SentenceTransformer, limit: int) -> Iterator[None]:
+def truncated_to(encoder: SentenceTransformer, limit: int) -> Iterator[None]:
     """Cut texts at ``limit`` tokens within the block, or where the encoder's positions end."""
     before = encoder.max_seq_length
     encoder.max_seq_length = fitting(encoder, limit)

@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 from s2sent.model.network.encoder import get_selector
 from s2sent.training.corpus import Corpus
 from s2sent.training.evaluation.depths.embeddings import encode_exits
-from s2sent.training.loop.dev import reading
+from s2sent.training.loop.dev import truncated_to
 from s2sent.training.recipe.recipe import Recipe
 
 RIDGE = 1e-3  # of the mean square of a feature
@@ -23,7 +23,7 @@ def fit_new_projections(encoder: SentenceTransformer, recipe: Recipe, corpus: Co
     if all(torch.equal(each, torch.eye(*each.shape, device=each.device)) for each in projections):
         texts = corpus.texts()
         step = -(-len(texts) // MOST_TEXTS)
-        with reading(encoder, recipe.backbone.max_seq_length):
+        with truncated_to(encoder, recipe.backbone.max_seq_length):
             start_projections(encoder, texts[::step])
         if recipe.training.round_matrices:
             from s2sent.model.export.int8.rounding import round_projections  # loads what exports

@@ -81,7 +81,7 @@ class TwoStageLoss(nn.Module):
     def _stages(self, encoder: SentenceTransformer, batch: Batch) -> list[Tensor]:
         backbone, *modules = encoder
         if not any(weight.requires_grad for weight in backbone.parameters()):
-            backbone.eval()  # its states are the same in each step, and may be remembered
+            backbone.eval()  # its states are the same in each step, and may be kept
         features: dict[str, Any] = backbone(batch)
         found = []
         for place in (-1, self.rep1):

@@ -64,7 +64,7 @@ def test_vectors_are_the_same_and_the_backbone_runs_once_a_row(
     np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
 
 
-def test_exits_read_blocks_that_are_remembered_too(recipe: Recipe, tmp_path: Path) -> None:
+def test_exits_read_blocks_that_are_cached_too(recipe: Recipe, tmp_path: Path) -> None:
     """Depth 2 fuses blocks 1 and 2, which full depth, of 2 to 4, does not read all of."""
     torch.manual_seed(0)
     sizes = Elastic(depths=[2, 3], dimensions=[8])
@@ -87,16 +87,14 @@ def test_what_has_dropout_is_computed_each_time(
     assert not [*tmp_path.glob("cache/states-*")]
 
 
-def test_distillation_without_dropout_is_remembered(
-    recipe: Recipe, data: Path, tmp_path: Path
-) -> None:
+def test_distillation_without_dropout_is_cached(recipe: Recipe, data: Path, tmp_path: Path) -> None:
     one_view = Distillation(teachers=[recipe.backbone.name], contrastive_weight=0, dropout=False)
     recipe = replace(with_objective(recipe, one_view), training=replace(FROZEN, steps=1))
     train(recipe, data, tmp_path / "out", cache=tmp_path / "cache")
     assert [*tmp_path.glob("cache/states-*.sqlite")]
 
 
-def test_a_frozen_backbone_of_sfp_has_no_dropout_remembered_or_not(
+def test_a_frozen_backbone_of_sfp_has_no_dropout_cached_or_not(
     recipe: Recipe, tmp_path: Path
 ) -> None:
     """Else --cache would train on something else."""
