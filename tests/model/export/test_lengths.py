@@ -72,7 +72,6 @@ LOCAL = {"sliding_window": 32, "num_key_value_heads": 1}
 BY_KIND = ["sliding_attention", "full_attention"]
 WINDOWS: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", LOCAL),
-    "qwen2": ("qwen2", LOCAL | {"use_sliding_window": True, "layer_types": BY_KIND}),
     "qwen3": ("qwen3", LOCAL | {"use_sliding_window": True, "layer_types": BY_KIND}),
     "gemma 3": ("gemma3_text", LOCAL | {"head_dim": 16, "layer_types": BY_KIND}),
     "gemma 3 both ways": (

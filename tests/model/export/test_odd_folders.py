@@ -83,7 +83,6 @@ def with_token_types(folder: Path, family: str, options: dict[str, Any]) -> Path
         ("gemma", DECODER),
         ("deberta", V1),
         ("mpnet", SHAPE | {"pad_token_id": 1}),
-        ("qwen3", DECODER),
         ("deberta-v2", SHAPE | {"type_vocab_size": 2}),
     ],
 )
@@ -135,7 +134,6 @@ NEVER: dict[str, tuple[dict[str, Any], str]] = {
     "bart": (BART, "cannot be traced"),
     "cohere": (DECODER, "cannot be run"),
     "dbrx": (DBRX, "chooses experts"),
-    "longformer": (SHAPE | {"num_hidden_layers": 1, "attention_window": [8]}, "cannot be run"),
     "mamba": ({"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, "cannot be optimised"),
     "mixtral": (EXPERTS | {"num_local_experts": 4}, "chooses experts"),
     "qwen2_moe": (EXPERTS | {"num_experts": 4}, "chooses experts"),

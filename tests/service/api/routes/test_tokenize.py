@@ -22,6 +22,7 @@ from tests.support.fake_model import PANIC, FakeTokenizer, Harness, serving
 default_artifact = cache(lambda: Artifact.open(DEFAULT_ARTIFACT))
 
 
+@cache
 def default_tokenizer() -> Tokenizer:
     artifact = default_artifact()
     return Tokenizer(artifact.read(TOKENIZER), artifact.manifest.max_seq_length)
