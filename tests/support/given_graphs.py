@@ -39,7 +39,7 @@ def given_graph(
 def _given_graph(
     folder: Path, family: str, exporter: Exporter, pooling: str, normalize: bool
 ) -> SentenceTransformer:
-    backbone = tiny_backbone(folder.with_name(f"{folder.name}-backbone"), family)
+    backbone = tiny_backbone(folder.with_name(f"{folder.name}-backbone"), family, num_layers=2)
     transformer = Transformer(str(backbone), max_seq_length=64)
     width = transformer.get_embedding_dimension()
     modules = [transformer, Pooling(width, pooling_mode=pooling), Normalize()]

@@ -17,9 +17,9 @@ from transformers import AutoConfig
 from tests.support.tiny import _byte_level_tokenizer, _save, tiny_backbone
 
 WIDTH, TOKENS = 64, 128
-SHAPE: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 4}
+SHAPE: dict[str, Any] = {"hidden_size": WIDTH, "intermediate_size": 96, "num_hidden_layers": 2}
 GROUPED = SHAPE | {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
-LOCAL = ["sliding_attention"] * 3 + ["full_attention"]
+LOCAL = ["sliding_attention", "full_attention"]
 GEMMA = GROUPED | {
     "sliding_window": 32,
     "layer_types": LOCAL,
@@ -30,7 +30,7 @@ GEMMA = GROUPED | {
     "tie_word_embeddings": True,
 }
 QWEN = GROUPED | {"rope_theta": 1e6, "max_position_embeddings": 32768, "sliding_window": None}
-MODERN = {"num_attention_heads": 2, "global_attn_every_n_layers": 3, "local_attention": 16}
+MODERN = {"num_attention_heads": 2, "global_attn_every_n_layers": 2, "local_attention": 16}
 TASK = "Instruct: Given a web search query, retrieve relevant passages\nQuery:"
 GEMMA_PROMPTS = {
     "query": "task: search result | query: ",
@@ -89,7 +89,7 @@ WIDE: dict[str, dict[str, Any]] = {
         "head_dim": 256,
         "query_pre_attn_scalar": 256,
         "sliding_window": 512,
-        "layer_types": LOCAL[1:],
+        "layer_types": [*LOCAL[:1], *LOCAL],
     },
     "Qwen3-Embedding": {
         "vocab_size": 2048,

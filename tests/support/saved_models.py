@@ -26,12 +26,12 @@ ENCODERS = (
 SHAPE = {
     "hidden_size": WIDTH,
     "intermediate_size": 64,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
 }
 GROUPED = {**SHAPE, "num_key_value_heads": 2, "head_dim": 8, "rope_theta": 5e5}
-LOCAL = {"sliding_window": 24, "layer_types": ["sliding_attention"] * 2 + ["full_attention"]}
+LOCAL = {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention"]}
 DECODERS: dict[str, dict[str, Any]] = {
     "llama": GROUPED,
     "mistral": {**GROUPED, "sliding_window": None},
@@ -56,7 +56,7 @@ def save_model(folder: Path, family: str) -> Path:
         config = AutoConfig.for_model(family.partition(" ")[0], **ids, **DECODERS[family])
         _save(backbone, config, tokenizer, seed=0)
     else:
-        tiny_backbone(backbone, family, width=WIDTH, num_layers=3)
+        tiny_backbone(backbone, family, width=WIDTH, num_layers=2)
     mode = "lasttoken" if family in DECODERS and "both ways" not in family else "mean"
     pooling = Pooling(WIDTH, pooling_mode=mode)
     transformer = Transformer(str(backbone), max_seq_length=64)

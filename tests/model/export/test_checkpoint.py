@@ -29,12 +29,12 @@ from s2sent.model.runtime.encoder import OnnxEncoder
 from tests.support.few import FEW
 from tests.support.tiny import tiny_backbone
 
-WIDTH = 32
+WIDTH, LAYERS = 32, 3
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
 
 
 def a_checkpoint(folder: Path, family: str = "bert", **options: Any) -> Path:
-    backbone = tiny_backbone(folder / "backbone", family, width=WIDTH)
+    backbone = tiny_backbone(folder / "backbone", family, width=WIDTH, num_layers=LAYERS)
     config = SelectorConfig.preset("default", width=WIDTH, reduction=4, **options)
     encoder = build_encoder(backbone, config, max_seq_length=64)
     encoder.save(str(folder / "checkpoint"))
@@ -42,7 +42,9 @@ def a_checkpoint(folder: Path, family: str = "bert", **options: Any) -> Path:
 
 
 def a_plain_checkpoint(folder: Path, pooling: str = "mean", *, normalize: bool = True) -> Path:
-    transformer = Transformer(str(tiny_backbone(folder / "backbone", width=WIDTH)))
+    transformer = Transformer(
+        str(tiny_backbone(folder / "backbone", width=WIDTH, num_layers=LAYERS))
+    )
     transformer.max_seq_length = 64
     modules = [transformer, Pooling(WIDTH, pooling), *([Normalize()] if normalize else [])]
     SentenceTransformer(modules=modules).save(str(folder / "plain"))
@@ -113,8 +115,8 @@ def test_the_manifest_says_what_was_built(checkpoint: Path, artifact: Artifact) 
     assert manifest.selector["num_blocks"] == 3
     assert manifest.selector["reduction"] == 4
     assert manifest.training == {"seed": 7, "corpus": "abc"}
-    assert manifest.fused["Attention"] == 4
-    assert manifest.fused["LayerNormalization"] == 8  # two a block
+    assert manifest.fused["Attention"] == LAYERS
+    assert manifest.fused["LayerNormalization"] == 2 * LAYERS
     assert manifest.parity["sentences"] == len(parity_sentences()) + 1
     assert 0 <= manifest.parity["max_abs_diff"] <= 1e-5
     assert {MODEL, TOKENIZER, CONFIG, "tokenizer_config.json"} <= set(manifest.files)
@@ -131,7 +133,7 @@ def test_the_canary_is_torchs_vector(checkpoint: Path, artifact: Artifact) -> No
 def test_unfused_attention_is_refused_unless_allowed(tmp_path: Path) -> None:
     """For a GPU MPNet is exported as transformers has it, with a bias that no kernel knows."""
     checkpoint = a_checkpoint(tmp_path, "mpnet")
-    with pytest.raises(GraphError, match="0 of 4 attention blocks were fused"):
+    with pytest.raises(GraphError, match="0 of 3 attention blocks were fused"):
         export_checkpoint(checkpoint, tmp_path / "artifact", ExportOptions(precision="fp16"))
     assert not (tmp_path / "artifact").exists()
     options = replace(FEW, precision="fp16", allow_unfused_attention=True)
@@ -190,7 +192,7 @@ def test_half_precision_keeps_float_inputs_and_outputs(half: Artifact) -> None:
 
 def test_for_a_gpu_sums_are_part_of_their_layer_norms(half: Artifact) -> None:
     """On a CPU ONNX Runtime's operator of both is the slower one; there they stay apart."""
-    assert half.manifest.fused["SkipLayerNormalization"] == 8
+    assert half.manifest.fused["SkipLayerNormalization"] == 2 * LAYERS
     assert "LayerNormalization" not in half.manifest.fused
 
 
@@ -201,7 +203,7 @@ def test_half_precision_leaves_no_float32_between_the_ids_and_the_pooling(half: 
     made_by = {name: node for node in graph.node for name in node.output}
     encoder = [node for node in graph.node if node.op_type in half.manifest.fused]
     encoder += [n for n in graph.node if n.op_type == "MatMul" and n.input[1] in kinds]
-    assert len(encoder) == sum(half.manifest.fused.values()) + 4 * 3  # blocks x products
+    assert len(encoder) == sum(half.manifest.fused.values()) + 3 * LAYERS  # products
     weights = {kinds[name] for node in encoder for name in node.input if name in kinds}
     assert weights == {onnx.TensorProto.FLOAT16}
     sources = {made_by[name].op_type for node in encoder for name in node.input if name in made_by}
@@ -241,7 +243,7 @@ def test_standard_operators_are_all_there_are_when_asked_for(
     "options",
     [
         {"num_frequencies": 1},
-        {"num_frequencies": 16, "num_blocks": 4},
+        {"num_frequencies": 16, "num_blocks": 2},
         {"num_blocks": 1, "weight_norm": "none"},
         {"spatial_selection": "1d", "weight_norm": "none"},
         {"dct_norm": "ortho", "activation": "tanh"},
@@ -269,7 +271,7 @@ def test_a_checkpoint_without_selector_exports_in_every_precision(
     assert exported.manifest.selector is None
     assert exported.manifest.packed == (precision != "fp16")
     assert exported.manifest.exact_without_vnni == (precision == "int8")
-    assert exported.manifest.fused["Attention"] == 4
+    assert exported.manifest.fused["Attention"] == LAYERS
     assert Artifact.open(exported.path).manifest == exported.manifest
 
 

@@ -196,7 +196,7 @@ def test_a_depth_that_is_no_exit_is_refused(exported: Exported) -> None:
     ("kind", "precision"),
     [
         *(("blocks projected", each) for each in ("fp16", "weight-int8", "int8")),
-        *(("plain", "int8"), ("S2Sent", "fp16"), ("own gates", "weight-int8")),
+        *(("plain", "int8"), ("S2Sent", "fp16")),
     ],
 )
 def test_rounded_encoders_can_stop_early_too(

@@ -36,14 +36,14 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize(
-    "settings",
+    ("stored", "settings"),
     [
-        {"model_args": {"torch_dtype": "bfloat16"}},
-        {"model_args": {"torch_dtype": "auto"}},
-        {"model_kwargs": {"dtype": "float16"}},
-        {},
+        (torch.float32, {"model_args": {"torch_dtype": "bfloat16"}}),
+        (torch.bfloat16, {"model_args": {"torch_dtype": "auto"}}),
+        (torch.float32, {"model_kwargs": {"dtype": "float16"}}),
+        (torch.float16, {}),
+        (torch.bfloat16, {}),
     ],
 )
 def test_weights_are_read_as_float32_whatever_they_are_stored_as(

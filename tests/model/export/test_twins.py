@@ -14,13 +14,12 @@ from s2sent.model.artifact.reader import Artifact
 from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.int8.conversion import convert_to_int8
 from s2sent.model.export.options import ExportError, ExportOptions, Precision
-from s2sent.model.export.parity import parity_sentences
 from s2sent.model.export.twins import export_twins
 from s2sent.model.network.twins import get_twins, load_twin_encoder
 from s2sent.model.runtime.encoder import LONG_TEXT, OnnxEncoder
 from s2sent.model.runtime.lookup_tables import read_lookup_tables
 from s2sent.training.files.record import write_record
-from tests.support.few import FEW
+from tests.support.few import FEW, FEW_SENTENCES
 from tests.support.tiny_twins import WIDTH, tiny_twins
 
 TEXTS = ["the cat sings", "a", "two happy dogs read books in the green city at night " * 3]
@@ -37,7 +36,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def artifact(checkpoint: Path) -> Artifact:
-    return export_twins(checkpoint, checkpoint.parent / "artifact", ExportOptions(name="twins"))
+    return export_twins(checkpoint, checkpoint.parent / "artifact", replace(FEW, name="twins"))
 
 
 def torch_embeddings(encoder: SentenceTransformer) -> np.ndarray:
@@ -74,7 +73,7 @@ def test_the_manifest_says_that_it_is_a_sum_and_how_near_each_tower_is(artifact:
     reports = [manifest.parity, *(tower["parity"] for tower in manifest.towers)]
     assert all(0 < report["max_abs_diff"] <= 1e-5 for report in reports)
     assert all(report["batch_max_abs_diff"] <= 1e-5 for report in reports)
-    assert all(report["sentences"] == len(parity_sentences()) + 1 for report in reports)
+    assert all(report["sentences"] == len(FEW_SENTENCES) + 1 for report in reports)
     assert manifest.fused["Attention"] == 8  # four blocks each
     assert manifest.packed
     assert manifest.normalize
@@ -84,7 +83,7 @@ def test_the_manifest_says_that_it_is_a_sum_and_how_near_each_tower_is(artifact:
 
 def test_the_canary_has_no_prompt(tmp_path: Path) -> None:
     """A service computes it so, whatever prompt stands before other texts."""
-    twins = tiny_twins(tmp_path)
+    twins = tiny_twins(tmp_path, selector=False, num_layers=2)
     twins.prompts, twins.default_prompt_name = {"query": "the cat sings to "}, "query"
     twins.save(str(tmp_path / "twins"), create_model_card=False)
     canary = export_twins(tmp_path / "twins", tmp_path / "artifact", FEW).canary
@@ -98,7 +97,7 @@ def test_prompts_are_attended_to_and_left_out_of_both_poolings(
 ) -> None:
     """As the folder's own code does it in sentence-transformers."""
     prompts = {"query": "what is in the house: ", "document": "the book reads: "}
-    twins = tiny_twins(tmp_path, selector=False)
+    twins = tiny_twins(tmp_path, selector=False, num_layers=2)
     for encoder in (twins, *get_twins(twins).towers):
         encoder.prompts = {**prompts}
     for tower in get_twins(twins).towers:
@@ -152,7 +151,7 @@ def test_twins_are_exported_in_int8(checkpoint: Path, tmp_path: Path, precision:
 
 def test_an_artifact_of_twins_can_be_converted_to_int8(artifact: Artifact, tmp_path: Path) -> None:
     """Both towers' products are rounded, and the gates of both poolings are not."""
-    converted = convert_to_int8(artifact, tmp_path / "int8")
+    converted = convert_to_int8(artifact, tmp_path / "int8", sentences=FEW_SENTENCES)
     assert converted.manifest.towers == artifact.manifest.towers
     nodes = onnx.load(converted.path / MODEL).graph.node
     names = [node.input[1] for node in nodes if node.op_type == "MatMulIntegerToFloat"]

@@ -25,10 +25,10 @@ def source_of(
     def source(family: str) -> Artifact:
         if family not in made:
             folder = tmp_path_factory.mktemp(family)
-            config = SelectorConfig.preset("default", width=32, reduction=4)
-            backbone = tiny_backbone(folder / "backbone", family)
+            config = SelectorConfig.preset("default", width=32, reduction=4, num_blocks=2)
+            backbone = tiny_backbone(folder / "backbone", family, num_layers=3)
             build_encoder(backbone, config, max_seq_length=64).save(str(folder / "checkpoint"))
-            options = replace(FEW, depths=(3,))
+            options = replace(FEW, depths=(2,))
             made[family] = export_checkpoint(folder / "checkpoint", folder / "artifact", options)
         return made[family]
 

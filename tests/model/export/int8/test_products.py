@@ -29,6 +29,7 @@ from s2sent.model.export.options import ExportError, ExportOptions
 from s2sent.model.network.encoder import build_encoder
 from s2sent.model.network.selector_config import SelectorConfig
 from s2sent.model.runtime.encoder import POOLED_OUTPUT, OnnxEncoder
+from tests.support.few import FEW_SENTENCES
 from tests.support.server_process import running_server
 from tests.support.tiny import tiny_backbone
 
@@ -422,7 +423,7 @@ def test_all_products_of_the_blocks_are_of_int8(exported: Artifact) -> None:
 @pytest.mark.parametrize(
     ("family", "sentences"),
     [
-        *(("bert", ()), ("roberta", ()), ("distilbert", ()), ("electra", ())),
+        *((family, FEW_SENTENCES) for family in ("bert", "roberta", "distilbert", "electra")),
         ("bert", ("A lone sentence, alone.",)),
     ],
 )

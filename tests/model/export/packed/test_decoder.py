@@ -167,7 +167,7 @@ def test_the_last_block_works_on_the_tokens_that_are_read(
 def test_rounded_decoders_stop_early_and_depend_on_no_batch(
     decoder_checkpoint: Path, decoder_artifact: Artifact, tmp_path: Path, precision: Precision
 ) -> None:
-    options = ExportOptions(precision=precision, depths=(3,))
+    options = replace(FEW, precision=precision, depths=(3,))
     rounded = OnnxEncoder(export_checkpoint(decoder_checkpoint, tmp_path / "artifact", options))
     for depth in (None, 3):
         together = rounded.encode(TEXTS, depth=depth)

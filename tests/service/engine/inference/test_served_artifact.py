@@ -1,6 +1,5 @@
 """The artifact is served as it lies there, or converted to int8 once and kept in a cache."""
 
-import dataclasses
 import json
 import os
 import re
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from s2sent.model.export.checkpoint import export_checkpoint
 from s2sent.model.export.gpu import conversion as for_gpu
 from s2sent.model.export.gpu.operators import AVOIDED
 from s2sent.model.export.int8 import conversion as to_int8
-from s2sent.model.export.options import ExportOptions
 from s2sent.model.export.twins import export_twins
 from s2sent.model.runtime import providers
 from s2sent.model.runtime.encoder import OnnxEncoder
@@ -35,6 +34,7 @@ from s2sent.service.settings import Settings
 from s2sent.service.settings_loading import load_settings
 from s2sent.service.telemetry.metrics import Metrics
 from tests.support.fake_runtime import FakeRuntime
+from tests.support.few import FEW
 from tests.support.operators_run import softmax_axes
 from tests.support.tiny_twins import tiny_twins
 from tests.test_imports import BLOCK, HEAVY
@@ -135,8 +135,8 @@ def test_depths_and_towers_are_kept(
     made = open_artifact(settings_for(exits_artifact, tmp_path / "cache"))
     assert made.manifest.depths == exits_artifact.manifest.depths
     assert same_direction(made, exits_artifact, depth=2)
-    tiny_twins(tmp_path).save(str(tmp_path / "twins"), create_model_card=False)
-    twins = export_twins(tmp_path / "twins", tmp_path / "artifact", ExportOptions())
+    tiny_twins(tmp_path, num_layers=3).save(str(tmp_path / "twins"), create_model_card=False)
+    twins = export_twins(tmp_path / "twins", tmp_path / "artifact", FEW)
     made = open_artifact(settings_for(twins, tmp_path / "cache"))
     assert len(made.manifest.towers) == 2
     assert same_direction(made, twins)
@@ -182,7 +182,7 @@ def shifted(entry: Path) -> None:
 
 
 def of_another_name(entry: Path) -> None:
-    seal(entry, dataclasses.replace(Artifact.open(entry).manifest, prompts={"query": "other: "}))
+    seal(entry, replace(Artifact.open(entry).manifest, prompts={"query": "other: "}))
 
 
 @pytest.mark.parametrize("change", [shifted, of_another_name])
@@ -300,7 +300,7 @@ def test_a_processor_without_vnni_serves_int8_too(
 def test_an_artifact_that_cannot_be_converted_is_a_sentence_or_served_as_it_is(
     tiny_checkpoint: Path, tmp_path: Path, converter: Converter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    options = ExportOptions(standard_operators=True)
+    options = replace(FEW, standard_operators=True)
     plain = export_checkpoint(tiny_checkpoint, tmp_path / "plain", options)
     with pytest.raises(
         ConversionUnavailable, match=r"plain is fp32, not packed: only .* auto or as_is"
@@ -329,32 +329,35 @@ def on_gpu(artifact: Artifact, cache: Path, **given: Any) -> Settings:
 
 
 @pytest.mark.parametrize(
-    ("given", "served"),
-    [({}, "fp16"), ({"precision": "auto"}, "fp16"), ({"precision": "fp16"}, "fp16")]
-    + [({"precision": "fp32"}, "fp32"), ({"precision": "as_is"}, "fp32")],
+    ("served", "told"),
+    [
+        ("fp16", [{}, {"precision": "auto"}, {"precision": "fp16"}]),
+        ("fp32", [{"precision": "fp32"}, {"precision": "as_is"}]),
+    ],
 )
 def test_on_a_gpu_float16_is_served_unless_told_otherwise(
     exits_artifact: Artifact,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     converter: Converter,
-    given: dict[str, str],
     served: str,
+    told: list[dict[str, str]],
 ) -> None:
     """And every graph that is opened there has no operator that is wrong on it."""
-    settings = on_gpu(exits_artifact, tmp_path / "cache", **given)
-    open_artifact(settings)
-    runtime = FakeRuntime().install(monkeypatch)
-    model = LoadedModel.open(settings)
-    model.warm_up(settings)  # its vectors are the exporter's
-    assert model.artifact is not None
-    assert model.artifact.manifest.precision == served
-    assert (model.artifact.manifest.min_cosine or 0) > 0.9995
-    assert len(runtime.sessions) == 4  # for each of three depths, and for all blocks
-    for session in runtime.sessions:
-        nodes = onnx.load_from_string(session.graph).graph.node
-        assert not AVOIDED.intersection(node.op_type for node in nodes)
-        assert all(axis == -1 for axis in softmax_axes(nodes))
+    open_artifact(on_gpu(exits_artifact, tmp_path / "cache", **told[0]))
+    for given in told:
+        runtime = FakeRuntime().install(monkeypatch)
+        settings = on_gpu(exits_artifact, tmp_path / "cache", **given)
+        model = LoadedModel.open(settings)
+        model.warm_up(settings)  # its vectors are the exporter's
+        assert model.artifact is not None
+        assert model.artifact.manifest.precision == served
+        assert (model.artifact.manifest.min_cosine or 0) > 0.9995
+        assert len(runtime.sessions) == 4  # for each of three depths, and for all blocks
+        for session in runtime.sessions:
+            nodes = onnx.load_from_string(session.graph).graph.node
+            assert not AVOIDED.intersection(node.op_type for node in nodes)
+            assert all(axis == -1 for axis in softmax_axes(nodes))
     assert converter.runs == 1
 
 
