@@ -56,7 +56,7 @@ class _LongAnswer(Response):
         self._pieces = deque(pieces)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        connection = context_of(self._request).disconnect
+        abort = context_of(self._request).abort
         try:
             async with serializing(self._request):
                 await send(
@@ -70,10 +70,11 @@ class _LongAnswer(Response):
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                 await send({"type": "http.response.body", "body": b""})
         except ServiceError as error:
-            if connection is None:  # a server other than ours closes it
+            if abort is None:  # a server other than ours closes it
                 raise
             logger.info("the answer was cut off: %s", error.message)
-            await connection.cut_off()
+            abort()
+            await receive()  # the client's disconnect
 
     def _chunks(self) -> Iterator[bytes]:
         """The pieces as chunks of SENT_BYTES; those that were sent are let go."""

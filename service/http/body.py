@@ -18,7 +18,6 @@ from s2sent.service.errors import (
 )
 from s2sent.service.http.body_limits import JsonBudget
 from s2sent.service.http.context import context_of
-from s2sent.service.http.disconnect import DisconnectSignal
 from s2sent.service.http.memory import FREE_BYTES, ByteBudget, Holding
 from s2sent.service.http.validation_errors import invalid_input
 from s2sent.service.settings import Settings
@@ -110,13 +109,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
     """
     worker = asyncio.current_task()
     assert worker is not None  # noqa: S101  # a coroutine runs in a task
-    signal = context_of(request).disconnect
-    watcher = None
-    if signal is None:  # a server other than ours: its message has to be awaited
-        signal = DisconnectSignal()
-        watcher = asyncio.create_task(_fire_on_disconnect(request, signal))
-    cancel = partial(worker.cancel, _CLIENT_LEFT)
-    signal.add_callback(cancel)
+    watcher = asyncio.create_task(_cancel_on_disconnect(worker, request))
     try:
         return await work
     except asyncio.CancelledError as cancelled:
@@ -125,15 +118,13 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, Result
         worker.uncancel()
         raise ClientDisconnect from None
     finally:
-        signal.remove_callback(cancel)
-        if watcher:
-            watcher.cancel()
+        watcher.cancel()
 
 
-async def _fire_on_disconnect(request: Request, signal: DisconnectSignal) -> None:
+async def _cancel_on_disconnect(worker: asyncio.Task[Any], request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    signal.fire()
+    worker.cancel(_CLIENT_LEFT)
 
 
 def _parse(raw: bytes, schema: type[Body], *, max_texts: int) -> Body:

@@ -9,9 +9,11 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from s2sent.service.engine.types import EmbedResult
-from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
 from s2sent.service.http.memory import Holding
 from s2sent.service.lanes import Lane
+
+# Key, in the ASGI ``state`` of a request, of the call that ends its connection at once.
+ABORT_STATE = "abort"
 
 
 @dataclass(slots=True)
@@ -23,7 +25,7 @@ class RequestContext:
 
     request_id: str
     span: Span | None = None  # None while tracing is off
-    disconnect: DisconnectSignal | None = None  # None on a server other than ours
+    abort: Callable[[], None] | None = None  # ends its connection; None on a server other than ours
     started: float = field(default_factory=time.perf_counter)  # seconds, monotonic
     body_read: float = 0.0  # when the body was complete, same clock
     characters: int = 0  # sent by the client; for token ids their number
@@ -41,7 +43,7 @@ class RequestContext:
     def attach(cls, scope: Scope, request_id: str, span: Span | None) -> "RequestContext":
         """Create the record of the request in ``scope``, where `context_of` finds it."""
         state = scope.setdefault("state", {})
-        context = cls(request_id, span, state.get(DISCONNECT_STATE))
+        context = cls(request_id, span, state.get(ABORT_STATE))
         state["context"] = context
         return context
 

@@ -31,7 +31,7 @@ from s2sent.service.http.connection.malformed import (
     reason_of,
     surplus_too_large,
 )
-from s2sent.service.http.disconnect import DISCONNECT_STATE, DisconnectSignal
+from s2sent.service.http.context import ABORT_STATE
 from s2sent.service.http.error_responses import error_response
 from s2sent.service.http.middleware import REQUEST_ID_FIELD, request_id_of
 from s2sent.service.telemetry.metrics import Metrics
@@ -66,7 +66,6 @@ class HttpConnection(LingeringConnection):
         """Start the keep-alive timeout, which also bounds the first head."""
         super().connection_made(transport)
         self.flow = OrderedFlow(transport)
-        self._disconnect = DisconnectSignal(transport.abort)
         self._patience = min(self.timeout_keep_alive, PATIENCE_SECONDS)
         self._close_after(self.timeout_keep_alive)
 
@@ -77,7 +76,6 @@ class HttpConnection(LingeringConnection):
             _give_up(self._answering)
             self._forget_answered()
         self._stop_expecting()
-        self._disconnect.fire()
         self._unparsed = b""
 
     def data_received(self, data: bytes) -> None:
@@ -167,7 +165,7 @@ class HttpConnection(LingeringConnection):
         self._end_message()
         super().on_message_begin()
         self._in_head, self._chunk = True, 0
-        self.scope["state"][DISCONNECT_STATE] = self._disconnect
+        self.scope["state"][ABORT_STATE] = self.transport.abort
         if self._patience < self.timeout_keep_alive and self.timeout_keep_alive_task is not None:
             self._close_after(self._patience)
 
