@@ -56,7 +56,6 @@ ERROR_HANDLERS: dict[int | type[Exception], ErrorHandler] = {
     ClientDisconnect: on_client_disconnect,
 }
 
-OnReady = Callable[[], None]
 OnFatal = Callable[[str], None]
 
 
@@ -76,16 +75,15 @@ def create_app(
     metrics: Metrics | None = None,
     limiter: Limiter | None = None,
     tracer_provider: "TracerProvider | None" = None,
-    on_ready: OnReady = log_ready,
     on_fatal: OnFatal = log_fatal,
 ) -> FastAPI:
     """The service as an ASGI application.
 
     The engine starts in the background when the application does: /health answers at once, /ready
-    when the model is loaded. ``model`` is a model that is already being opened. ``on_ready`` is
-    called when the engine has started, ``on_fatal`` with one sentence when it cannot start or has
-    failed for good. Raises SettingsError when tracing is enabled and its packages are not
-    installed, and when the file of API keys cannot be used.
+    when the model is loaded. ``model`` is a model that is already being opened. ``on_fatal`` is
+    called with one sentence when the engine cannot start or has failed for good. Raises
+    SettingsError when tracing is enabled and its packages are not installed, and when the file of
+    API keys cannot be used.
     """
     metrics = metrics or Metrics()
     tracer_provider = tracer_provider or open_provider(settings, version=package_version())
@@ -100,7 +98,7 @@ def create_app(
         # Not include_router, which matches every request twice: against the router, then its route.
         routes=[route for router in ROUTERS for route in router.routes],
         exception_handlers=ERROR_HANDLERS,
-        lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_ready, on_fatal),
+        lifespan=_lifespan(engine, settings, metrics, tracer_provider, on_fatal),
     )
     answer_memory = ByteBudget(
         settings.max_unsent_bytes,
@@ -153,12 +151,11 @@ def _lifespan(
     settings: Settings,
     metrics: Metrics,
     tracer_provider: "TracerProvider | None",
-    on_ready: OnReady,
     on_fatal: OnFatal,
 ) -> Callable[[FastAPI], AbstractAsyncContextManager[dict[str, Metrics]]]:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Metrics]]:
-        starting = asyncio.create_task(start_engine(engine, on_ready, on_fatal))
+        starting = asyncio.create_task(start_engine(engine, log_ready, on_fatal))
         try:
             with suppress(asyncio.CancelledError):  # a second signal: the loop ends without telling
                 yield {METRICS_STATE: metrics}
@@ -174,7 +171,9 @@ def _lifespan(
     return lifespan
 
 
-async def start_engine(engine: EmbeddingEngine, on_ready: OnReady, on_fatal: OnFatal) -> None:
+async def start_engine(
+    engine: EmbeddingEngine, on_ready: Callable[[], None], on_fatal: OnFatal
+) -> None:
     """Start the engine and call ``on_ready``, or ``on_fatal`` with the reason why it cannot."""
     try:
         await engine.start()

@@ -70,7 +70,7 @@ async def _serve(
     from s2sent.service.access.rate_limits import RemoteLimiter
     from s2sent.service.engine.link.board import Board
     from s2sent.service.engine.link.client import EngineConnection, RemoteEngine
-    from s2sent.service.server import Process, on_ready
+    from s2sent.service.server import Process
     from s2sent.service.telemetry.metrics import Metrics
     from s2sent.service.telemetry.processes import Merged, report_of
 
@@ -83,7 +83,7 @@ async def _serve(
     )
     engine = RemoteEngine(settings, metrics, connection)
     limiter = RemoteLimiter(connection.call)
-    server = Process(settings, engine=engine, metrics=metrics, limiter=limiter, on_ready=on_ready)
+    server = Process(settings, engine=engine, metrics=metrics, limiter=limiter)
     connection.on_stop, engine.on_fatal = server.stop, server.fail
 
     async def gather() -> Merged:

@@ -26,25 +26,12 @@ FLUSH_TIMEOUT_SECONDS = 1.0
 
 
 def tune_process() -> None:
-    """Prepare the process for a fast start. Call it before anything heavy is imported."""
+    """Prepare the process. Call it before anything heavy is imported."""
     # Ctrl-C ends the process as SIGTERM does; Python's own handler raises wherever it is.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Most of what a start creates stays, and the collector would look through it some 200 times.
-    # `tune_garbage_collector` enables it again.
-    gc.disable()
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     # numpy only adds and compares here. Its BLAS would start a thread per core, which spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-def tune_garbage_collector() -> None:
-    """Enable the collector for serving. Call it once the service is ready.
-
-    What exists by then stays, so the collector does not look through it again: a full collection
-    would hold up every request for tens of milliseconds.
-    """
-    gc.freeze()
-    gc.set_threshold(*GARBAGE_THRESHOLDS)
-    gc.enable()
 
 
 @contextmanager

@@ -23,11 +23,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from s2sent.service.api.embedding import Service
-from s2sent.service.app import create_app, log_ready
+from s2sent.service.app import create_app
 from s2sent.service.engine.inference.model import LoadedModel
 from s2sent.service.engine.types import EmbeddingEngine
 from s2sent.service.http.connection.protocol import HttpConnection
-from s2sent.service.process import stopped_by, tune_garbage_collector
+from s2sent.service.process import stopped_by
 from s2sent.service.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -201,12 +201,6 @@ def greet(settings: Settings, listener: socket.socket) -> None:
     sys.stdout.flush()
 
 
-def on_ready() -> None:
-    """Tune the process for serving, and log that it is ready."""
-    tune_garbage_collector()
-    log_ready()
-
-
 def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     """Run the service until it ends; returns the exit code of the process.
 
@@ -214,7 +208,7 @@ def serve(settings: Settings, model: Future[LoadedModel] | None = None) -> int:
     """
     with listen(settings.host, settings.port) as listener:
         greet(settings, listener)
-        process = Process(settings, model=model, on_ready=on_ready)
+        process = Process(settings, model=model)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(process.run(listener))
     return process.exit_code

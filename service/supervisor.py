@@ -35,7 +35,7 @@ from s2sent.service.engine.link.client import BEAT_SECONDS
 from s2sent.service.engine.link.server import HttpProcessConnection, LinkServer, model_payload
 from s2sent.service.engine.types import Readiness
 from s2sent.service.http.tracing import check_packages
-from s2sent.service.process import stopped_by, tune_garbage_collector
+from s2sent.service.process import stopped_by
 from s2sent.service.server import SEND_TIMEOUT_SECONDS, greet, listen_together, log_start
 from s2sent.service.settings import Settings
 from s2sent.service.telemetry.metrics import Metrics
@@ -102,7 +102,6 @@ class Supervisor:
 
     def _on_engine_ready(self) -> None:
         self._link.describe(model_payload(self._engine.artifact, self._engine.model))
-        tune_garbage_collector()
 
     # --- HTTP processes ---
 
