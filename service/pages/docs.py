@@ -14,10 +14,9 @@ from fastapi import APIRouter, Request, Response
 
 from s2sent.service.api.embedding import service_of
 from s2sent.service.api.responses import JSON
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.pages.html import page_headers, whole_page
 
-router = APIRouter(include_in_schema=False, route_class=RequestRoute)
+router = APIRouter(include_in_schema=False)
 
 Node = Mapping[str, Any]
 

@@ -8,12 +8,11 @@ from fastapi import APIRouter, Request, Response
 from s2sent.model.artifact.facts import Facts, facts_of, scores_of
 from s2sent.service.api.embedding import Service, service_of
 from s2sent.service.api.responses import JSON
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.errors import NotReady
 from s2sent.service.pages.html import page_headers, whole_page
 from s2sent.service.telemetry.metrics import Metrics, package_version
 
-router = APIRouter(include_in_schema=False, route_class=RequestRoute)
+router = APIRouter(include_in_schema=False)
 
 HTML = "text/html"
 READING = ["GET", "HEAD"]

@@ -8,11 +8,10 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request, Response
 
 from s2sent.service.api.embedding import service_of
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.errors import NotFound
 from s2sent.service.pages.html import page_headers
 
-router = APIRouter(include_in_schema=False, route_class=RequestRoute)
+router = APIRouter(include_in_schema=False)
 
 READING = ["GET", "HEAD"]
 PAGE = "playground.html"

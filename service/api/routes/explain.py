@@ -19,7 +19,6 @@ from s2sent.service.api.embedding import (
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from s2sent.service.api.pieces import hold_answer
 from s2sent.service.api.responses import array_of, embedding_response
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import ExplainBody
 from s2sent.service.engine.types import EmbedResult
 from s2sent.service.errors import InvalidInput
@@ -30,7 +29,7 @@ from s2sent.service.http.context import context_of
 WEIGHT_BYTES = 4
 FEATURE_BYTES = 12
 
-router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
+router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS))
 
 
 class BlockWeight(BaseModel):

@@ -25,7 +25,6 @@ from s2sent.service.api.responses import (
     list_as_json,
     prefers_raw,
 )
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import EmbedBody, RootBody
 from s2sent.service.api.schemas.similarity import RankedDocument, RankingForm, SimilarityBody
 from s2sent.service.api.vectors import (
@@ -38,7 +37,7 @@ from s2sent.service.engine.types import EmbedResult, OtherTexts
 from s2sent.service.errors import InvalidInput
 from s2sent.service.http.context import context_of
 
-router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS), route_class=RequestRoute)
+router = APIRouter(tags=["native"], responses=failures(*EMBEDDING_ERRORS))
 
 
 @router.post("/", include_in_schema=False)

@@ -22,10 +22,9 @@ from s2sent.service.api.encodings import as_json_items, encode, encoding_headers
 from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body, success
 from s2sent.service.api.pieces import Pieces
 from s2sent.service.api.responses import JSON, embedding_response, list_as_json
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import OpenAIEmbeddingsBody
 
-router = APIRouter(tags=["openai"], route_class=RequestRoute)
+router = APIRouter(tags=["openai"])
 
 
 class Embedding(BaseModel):

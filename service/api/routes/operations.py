@@ -10,11 +10,10 @@ from s2sent.service import errors
 from s2sent.service.api.embedding import Service, service_of
 from s2sent.service.api.openapi import failures, success
 from s2sent.service.api.responses import JSON
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.errors import NotReady
 from s2sent.service.telemetry.metrics import package_version
 
-router = APIRouter(tags=["operations"], route_class=RequestRoute)
+router = APIRouter(tags=["operations"])
 
 
 class Info(BaseModel):

@@ -13,7 +13,6 @@ from s2sent.service.api.openapi import EMBEDDING_ERRORS, failures, request_body,
 from s2sent.service.api.pieces import answer_of, hold_answer
 from s2sent.service.api.prompts import named_prompt
 from s2sent.service.api.responses import JSON, array_of, list_as_json
-from s2sent.service.api.routing import RequestRoute
 from s2sent.service.api.schemas.bodies import DecodeBody, TokenizeBody
 from s2sent.service.engine.admission import MAX_CHARACTERS
 from s2sent.service.engine.types import Item, Result, TextTokenizer
@@ -26,9 +25,7 @@ TOKENIZING_ERRORS = tuple(kind for kind in EMBEDDING_ERRORS if kind is not error
 TOKEN_BYTES = 60
 DECODED_BYTES = 10
 
-router = APIRouter(
-    tags=["native"], responses=failures(*TOKENIZING_ERRORS), route_class=RequestRoute
-)
+router = APIRouter(tags=["native"], responses=failures(*TOKENIZING_ERRORS))
 
 
 @router.post(
