@@ -37,7 +37,6 @@ from s2sent.model.artifact.manifest import (
     Manifest,
     parse_object,
 )
-from s2sent.model.artifact.sealed_file import MemoryFile
 from s2sent.model.artifact.weights_file import weights_of
 
 KEPT_FILES = (TOKENIZER, CONFIG, CANARY)  # small, and read again while the artifact is in use
@@ -58,8 +57,8 @@ class Artifact:
     manifest: Manifest
     fingerprint: str = ""
     contents: dict[str, bytes] = field(default_factory=dict, repr=False)
-    graphs: list[MemoryFile] = field(default_factory=list, repr=False, compare=False)
-    weights: list[MemoryFile] = field(default_factory=list, repr=False, compare=False)
+    graphs: list[bytes] = field(default_factory=list, repr=False, compare=False)
+    weights: list[bytes] = field(default_factory=list, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | Path, *, keep_graph: bool = False) -> Self:
@@ -82,15 +81,14 @@ class Artifact:
         small = sorted({*manifest.files} - {MODEL, WEIGHTS})
         kept = {name: opened.read(name) for name in small}
         graph, weights = opened.take_graph(), opened.take_weights()
-        apart = weights.content if weights else None
-        _require_safe(folder / MODEL, graph.content, apart)
+        _require_safe(folder / MODEL, graph, weights)
         for name in _other_graphs(manifest):
             if name not in kept:
                 raise MalformedManifest(f"{folder}: {MANIFEST} does not list {name}. {REEXPORT}")
-            _require_safe(folder / name, memoryview(kept[name]), apart)
+            _require_safe(folder / name, kept[name], weights)
         if keep_graph:
             opened.graphs.append(graph)
-            opened.weights.extend([weights] if weights else [])
+            opened.weights.extend([weights] if weights is not None else [])
         return dataclasses.replace(opened, contents={name: kept[name] for name in KEPT_FILES})
 
     def read(self, name: str) -> bytes:
@@ -109,25 +107,17 @@ class Artifact:
             _require_same(file, content, entry)
             return content
 
-    def take_graph(self) -> MemoryFile:
-        """The graph, verified as in `read`; the caller owns it and closes it."""
-        return self.graphs.pop() if self.graphs else self._take(MODEL)
+    def take_graph(self) -> bytes:
+        """The graph, verified as in `read`."""
+        return self.graphs.pop() if self.graphs else self.read(MODEL)
 
-    def take_weights(self) -> MemoryFile | None:
+    def take_weights(self) -> bytes | None:
         """The weights of a graph that has them in another file, as in `take_graph`; or None."""
         if self.weights:
             return self.weights.pop()
         files = self.manifest.files
         has_any = WEIGHTS in files if files else (self.path / WEIGHTS).is_file()
-        return self._take(WEIGHTS) if has_any else None
-
-    def _take(self, name: str) -> MemoryFile:
-        with _opened(self.path, name) as file:
-            entry = self.manifest.files.get(name)
-            content = MemoryFile(file, _limit(file, entry))
-            if entry:
-                _require_same(file, content.content, entry)
-            return content
+        return self.read(WEIGHTS) if has_any else None
 
     @property
     def onnx_path(self) -> Path:
@@ -204,13 +194,12 @@ def _opened(folder: Path, name: str) -> Iterator[BinaryIO]:
         raise _unreadable(path, error) from None
 
 
-def _limit(file: BinaryIO, entry: FileEntry | None) -> int:
+def _limit(file: BinaryIO, entry: FileEntry) -> int:
     """The bytes to read of a file: never many more than it has, or than can be right."""
-    size = os.fstat(file.fileno()).st_size
-    return min(entry.bytes, size) + 1 if entry else size
+    return min(entry.bytes, os.fstat(file.fileno()).st_size) + 1
 
 
-def _require_same(file: BinaryIO, content: bytes | memoryview, entry: FileEntry) -> None:
+def _require_same(file: BinaryIO, content: bytes, entry: FileEntry) -> None:
     digest = hashlib.sha256(content).hexdigest()
     if FileEntry(digest, len(content)) != entry:
         size = os.fstat(file.fileno()).st_size
@@ -227,10 +216,10 @@ def _unreadable(path: Path, error: OSError) -> MissingFile:
     return MissingFile(f"{path} cannot be read: {reason}. {cure}.")
 
 
-def _require_safe(path: Path, content: memoryview, weights: memoryview | None) -> None:
+def _require_safe(path: Path, content: bytes, weights: bytes | None) -> None:
     try:
         check_graph(content, weights_apart=weights is not None)
         if weights is not None:
-            list(weights_of(content, weights))
+            list(weights_of(content, memoryview(weights)))
     except GraphRefused as error:
         raise UnsafeFile(f"{path} may not be served: {error}. {REEXPORT}") from None

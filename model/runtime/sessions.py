@@ -7,7 +7,6 @@ only logs it. Here both raise ProviderUnavailable.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 # ONNX Runtime 1.31 sends usage reports to its maker, and keeps them in the user's cache folder,
@@ -19,7 +18,6 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from s2sent.model.artifact.reader import Artifact, graph_at
-from s2sent.model.artifact.sealed_file import MemoryFile
 from s2sent.model.artifact.weights_file import weights_of
 from s2sent.model.runtime.lookup_tables import read_lookup_tables
 from s2sent.model.runtime.providers import (
@@ -70,10 +68,10 @@ def open_sessions(
     """
     require_artifact_fits(artifact.manifest, "cpu")
     options = [_session_options(count) for count in threads]
-    with closing(artifact.take_graph()) as graph:
-        tables = _values(read_lookup_tables(graph.content))  # without a copy
-        weights = _values(_weights_apart(graph.content, artifact.take_weights()))
-        return [_open_sharing(graph.source, each, "cpu", tables, weights) for each in options]
+    graph = artifact.take_graph()
+    tables = _values(read_lookup_tables(graph))  # without a copy
+    weights = _values(_weights_apart(graph, artifact.take_weights()))
+    return [_open_sharing(graph, each, "cpu", tables, weights) for each in options]
 
 
 class SessionsByDepth:
@@ -89,7 +87,7 @@ class SessionsByDepth:
         if device != "cpu":
             ort.preload_dlls()  # CUDA and cuDNN from wheels, where the loader would not look
         self._artifact, self._device, self._threads = artifact, device, threads
-        self._file = artifact.take_weights()
+        self._weights = artifact.take_weights()
         self._placed: dict[tuple[Any, ...], ort.OrtValue] = {}
 
     def open(self, *, unpadded: bool = False) -> dict[int | None, ort.InferenceSession]:
@@ -100,7 +98,7 @@ class SessionsByDepth:
         opened = {}
         for depth in (None, *self._artifact.manifest.depths):
             graph = self._artifact.read(graph_at(depth, unpadded=unpadded))
-            arrays = _weights_apart(memoryview(graph), self._file)
+            arrays = _weights_apart(graph, self._weights)
             shared = {
                 name: _placed(array, self._device, self._placed) for name, array in arrays.items()
             }
@@ -167,7 +165,7 @@ def _session_options(threads: int) -> ort.SessionOptions:
 
 
 def _open_sharing(
-    graph: str | bytes,
+    graph: bytes,
     options: ort.SessionOptions,
     device: Device,
     shared: Mapping[str, ort.OrtValue],
@@ -188,11 +186,11 @@ def _open_sharing(
     return opened
 
 
-def _weights_apart(graph: memoryview, file: MemoryFile | None) -> dict[str, NDArray[Any]]:
+def _weights_apart(graph: bytes, weights: bytes | None) -> dict[str, NDArray[Any]]:
     """The verified weights of a graph that has them in another file, which must not be opened."""
     return {
         weight.name: np.frombuffer(weight.content, weight.kind).reshape(weight.shape)
-        for weight in (weights_of(graph, file.content) if file else ())
+        for weight in (weights_of(graph, memoryview(weights)) if weights is not None else ())
     }
 
 
@@ -210,9 +208,7 @@ def _placed(
     return placed[place]
 
 
-def _open_on_gpu(
-    graph: str | bytes, options: ort.SessionOptions, device: Device
-) -> ort.InferenceSession:
+def _open_on_gpu(graph: bytes, options: ort.SessionOptions, device: Device) -> ort.InferenceSession:
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     try:
         session = _create(graph, options, device)
@@ -224,10 +220,8 @@ def _open_on_gpu(
     return session
 
 
-def _create(
-    graph: str | bytes, options: ort.SessionOptions, device: Device
-) -> ort.InferenceSession:
-    """A session of ``graph``: its verified bytes, or the path of a sealed file that has them."""
+def _create(graph: bytes, options: ort.SessionOptions, device: Device) -> ort.InferenceSession:
+    """A session of ``graph``."""
     # With the fallback it would print what failed on stdout and open a session on the CPU.
     session = ort.InferenceSession(
         graph,

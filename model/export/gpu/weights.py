@@ -47,13 +47,12 @@ def load_model(artifact: Artifact) -> ModelProto:
     content = artifact.read(MODEL)
     model = ModelProto()
     model.ParseFromString(content)
-    file = artifact.take_weights()
-    if file is not None:
+    weights = artifact.take_weights()
+    if weights is not None:
         tensors = {tensor.name: tensor for tensor in model.graph.initializer}
-        for weight in weights_of(content, file.content):
+        for weight in weights_of(content, memoryview(weights)):
             tensor = tensors[weight.name]
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
             tensor.raw_data = bytes(weight.content)
-        file.close()
     return model

@@ -62,7 +62,7 @@ def open_artifact(settings: Settings) -> Artifact:
         raise ConversionUnavailable(
             f"precision is int8, and {obstacle}. Set precision to auto or as_is."
         )
-    source.take_graph().close()  # another one is served
+    source.take_graph()  # another one is served
     try:
         entry = _cache_folder(settings) / f"{source.fingerprint}-{CONVERSION[target]}"
         _require_private(entry.parent)
@@ -119,7 +119,6 @@ def _cached(entry: Path, source: Artifact, target: str) -> Artifact | None:
     is_target = made.manifest.precision == target and made.manifest.is_for_gpu == (target != "int8")
     if is_target and _said(made, source) == _said(source, source):
         return made
-    made.take_graph().close()
     return None
 
 
