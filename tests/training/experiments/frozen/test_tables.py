@@ -85,6 +85,20 @@ def test_scores_on_other_numbers_of_test_pairs_are_refused() -> None:
         tables(*whole, *thinned)
 
 
+def test_scores_of_all_runs_are_columns_and_the_last_is_compared() -> None:
+    """A run without the tests, or of a file without any, does not end the tables."""
+    retrieval = {WITHOUT_OVERLAP: 70, "R@1": 80, "MRR@10": 90}
+    of = {"chosen": retrieval, "tests": {}, "objective": "distillation", "teacher": "Large"}
+    table = tables(*(line | of for line in (run("last", 0, 60), *SEEDS)))
+    assert table.startswith("STS-7: not scored.\n\n**Depth 6, distillation Large**\n")
+    ((*_, dev, recall, rank, _),) = rows(table, S2SENT)
+    assert (dev, recall, rank) == ("70.00 ± 0.00", "80.00 ± 0.00", "90.00 ± 0.00")
+    assert "| S2Sent minus | pairs | MRR@10 |" in table
+    table = tables(run("last", 0, 60), *SEEDS[:2], SEEDS[2] | {"tests": {}})
+    assert f"| pairs | {WITHOUT_OVERLAP} |" in table
+    assert rows(table, S2SENT)[0][2] == "3"
+
+
 def test_a_run_counts_whatever_step_it_kept() -> None:
     """While another run beside it has learned."""
     comparison = f"depth 6, contrastive: {STATIC}"
