@@ -5,8 +5,8 @@ NonZero                 the places of the tokens as an input: its count, which i
 Softmax, other axes     Exp and ReduceSum: it takes memory that belongs to no stream, which
                         another run may be given (onnxruntime#22554)
 Expand                  a sum with zeros of the shape: likewise (onnxruntime#32342, #32354)
-Attention by a bias     MultiHeadAttention by the mask, so that no [batch, 1, length, length] of
-                        hidden keys is made
+Attention               MultiHeadAttention, by the mask where it can be, so that no [batch, 1,
+                        length, length] of hidden keys is made
 """
 
 from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def avoid(model: ModelProto) -> None:
         "NonZero": lambda node: _places(graph, node),
         "Softmax": lambda node: _shares(graph, node),
         "Expand": lambda node: _sum_with_zeros(node, kinds.get(node.input[0], TensorProto.FLOAT)),
-        "Attention": _masked_attention,
+        "Attention": _attention,
     }
     nodes: list[NodeProto] = []
     for node in graph.node:
@@ -124,12 +124,14 @@ def _sum_with_zeros(node: NodeProto, kind: int) -> list[NodeProto]:
     ]
 
 
-def _masked_attention(node: NodeProto) -> _Made:
-    """MultiHeadAttention in place of ONNX's Attention with hidden keys."""
-    if node.domain or len(node.input) < 4 or not node.input[3].endswith(HIDDEN_KEYS):
-        return None
+def _attention(node: NodeProto) -> _Made:
+    """MultiHeadAttention in place of ONNX's Attention with hidden keys or a bias."""
     given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-    scale = {"scale": given["scale"]} if "scale" in given else {}
-    inputs, options = [*node.input[:3], "", _MASK], {"num_heads": given["q_num_heads"], **scale}
+    if node.domain or len(node.input) != 4 or "q_num_heads" not in given:
+        return None
+    added = node.input[3]
+    added_by = [_MASK] if added.endswith(HIDDEN_KEYS) else ["", added]
+    inputs = [*node.input[:3], "", *added_by]
+    options = {"num_heads": given["q_num_heads"]} | {k: given[k] for k in {"scale"} & {*given}}
     domain = "com.microsoft"
     return [make_op("MultiHeadAttention", inputs, node.output[0], domain=domain, **options)]

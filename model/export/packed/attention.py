@@ -54,6 +54,16 @@ class PackedRows:
         return padded.reshape(-1, padded.shape[-1])[self.tokens]
 
 
+def gather_parts(joint: Tensor, queries: Tensor, keys: Tensor) -> list[Tensor]:
+    """Of ``joint`` [1, T, 3 W] the query of some packed tokens, and key and value of others.
+
+    ``queries`` [B, L] and ``keys`` [B, S] are their places. Each part is gathered on all cores; a
+    split would copy on one.
+    """
+    thirds = joint.reshape(-1, int(joint.shape[-1]) // 3)
+    return [thirds[3 * places + part] for part, places in enumerate((queries, keys, keys))]
+
+
 def attend(
     query: Tensor,
     key: Tensor,

@@ -159,7 +159,7 @@ def _attend(
     groups = int(getattr(module.config, "num_key_value_heads", None) or heads)
 
     def unpacked(states: Tensor, count: int) -> Tensor:  # [B, L', count * head]
-        return rows.unpack(states[0].transpose(0, 1).reshape(-1, count * head))
+        return rows.unpack(states.transpose(1, 2).reshape(-1, count * head))
 
     parts = [unpacked(key, groups), unpacked(value, groups)]
     if past:

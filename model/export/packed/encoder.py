@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from s2sent.model.export.packed.attention import PackedRows, attend
+from s2sent.model.export.packed.attention import PackedRows, attend, gather_parts
 
 
 class PackedEncoder(nn.Module, ABC):
@@ -79,8 +79,7 @@ class PackedEncoder(nn.Module, ABC):
         ``bias`` [1 or B, H, L, L] is added to the scores; ``bias_of`` makes it of query and key
         [B, L, W].
         """
-        width = int(joint.shape[-1]) // 3  # a number in the graph, whose shapes follow from it
-        query, key, value = torch.split(rows.unpack(joint[0]), width, dim=-1)
+        query, key, value = gather_parts(joint, rows.places, rows.places)
         if bias_of is not None:
             bias = bias_of(query, key)
         padded = attend(

@@ -12,7 +12,9 @@ from s2sent.model.export.packed.attention import PackedRows
 from s2sent.model.export.packed.encoder import PackedEncoder
 from s2sent.model.export.packed.windows import Windows
 
-Rotation = tuple[Tensor, Tensor]  # cosines and sines [1, T, head]
+ROTATION_OPERATOR = "com.microsoft::RotaryEmbedding"
+# Of each token's query, key and value: numbers [1, 3 T], and cosines and sines [3 T, head / 2].
+Rotation = tuple[Tensor, Tensor, Tensor]
 
 
 class _Shared(NamedTuple):
@@ -50,10 +52,14 @@ class PackedModernBert(PackedEncoder):
             return None
         layer, states = self.backbone.layers[self.is_local.index(local)], rows.positions.float()
         if hasattr(layer.attn, "rotary_emb"):  # transformers 4
-            rotation: Rotation = layer.attn.rotary_emb(states, position_ids=rows.positions)
+            both = layer.attn.rotary_emb(states, position_ids=rows.positions)
         else:
-            rotation = self.backbone.rotary_emb(states, rows.positions, layer.attention_type)
-        return rotation
+            both = self.backbone.rotary_emb(states, rows.positions, layer.attention_type)
+        half = int(both[0].shape[-1]) // 2  # the other half has the same
+        cosines, sines = (part[..., :half] for part in both)
+        of_all = [cosines] * 2 + [torch.ones_like(cosines)], [sines] * 2 + [torch.zeros_like(sines)]
+        cosines, sines = (torch.stack(parts, dim=2).reshape(-1, half) for parts in of_all)
+        return torch.arange(cosines.shape[0])[None], cosines, sines
 
     def block(self, number: int, states: Tensor, rows: PackedRows, shared: _Shared) -> Tensor:
         layer = self.backbone.layers[number]
@@ -62,9 +68,7 @@ class PackedModernBert(PackedEncoder):
         joint = self._rotated(attention.Wqkv(layer.attn_norm(states)), rotation)
         scale = attention.head_dim**-0.5
         if is_local:
-            seen = shared.windows.attend(
-                *joint[0].chunk(3, dim=-1), heads=self.heads, scale=scale, fused=self.fused
-            )[None]
+            seen = shared.windows.attend(joint, heads=self.heads, scale=scale, fused=self.fused)
         else:
             seen = self.attend(rows, joint, scale=scale)
         states = states + attention.Wo(seen)
@@ -74,16 +78,33 @@ class PackedModernBert(PackedEncoder):
     def _rotated(self, joint: Tensor, rotation: Any) -> Tensor:
         """``joint`` [1, T, 3 W] with query and key rotated (RoFormer, arXiv 2104.09864)."""
         width = int(joint.shape[-1])  # a number in the graph, whose shapes follow from it
-        split = joint.reshape(-1, 3, self.heads, width // 3 // self.heads)
-        cosines, sines = (part[0, :, None, None] for part in rotation)
-        turned, value = split[:, :2], split[:, 2:]
-        first, second = turned.chunk(2, dim=-1)
-        turned = turned * cosines + torch.cat([-second, first], dim=-1) * sines
-        return torch.cat([turned, value], dim=1).reshape(1, -1, width)
+        rotate: Any = _FusedRotation.apply if self.fused else _rotate
+        rotated: Tensor = rotate(joint.reshape(1, -1, width // 3), *rotation)
+        return rotated.reshape(1, -1, width)
 
     def finish(self, states: Tensor) -> Tensor:
         normed: Tensor = self.backbone.final_norm(states)
         return normed
+
+
+def _rotate(states: Tensor, places: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Heads side by side [1, R, W], rotated by the cosines and sines at their places [1, R]."""
+    first, second = states[0].unflatten(-1, (-1, 2, cosines.shape[-1])).unbind(2)
+    cosines, sines = cosines[places[0], None], sines[places[0], None]
+    rotated = [first * cosines - second * sines, second * cosines + first * sines]
+    return torch.stack(rotated, dim=2).reshape(states.shape)
+
+
+class _FusedRotation(torch.autograd.Function):
+    """`_rotate`, traced as ONNX Runtime's contrib operator com.microsoft.RotaryEmbedding."""
+
+    @staticmethod
+    def symbolic(g: Any, *inputs: Any) -> Any:
+        return g.op(ROTATION_OPERATOR, *inputs)
+
+    @staticmethod
+    def forward(_context: Any, *inputs: Any) -> Tensor:
+        return _rotate(*inputs)
 
 
 def _is_local(layer: Any) -> bool:

@@ -38,11 +38,13 @@ def a_model(scale: float | None = None) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def run(model: onnx.ModelProto, mask: NDArray[np.int64], seed: int = 0) -> NDArray[np.float32]:
+def run(
+    model: onnx.ModelProto, mask: NDArray[np.int64], **more: NDArray[np.float32]
+) -> NDArray[np.float32]:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     parts = {name: draw.normal(size=(*mask.shape, WIDTH)).astype(np.float32) for name in PARTS}
-    values: NDArray[np.float32] = session.run(["y"], parts | {"attention_mask": mask})[0]
+    values: NDArray[np.float32] = session.run(["y"], parts | more | {"attention_mask": mask})[0]
     return values
 
 
@@ -79,8 +81,24 @@ def test_a_hidden_token_changes_nothing_however_it_would_score() -> None:
     np.testing.assert_array_equal(first, second)
 
 
+def test_a_bias_in_place_of_the_mask_gives_the_same_numbers() -> None:
+    model = a_model()
+    model.graph.node[1].input[4:] = ["", "bias"]
+    shape = ("n", 1, "l", "l")
+    model.graph.input.append(helper.make_tensor_value_info("bias", TensorProto.FLOAT, shape))
+    draw = np.random.default_rng(0)
+    hidden = draw.random((2, 1, 5, 5)) < 0.5
+    bias = np.where(hidden, np.finfo(np.float32).min, draw.normal(size=hidden.shape))
+    more = {"bias": bias.astype(np.float32)}
+    expected = run(model, np.ones((2, 5), np.int64), **more)
+    assert attend_by_standard_operator(model) == 1
+    onnx.checker.check_model(model)
+    found = run(model, np.ones((2, 5), np.int64), **more)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
 @pytest.mark.parametrize(
-    "changed", ["unidirectional", "without a mask", "by another mask", "with a bias"]
+    "changed", ["unidirectional", "without a mask", "by another mask", "with a bias too"]
 )
 def test_another_attention_is_left_alone(changed: str) -> None:
     model = a_model()
