@@ -129,9 +129,9 @@ def _attention(node: NodeProto) -> _Made:
     given = {each.name: helper.get_attribute_value(each) for each in node.attribute}
     if node.domain or len(node.input) != 4 or "q_num_heads" not in given:
         return None
-    added = node.input[3]
-    added_by = [_MASK] if added.endswith(HIDDEN_KEYS) else ["", added]
-    inputs = [*node.input[:3], "", *added_by]
-    options = {"num_heads": given["q_num_heads"]} | {k: given[k] for k in {"scale"} & {*given}}
+    hides = node.input[3].endswith(HIDDEN_KEYS)
+    inputs = [*node.input[:3], "", *([_MASK] if hides else ["", node.input[3]])]
+    scale = {"scale": given["scale"]} if "scale" in given else {}
+    options = {"num_heads": given["q_num_heads"], **scale}
     domain = "com.microsoft"
     return [make_op("MultiHeadAttention", inputs, node.output[0], domain=domain, **options)]
