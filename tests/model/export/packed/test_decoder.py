@@ -91,7 +91,7 @@ def test_the_artifact_gives_the_checkpoints_vectors(
     assert (manifest.packed, manifest.pooling, manifest.fused) == (
         True,
         "last_token",
-        {"MultiHeadAttention": LAYERS},
+        {"Attention": LAYERS},
     )
     assert manifest.max_input_length == 32
     assert manifest.max_seq_length == 32 + manifest.template.length
