@@ -81,8 +81,9 @@ def _standard(attention: NodeProto, masks: Collection[str]) -> NodeProto | None:
     given = {each.name: helper.get_attribute_value(each) for each in attention.attribute}
     if attention.op_type != "MultiHeadAttention" or not given.keys() <= _KNOWN:
         return None
-    first, mask, bias, *more = [*attention.input[3:], "", "", ""]
-    if any((first, *more)) or mask not in ("", *masks) or bool(mask) == bool(bias):
+    more = [*attention.input[3:], "", "", ""]
+    mask, bias = more[1:3]
+    if more[0] or any(more[3:]) or mask not in ("", *masks) or bool(mask) == bool(bias):
         return None
     heads = given["num_heads"]
     scale = {"scale": given["scale"]} if given.get("scale") else {}  # 0: 1 / sqrt(width of a head)

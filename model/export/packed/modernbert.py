@@ -89,7 +89,7 @@ class PackedModernBert(PackedEncoder):
 
 def _rotate(states: Tensor, places: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Heads side by side [1, R, W], rotated by the cosines and sines at their places [1, R]."""
-    first, second = states[0].unflatten(-1, (-1, 2, cosines.shape[-1])).unbind(2)
+    first, second = states.reshape(states.shape[1], -1, 2, cosines.shape[-1]).unbind(2)
     cosines, sines = cosines[places[0], None], sines[places[0], None]
     rotated = [first * cosines - second * sines, second * cosines + first * sines]
     return torch.stack(rotated, dim=2).reshape(states.shape)
