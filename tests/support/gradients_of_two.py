@@ -1,18 +1,20 @@
 """Runs of training whose first gradients are written down, for `training/loop/test_trainer.py`.
 
-It fails if the process group outlives the runs: its threads would abort the process now and then.
+python -m tests.support.gradients_of_two DATA OUTPUT RECIPE...
 
-torchrun --nproc-per-node 2 -m tests.support.gradients_of_two DATA OUTPUT RECIPE...
+It trains in two processes, as `torchrun --standalone --nproc-per-node 2` starts them, but that they
+have what is imported here. It fails if the process group outlives the runs: its threads would
+abort the process now and then.
 """
 
 import atexit
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from s2sent.training.fit.train import train
@@ -44,15 +46,24 @@ def write_gradients(data: Path, output: Path, recipes: Sequence[Path]) -> None:
         train(read_recipe(recipe), data, output / recipe.stem, callbacks=callbacks)
 
 
-def fail_with_a_process_group() -> None:
-    """End the process with an error if torch.distributed is still at work."""
+def write_gradients_and_end(data: Path, output: Path, recipes: Sequence[Path]) -> None:
+    """The same; raises RuntimeError if torch.distributed is still at work afterwards."""
+    write_gradients(data, output, recipes)
+    atexit._run_exitfuncs()  # which a forked process does not
     if torch.distributed.is_initialized():
-        sys.stderr.write("The process group was not destroyed.\n")
-        sys.stderr.flush()
-        os._exit(3)
+        raise RuntimeError("The process group was not destroyed.")
 
 
 if __name__ == "__main__":
-    atexit.register(fail_with_a_process_group)  # the first to be registered runs last
     data, output, *recipes = map(Path, sys.argv[1:])
-    write_gradients(data, output, recipes)
+    launch = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        run_id="two",
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        start_method="fork",
+    )
+    elastic_launch(launch, write_gradients_and_end)(data, output, recipes)

@@ -30,7 +30,7 @@ def tiny_data(folder: Path) -> Path:
     write_table(folder / "corpus" / "wikisplit.tsv.gz", [("complex", "simple1", "simple2"), *split])
     dev = [
         ("tiny", str(len(set(a.split()) & set(b.split()))), a, b)
-        for a, b in itertools.pairwise(SENTENCES)
+        for a, b in itertools.pairwise(SENTENCES[::2])
     ]
     write_table(
         folder / "sts" / "stsb-dev.tsv", [("subset", "score", "sentence1", "sentence2"), *dev]

@@ -155,10 +155,9 @@ def gradients_by_processes(
         still_recipe(decoder if objective == "sfp" else still, folder / f"{objective}.toml")
         for objective in SHARED
     ]
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = [str(data), str(folder / "two"), *map(str, recipes)]
     done = subprocess.run(
-        [sys.executable, *launch, "-m", "tests.support.gradients_of_two", *arguments],
+        [sys.executable, "-m", "tests.support.gradients_of_two", *arguments],
         cwd=ROOT,
         env={key: os.environ[key] for key in ("PATH", "HOME")},  # nothing of earlier runs
         capture_output=True,
