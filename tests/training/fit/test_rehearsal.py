@@ -50,7 +50,7 @@ def test_it_tells_what_would_run_and_leaves_nothing(
     assert corpus == f"on 60 of captions, 20 of wikisplit: {steps} steps of 8 rows"
     scores = steps // 5 + (steps % 5 > 0) + 2
     times = rf"about [\d.]+ min: .* s a step, the median of the first {tried}, and .* s for each of"
-    assert re.match(rf"{times} {scores} scores of 89 pairs of STS-B dev", seconds)
+    assert re.match(rf"{times} {scores} scores of 44 pairs of STS-B dev", seconds)
     assert re.match(r"[\d.]+ MB for .*out, and at most [\d.]+ MB for .*out\.partial until", disk)
 
 
