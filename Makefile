@@ -24,8 +24,9 @@ serve: $(SERVE)/installed       ## start the service with the embedded model; PO
 
 train: $(TRAIN)/installed        ## install what training and export need, s2sent-train among it
 
+# What the service's processes import is compiled once, also where the environment forbids it.
 test: $(DEV)/installed          ## run every test, in two processes
-	$(DEV)/bin/python -m pytest -n 2 --dist worksteal
+	PYTHONDONTWRITEBYTECODE= $(DEV)/bin/python -m pytest -n 2 --dist worksteal
 
 # Each release exports its own models and those of the other.
 test-transformers5: $(DEV)/installed $(NEWER)/installed ## exports under transformers 5 beside 4.57

@@ -2,6 +2,7 @@
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def embed(client: httpx.Client, key: str) -> int:
 def ask_until(status: int, server: ServerProcess, key: str) -> None:
     """Ask with a key until it is answered so; the test's own timeout bounds it."""
     while embed(server.client, key) != status:
-        pass
+        time.sleep(0.01)
 
 
 class Clients:
@@ -133,7 +134,7 @@ def test_no_key_and_no_text_is_shown_by_any_route_or_line_of_the_log(
     assert {path: answer.status_code for path, answer in shown.items()} == dict.fromkeys(READ, 200)
     last = shown[READ[-1]].headers["x-request-id"]
     while not any(line.get("request_id") == last for line in server.log):
-        pass  # the log is written by a thread of its own
+        time.sleep(0.01)  # the log is written by a thread of its own
     statuses = {line.get("status") for line in server.log}
     assert statuses >= {200, 400, 401, 404, 415, 422}
     everything = [f"{answer.headers} {answer.text}" for answer in shown.values()]

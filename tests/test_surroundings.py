@@ -104,7 +104,8 @@ def until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
             if client.get("/ready").status_code == 200:
                 return
         except httpx.TransportError:
-            continue  # it does not listen yet
+            pass  # it does not listen yet
+        time.sleep(0.02)
     raise AssertionError(f"the server ended with {process.returncode}")
 
 

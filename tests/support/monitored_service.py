@@ -58,14 +58,14 @@ class Result:
 
 @contextmanager
 def monitored_service(artifact: Path, folder: Path) -> Iterator[Prometheus]:
-    """A Prometheus that has seen every kind of answer; the load goes on while the block runs."""
+    """A Prometheus that has seen every kind of answer."""
     with ExitStack() as stack:
         roomy = stack.enter_context(running_server(artifact, *ROOMY))
         cramped = stack.enter_context(running_server(artifact, *CRAMPED))
         targets = [server.url.removeprefix("http://") for server in (roomy, cramped)]
         prometheus = stack.enter_context(running_prometheus(folder, targets))
-        stack.enter_context(_load(roomy, cramped))
-        _wait_until_seen(prometheus)
+        with _load(roomy, cramped):
+            _wait_until_seen(prometheus)
         yield prometheus
 
 

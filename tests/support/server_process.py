@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,7 @@ class ServerProcess:
         """Block until /ready answers 200."""
         while self.client.get("/ready").status_code != 200:
             assert self.process.poll() is None, self.log
+            time.sleep(0.02)  # the processor is for what starts
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; returns the exit code once the process and its log have ended."""

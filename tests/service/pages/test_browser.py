@@ -334,29 +334,26 @@ def test_a_text_of_a_megabyte_is_embedded_and_shown_where_it_is_cut(page: Page) 
     assert read.endswith(rest)
 
 
-@pytest.mark.parametrize(
-    ("fault", "told"),
-    [
-        (lambda route: refuse(route, 401, "The key is gone."), "Type the key"),
-        (lambda route: refuse(route, 429, "Too busy.", {"Retry-After": "7"}), "in 7 s"),
-        (lambda route: refuse(route, 503, "Not ready."), "starting or stopping"),
-        (lambda route: route.abort(), "The server does not answer."),
-    ],
-    ids=["401", "429", "503", "nothing"],
-)
-def test_a_failure_is_told_with_what_to_do_and_nothing_pasted_is_lost(
-    page: Page, fault: Callable[[Route], None], told: str
-) -> None:
-    paste(page, TEXTS)
-    page.route("**/embed", fault)
-    page.fill("#texts", "kept one\nkept two")
-    page.click("#embed")
-    expect(page.locator("#notice")).to_contain_text(told)
-    assert page.input_value("#texts") == "kept one\nkept two"
-    page.unroute("**/embed")
-    page.click("#embed")
-    expect(page.locator("body")).to_have_attribute("data-embedded", "2")
-    expect(page.locator("#notice")).to_be_hidden()
+FAULTS: list[tuple[Callable[[Route], None], str]] = [
+    (lambda route: refuse(route, 401, "The key is gone."), "Type the key"),
+    (lambda route: refuse(route, 429, "Too busy.", {"Retry-After": "7"}), "in 7 s"),
+    (lambda route: refuse(route, 503, "Not ready."), "starting or stopping"),
+    (lambda route: route.abort(), "The server does not answer."),
+]
+
+
+def test_a_failure_is_told_with_what_to_do_and_nothing_pasted_is_lost(page: Page) -> None:
+    for fault, told in FAULTS:
+        paste(page, TEXTS)
+        page.route("**/embed", fault)
+        page.fill("#texts", "kept one\nkept two")
+        page.click("#embed")
+        expect(page.locator("#notice")).to_contain_text(told)
+        assert page.input_value("#texts") == "kept one\nkept two"
+        page.unroute("**/embed")
+        page.click("#embed")
+        expect(page.locator("body")).to_have_attribute("data-embedded", "2")
+        expect(page.locator("#notice")).to_be_hidden()
 
 
 def refuse(route: Route, status: int, sentence: str, headers: dict[str, str] | None = None) -> None:

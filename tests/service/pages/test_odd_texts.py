@@ -30,25 +30,22 @@ def test_of_no_texts_each_view_says_what_to_do(page: Page) -> None:
     expect(page.locator("#closest li")).to_have_count(6)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
+def test_of_one_text_each_view_says_something_sensible(page: Page) -> None:
+    for name, said in (
         ("cosines", "One text has no cosine with another."),
         ("cosines", "One text has no pairs."),
         ("depth", "One text has no neighbours."),
         ("blocks", "a dog runs"),
         ("tokens", "in 1 text, special tokens included"),
         ("map", "A map needs at least three texts."),
-    ],
-)
-def test_of_one_text_each_view_says_something_sensible(page: Page, name: str, said: str) -> None:
-    paste(page, TEXTS)
-    view(page, name)
-    paste(page, ["a dog runs"])
-    expect(page.locator(f"#{name}")).to_contain_text(said)
-    expect(page.locator("#progress")).to_contain_text("1 text in")
-    expect(page.locator("#count")).to_have_text("1 text")
-    assert "1 texts" not in page.locator("main").inner_text()
+    ):
+        paste(page, TEXTS)
+        view(page, name)
+        paste(page, ["a dog runs"])
+        expect(page.locator(f"#{name}")).to_contain_text(said)
+        expect(page.locator("#progress")).to_contain_text("1 text in")
+        expect(page.locator("#count")).to_have_text("1 text")
+        assert "1 texts" not in page.locator("main").inner_text()
 
 
 @pytest.mark.parametrize("count", [3, 60])

@@ -3,6 +3,7 @@
 import errno
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,6 +35,7 @@ def read(path: Path) -> list[InputRow]:
         return rows.take(file.rows)
 
 
+@cache
 def make_table(kind: pa.DataType, *, nullable: bool) -> pa.Table:
     """3,000 rows, of which some are equal or empty, and some not there."""
     random = Random(0)
